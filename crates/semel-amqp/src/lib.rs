@@ -15,7 +15,7 @@
 //! // Whoever consumes makes its queue; until then the exchange has nowhere to put an event.
 //! let source = AmqpSource::builder(url, "billing").connect().await?;
 //! let inbox = Inbox::new(Executor::new(MemoryStore::new()));
-//! let group = inbox.group("billing").on("order.placed", |event, _| async move {
+//! let group = inbox.group("billing").on_fenced("order.placed", |event, _| async move {
 //!     println!("bill {}", event.id());
 //!     Ok::<(), Failure>(())
 //! });

@@ -1,8 +1,8 @@
-//! A bus inside the process: groups handle what is published, without a broker. For development,
-//! for tests, and for services that are one process.
+//! A bus inside the process: delivers events to groups without a broker. For development, for tests, and for
+//! services that are one process.
 //!
-//! As the publisher of a relay it is durable: the outbox keeps an event until every group has
-//! handled it or stored its failure.
+//! As the publisher of a relay it is durable: the outbox keeps an event until every group has handled it or
+//! stored its failure.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,14 +14,36 @@ use crate::inbox::{BrokerReply, Group, HandleError, Handled, InvalidGroup, Retry
 use crate::outbox::{PublishError, Publisher};
 use crate::store::{Inspect, Store};
 
-/// The bus. Cheap to clone; clones share everything.
+/// Delivers events to groups inside the process. Cheap to clone; clones share everything.
+///
+/// ```
+/// use semel_core::bus::Bus;
+/// use semel_core::inbox::{Failure, Inbox};
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Event, Executor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let inbox = Inbox::new(Executor::new(MemoryStore::new()));
+/// let bus = Bus::new();
+/// bus.register(inbox.group("SHIPPING").on_fenced("order.paid", |event, _claim| async move {
+///     println!("shipping {:?}", event.parse::<String>().map_err(Failure::hopeless)?);
+///     Ok::<_, Failure>(())
+/// }))?;
+///
+/// let paid = Event::builder("acme", "order.paid", "/orders").json(&"ord_1").build()?;
+/// let results = bus.publish(paid).await;
+/// assert!(results[0].1.as_ref().unwrap().succeeded());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Bus<S: Store> {
     groups: Arc<RwLock<Vec<Registered<S>>>>,
     drop_unhandled: bool,
     retry_every: Duration,
 }
 
-/// A group, and what handles its failures again.
+/// A group, and its retry scheduler.
 struct Registered<S: Store> {
     group: Group<S>,
     retrying: Retrying,
@@ -52,24 +74,24 @@ impl<S: Store> std::fmt::Debug for Bus<S> {
     }
 }
 
-/// What one consumer of an event said.
+/// The result of one consumer, with its scope.
 pub type Delivered = (String, Result<Handled, HandleError>);
 
 impl<S: Store> Bus<S> {
-    /// A bus without groups.
+    /// Creates a bus without groups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As the publisher of a relay: an event that no group handles is dropped. Default: it is
-    /// refused, and the relay buries it as `no-handler`; while no group at all is registered it waits.
+    /// Drops events that no group handles, where the bus is the publisher of a relay. Default: they are
+    /// refused, and dead in the outbox as `no-handler`; while no group is registered, they wait.
     #[must_use]
     pub fn drop_unhandled(mut self) -> Self {
         self.drop_unhandled = true;
         self
     }
 
-    /// How often failures that are due are looked for, for groups that are registered later. Default
+    /// Sets how often failures that are due are retried, for groups that are registered after it. Default
     /// 1 s.
     #[must_use]
     pub fn retry_every(mut self, every: Duration) -> Self {
@@ -77,11 +99,11 @@ impl<S: Store> Bus<S> {
         self
     }
 
-    /// Adds a group. What fails in it is handled again from its ledger, by a task of this runtime
-    /// that ends with the bus.
+    /// Adds a group. Its failures are retried from the ledger, by a task of this runtime that ends with the
+    /// bus.
     ///
     /// # Errors
-    /// [`InvalidGroup`] if it cannot work.
+    /// [`InvalidGroup`] if the group is not valid.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -96,15 +118,15 @@ impl<S: Store> Bus<S> {
         Ok(())
     }
 
-    /// The groups that handle this type.
+    /// Returns the groups that handle this type.
     fn interested(&self, kind: &str) -> Vec<Group<S>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         let all = groups.iter().map(|registered| &registered.group);
         all.filter(|group| group.handles(kind)).cloned().collect()
     }
 
-    /// Hands an event to every group that handles its type, and waits for all of them: one result
-    /// for each consumer. One that fails stops no other.
+    /// Delivers an event to every group that handles its type, and waits for all of them. Returns one result
+    /// for each consumer; they do not affect each other.
     pub async fn publish(&self, event: Event) -> Vec<Delivered> {
         let event = Arc::new(event);
         let groups = self.interested(event.kind());
@@ -130,14 +152,15 @@ impl<S: Store> Bus<S> {
             match answer {
                 BrokerReply::Ack => {}
                 BrokerReply::Later(after) => open.push((after, group.name())),
-                // Its ledger could write nothing down, which says nothing about the event.
+                // The group could store nothing, which is not the event's fault.
                 BrokerReply::Nothing => {
-                    let away = format!("the ledger of {} has stored nothing", group.name());
+                    let away =
+                        format!("the group {} could store nothing in its ledger", group.name());
                     return Err(PublishError::Unavailable(away));
                 }
             }
         }
-        // For those who have handled it, coming again for the first of the others is a repeat.
+        // The groups that have handled it will recognise the repeat.
         let Some(after) = open.iter().map(|(after, _)| *after).min() else { return Ok(()) };
         let names: Vec<&str> = open.iter().map(|(_, name)| *name).collect();
         let reason = format!("not handled yet by {}", names.join(", "));

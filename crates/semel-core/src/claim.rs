@@ -1,7 +1,6 @@
-//! The right to run: identifiers of one grant, and the lease that guards every later write.
+//! The identifiers of one grant, and the lease that guards every later write.
 //!
-//! What a caller holds is `executor::Claim`; this room has the plain
-//! values behind it, which stores persist.
+//! What a caller holds is `executor::Claim`; these are the plain values behind it, which stores persist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +18,7 @@ use crate::key::{Digest, hex};
 pub struct OperationId([u8; 16]);
 
 impl OperationId {
-    /// A new one, from the time and 80 random bits.
+    /// Generates a new one, from the time and 80 random bits.
     pub fn generate() -> Self {
         let mut random = [0; 10];
         fill_random(&mut random);
@@ -33,7 +32,7 @@ impl OperationId {
         Self(Ulid::from_parts(millis, u128::from_be_bytes(tail)).to_bytes())
     }
 
-    /// The 16 bytes, big endian.
+    /// Returns the 16 bytes, big endian.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
@@ -85,19 +84,20 @@ impl<'de> Deserialize<'de> for OperationId {
     }
 }
 
-/// 128 random bits that name one grant. Answers "was that write mine?" after a lost reply.
+/// 128 random bits that identify one grant. After a lost reply they tell whether a write was this
+/// attempt's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId([u8; 16]);
 
 impl AttemptId {
-    /// A new one.
+    /// Generates a new one.
     pub fn generate() -> Self {
         let mut bytes = [0; 16];
         fill_random(&mut bytes);
         Self(bytes)
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
@@ -122,12 +122,12 @@ impl fmt::Debug for AttemptId {
 pub struct Fence(pub u64);
 
 impl Fence {
-    /// The stored form.
+    /// Returns the stored form.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
 
-    /// From the stored form; negative values do not occur and read as zero.
+    /// Reads the stored form; negative values do not occur and read as zero.
     pub fn from_i64(stored: i64) -> Self {
         Self(u64::try_from(stored).unwrap_or(0))
     }
@@ -153,15 +153,15 @@ pub enum Origin {
 /// The condition of every write after a grant: this key, this fence, this attempt, still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose record.
+    /// The digest of the key.
     pub digest: Digest,
     /// The fence of the grant.
     pub fence: Fence,
-    /// The grant.
+    /// The id of the grant.
     pub attempt_id: AttemptId,
 }
 
-/// A new operation and its first attempt, for the price of one call to the operating system.
+/// Generates the ids of a new operation and its first attempt, with one call to the operating system.
 pub(crate) fn draw() -> (OperationId, AttemptId) {
     let mut random = [0; 26];
     fill_random(&mut random);
@@ -172,8 +172,8 @@ pub(crate) fn draw() -> (OperationId, AttemptId) {
 }
 
 fn fill_random(bytes: &mut [u8]) {
-    // Without randomness two attempts could share an id and each believe the other's write is its
-    // own; there is no safe way on, and no operating system we run on ever fails here.
+    // Without randomness two attempts could share an id, and each would take the other's write for its
+    // own. There is no safe way to continue.
     getrandom::fill(bytes).expect("the operating system provides randomness");
 }
 

@@ -1,8 +1,8 @@
-//! Time: the one place that reads the machine's clocks.
+//! Time: the only module that reads the machine's clocks.
 //!
 //! A store judges leases by its own clock (the database server's, Redis `TIME`). Embedded stores
-//! have no server, so they take a [`Clock`]; tests hand them one that they can advance. Nothing
-//! here is ever sent to a networked store: callers pass durations, never instants.
+//! have no server, so they take a [`Clock`]; tests pass one that they can advance. No time of this
+//! machine is sent to a networked store: callers pass durations, never instants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment by a store's clock: microseconds since the Unix epoch, UTC.
+/// A time of a store's clock: microseconds since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// A moment from its stored form.
+    /// Creates a timestamp from its stored form.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// How long it is from `now` until this moment; `None` once it has come.
+    /// Returns how long it is from `now` until this time; `None` if it has passed.
     pub fn remaining(self, now: Timestamp) -> Option<Duration> {
         let left = self.0.saturating_sub(now.0);
         (left > 0).then(|| Duration::from_micros(left.unsigned_abs()))
     }
 
-    /// How long it was from `earlier` until this moment; zero if it was not later.
+    /// Returns how long it is from `earlier` until this time; zero if this is not later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         self.remaining(earlier).unwrap_or_default()
     }
 
-    /// This moment, `span` later. Saturates instead of wrapping: a keep of centuries is "for ever".
+    /// Returns the time `span` later. Saturates: `Duration::MAX` later is for ever.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros(span)))
@@ -50,7 +50,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A duration in the unit that stores persist, saturating at about 292,000 years.
+/// Returns a duration in microseconds, the unit that stores persist. Saturates at about 292,000 years.
 pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
@@ -63,25 +63,36 @@ pub struct Clock {
 
 #[derive(Debug)]
 struct Manual {
-    /// What it shows.
+    /// What the clock shows.
     moment: AtomicI64,
-    /// How long it has run: setting it makes no time pass.
+    /// How much time has passed. Setting the clock does not change it.
     passed: AtomicI64,
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// Returns the machine's clock.
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// A clock that stands still until [`advance`](Self::advance) moves it, for tests.
+    /// Creates a clock that stands still until [`advance`](Self::advance) moves it, for tests.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Clock, Timestamp};
+    ///
+    /// let clock = Clock::manual(Timestamp::from_micros(0));
+    /// let store = MemoryStore::with(1_000, clock.clone());
+    /// clock.advance(Duration::from_secs(31)); // a lease of 30 s has lapsed
+    /// assert_eq!(clock.now(), Timestamp::from_micros(31_000_000));
+    /// ```
     pub fn manual(start: Timestamp) -> Self {
         let (moment, passed) = (AtomicI64::new(start.0), AtomicI64::new(0));
         Self { manual: Some(Arc::new(Manual { moment, passed })) }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         match &self.manual {
             Some(manual) => Timestamp(manual.moment.load(Ordering::SeqCst)),
@@ -89,7 +100,7 @@ impl Clock {
         }
     }
 
-    /// Lets time pass by a manual clock; the machine's clock stays as it is.
+    /// Lets time pass on a manual clock; does nothing to the machine's clock.
     pub fn advance(&self, span: Duration) {
         if let Some(manual) = &self.manual {
             manual.moment.fetch_add(micros(span), Ordering::SeqCst);
@@ -97,7 +108,7 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock, forward or back, as an operator sets the machine's: no time passes.
+    /// Sets a manual clock forward or back, as an operator sets the machine's. No time passes.
     pub fn set(&self, to: Timestamp) {
         if let Some(manual) = &self.manual {
             manual.moment.store(to.0, Ordering::SeqCst);
@@ -105,8 +116,8 @@ impl Clock {
     }
 }
 
-/// A clock that cannot be set: it shows what a [`Clock`] showed at first, and the time that has passed
-/// since. For stores that end with the process, which have no other process to agree with.
+/// A clock that cannot be set: it shows what a [`Clock`] showed at first, plus the time that has passed
+/// since. For stores that end with the process.
 #[derive(Clone, Debug)]
 pub(crate) struct SteadyClock {
     start: Timestamp,
@@ -145,13 +156,13 @@ impl Default for SteadyClock {
     }
 }
 
-/// The machine's wall clock, which only embedded stores and id generation may use.
+/// Returns the machine's wall-clock time. Only embedded stores and id generation may use it.
 pub(crate) fn system_now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(micros(since))
 }
 
-/// The process's monotonic clock: "how long have I held this lease?" is asked of this one alone.
+/// Returns the time of the process's monotonic clock, by which the age of a lease is measured.
 pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }

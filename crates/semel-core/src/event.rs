@@ -1,7 +1,6 @@
-//! Something that happened, in its envelope: what the outbox keeps, brokers carry and inboxes handle.
+//! Events: what the outbox keeps, brokers deliver and inboxes handle.
 //!
-//! On the wire an envelope is a CloudEvent 1.0 (`cloud`); how it gets there is the publishers'
-//! business, and whether it was handled before is the inbox's.
+//! On the wire an event is a CloudEvent 1.0 (`cloud`).
 
 mod cloud;
 mod headers;
@@ -35,24 +34,23 @@ pub const MAX_TYPE: usize = 128;
 pub const MAX_NAME: usize = 255;
 /// Longest value of an attribute, in bytes.
 pub const MAX_VALUE: usize = 1_024;
-/// Most attributes of the sender's own.
+/// Most attributes that a sender may add.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// Largest payload, in bytes: what every store holds with the settings that its server comes with
-/// (MariaDB takes statements of 16 MiB). Brokers may take less; what one refuses is buried with its
-/// reason.
+/// Largest payload, in bytes: what every store holds with its default settings (statements of MariaDB have at
+/// most 16 MiB). Brokers may accept less; an event that a broker refuses is dead, with the reason.
 pub const MAX_PAYLOAD: usize = 15 << 20;
 
-/// What an event is about. Events about the same thing are published in the order of their append, which
-/// is the order of the commits where each transaction locks the thing's row before it appends.
+/// What an event is about. Events about the same aggregate are published in the order of their append, which
+/// is the order of the commits if each transaction locks the aggregate's row before it appends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregate {
-    /// What kind of thing: `order`.
+    /// The type of the aggregate: `order`.
     pub kind: Box<str>,
-    /// Which one.
+    /// The id of the aggregate.
     pub id: Box<str>,
 }
 
-/// An event with everything that a stranger needs to handle it.
+/// An event, with everything that a consumer needs to handle it.
 ///
 /// ```
 /// use semel_core::event::Event;
@@ -92,7 +90,7 @@ impl Event {
     /// The content type of payloads that `serde` wrote.
     pub const JSON: &'static str = "application/json";
 
-    /// An event of `kind` (its type, `order.placed`) that `source` tells about.
+    /// Returns a builder of an event of type `kind` (`order.placed`) that `source` sends.
     pub fn builder(tenant: &str, kind: &str, source: &str) -> Builder {
         Builder {
             unreadable: None,
@@ -116,99 +114,99 @@ impl Event {
         }
     }
 
-    /// Whose event.
+    /// Returns the tenant.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// Which event: the same however often it is delivered.
+    /// Returns the id: the same in every delivery.
     pub fn id(&self) -> EventId {
         self.id
     }
 
-    /// The event type.
+    /// Returns the event type.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// Who tells.
+    /// Returns the source: the sender.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What it is about; `None` if its order among others does not matter.
+    /// Returns what it is about; `None` if its order among others does not matter.
     pub fn aggregate(&self) -> Option<&Aggregate> {
         self.aggregate.as_ref()
     }
 
-    /// What it says.
+    /// Returns the payload.
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }
 
-    /// What the payload is.
+    /// Returns the content type of the payload.
     pub fn content_type(&self) -> &str {
         &self.content_type
     }
 
-    /// The sender's own attributes.
+    /// Returns the attributes that the sender has added.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// One of the sender's own attributes.
+    /// Returns an attribute that the sender has added.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.get(name).map(|value| &**value)
     }
 
-    /// When it happened, by the sender's clock. For people; nothing is decided by it.
+    /// Returns when it happened, by the sender's clock. For people; nothing is decided by it.
     pub fn occurred_at(&self) -> Timestamp {
         self.occurred_at
     }
 
-    /// Its number in the outbox that it came from. Grows along an aggregate's events.
+    /// Returns its number in the outbox that it came from. It grows along the events of an aggregate.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
 
-    /// The trace that it happened in.
+    /// Returns the trace that it happened in.
     pub fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_ref()
     }
 
-    /// What it belongs to: normally the operation that began it all.
+    /// Returns the correlation id: normally the id of the operation that began it all.
     pub fn correlation_id(&self) -> Option<&str> {
         self.correlation_id.as_deref()
     }
 
-    /// What led to it: an operation or another event.
+    /// Returns the causation id: that of the operation or event that led to it.
     pub fn causation_id(&self) -> Option<&str> {
         self.causation_id.as_deref()
     }
 
-    /// The payload, read as JSON.
+    /// Parses the payload as JSON.
     ///
     /// # Errors
-    /// Says what is wrong with it and where.
+    /// The payload is not JSON, or not of this type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
 
-    /// This event as lists show it: everything but what it says.
+    /// Returns the event without its payload, as lists show it.
     #[must_use]
     pub fn without_payload(mut self) -> Self {
         self.payload = Bytes::new();
         self
     }
 
-    /// This event under the number that its outbox gave it.
+    /// Returns the event with its number in the outbox.
     #[must_use]
     pub fn with_sequence(mut self, sequence: u64) -> Self {
         self.sequence = Some(sequence);
         self
     }
 
-    /// This event as the consequence of an operation, where it does not say otherwise.
+    /// Returns the event with an operation as its correlation and its cause, where they are not set.
     #[must_use]
     pub(crate) fn caused_by(mut self, operation: OperationId) -> Self {
         let id = || operation.to_string().into_boxed_str();
@@ -217,7 +215,7 @@ impl Event {
         self
     }
 
-    /// A builder that begins where this event ends: same tenant, same correlation, caused by it.
+    /// Returns a builder of an event that this one causes: with the same tenant and correlation id.
     pub fn followed_by(&self, kind: &str, source: &str) -> Builder {
         let mut next = Self::builder(&self.tenant, kind, source).causation_id(&self.id.to_string());
         let root = || self.id.to_string().into_boxed_str();
@@ -228,18 +226,18 @@ impl Event {
         next
     }
 
-    /// Where a consumer's record of this event is.
+    /// Returns the key of a consumer's record of this event.
     pub(crate) fn key(&self, scope: &str) -> Result<Key, InvalidKey> {
         Key::new(Kind::Event, &self.tenant, scope, Principal::global(), &self.id.to_string())
     }
 
-    /// What makes a repeat the same event: its type, and who tells.
+    /// Returns the fingerprint: type and source make a repeat the same event.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::opaque(&format!("{}\0{}", self.kind, self.source))
     }
 }
 
-/// Shows what it is and how large, never what it says.
+/// Shows the size of the payload, never its content.
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
@@ -251,7 +249,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// An event in the making.
+/// Builds an [`Event`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -261,20 +259,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Names the event. Default: a new id. An event that may be appended twice for one cause (a
-    /// repair job, a retried command) takes its name from the cause: [`EventId::derived`].
+    /// Sets the id. Default: a new one. An event that may be appended twice for one cause (a repair job, a
+    /// retried command) has an id that is derived from the cause: [`EventId::derived`].
     pub fn id(mut self, id: EventId) -> Self {
         self.envelope.id = id;
         self
     }
 
-    /// What it is about: events about the same thing keep their order.
+    /// Sets what it is about: events about the same aggregate keep their order.
     pub fn about(mut self, kind: &str, id: &str) -> Self {
         self.envelope.aggregate = Some(Aggregate { kind: kind.into(), id: id.into() });
         self
     }
 
-    /// What it says, as JSON.
+    /// Sets the payload, as JSON.
     pub fn json(mut self, payload: &impl Serialize) -> Self {
         match serde_json::to_vec(payload) {
             Ok(bytes) => self.payload(Event::JSON, bytes),
@@ -285,48 +283,48 @@ impl Builder {
         }
     }
 
-    /// What it says.
+    /// Sets the payload.
     pub fn payload(mut self, content_type: &str, payload: impl Into<Bytes>) -> Self {
         self.envelope.content_type = content_type.into();
         self.envelope.payload = payload.into();
         self
     }
 
-    /// An attribute of your own: a CloudEvents extension, so 1 to 20 of `a-z0-9`. Other names are
-    /// [headers](Self::header).
+    /// Adds an attribute: a CloudEvents extension, named by 1 to 20 of `a-z0-9`. For other names use a
+    /// [header](Self::header).
     pub fn attribute(mut self, name: &str, value: &str) -> Self {
         self.envelope.attributes.insert(name.into(), value.into());
         self
     }
 
-    /// When it happened. Default: now.
+    /// Sets when it happened. Default: now.
     pub fn occurred_at(mut self, at: Timestamp) -> Self {
         self.envelope.occurred_at = at;
         self
     }
 
-    /// The trace that it happened in. Default: the current one, see [`capture_traces_with`].
+    /// Sets the trace that it happened in. Default: the current one, see [`capture_traces_with`].
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.envelope.trace = Some(trace);
         self
     }
 
-    /// What it belongs to. Default, in a transaction of the executor: its operation.
+    /// Sets the correlation id. Default, in a transaction of the executor: the operation id.
     pub fn correlation_id(mut self, id: &str) -> Self {
         self.envelope.correlation_id = Some(id.into());
         self
     }
 
-    /// What led to it. Default, in a transaction of the executor: its operation.
+    /// Sets the causation id. Default, in a transaction of the executor: the operation id.
     pub fn causation_id(mut self, id: &str) -> Self {
         self.envelope.causation_id = Some(id.into());
         self
     }
 
-    /// The event.
+    /// Builds the event.
     ///
     /// # Errors
-    /// [`InvalidEvent`] names the first part that cannot be sent, and its limit.
+    /// [`InvalidEvent`] names the first part that is not valid, and its limit.
     pub fn build(mut self) -> Result<Event, InvalidEvent> {
         if let Some(reason) = self.unreadable {
             return Err(InvalidEvent::Payload { reason });
@@ -373,7 +371,7 @@ fn text(part: &'static str, text: &str, max: usize) -> Result<(), InvalidEvent> 
     if sound { Ok(()) } else { Err(InvalidEvent::Text { part, max, len: text.len() }) }
 }
 
-/// An event that cannot be sent.
+/// Why parts do not make an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEvent {
     /// A text is blank, too long or holds a control character.
@@ -382,14 +380,14 @@ pub enum InvalidEvent {
          got {len} bytes"
     )]
     Text {
-        /// Which one.
+        /// The name of the text.
         part: &'static str,
         /// Its limit, in bytes.
         max: usize,
-        /// What was given, in bytes.
+        /// Its length, in bytes.
         len: usize,
     },
-    /// An attribute's name is no name for a CloudEvents extension, or is taken.
+    /// The name of an attribute is not valid for a CloudEvents extension, or is reserved.
     #[error(
         "an attribute is named by 1 to 20 of a-z0-9 and not like one that CloudEvents or Semel \
          sets itself, got {name:?}; other names are headers"
@@ -401,7 +399,7 @@ pub enum InvalidEvent {
     /// Too many attributes.
     #[error("an event has at most {MAX_ATTRIBUTES} attributes of its own, got {count}")]
     Attributes {
-        /// How many were given.
+        /// The number of attributes.
         count: usize,
     },
     /// The headers are too many, too long or no JSON object.
@@ -416,7 +414,7 @@ pub enum InvalidEvent {
     /// The payload could not be written as JSON.
     #[error("the payload cannot be written as JSON: {reason}")]
     Payload {
-        /// Why.
+        /// The message of the serializer.
         reason: String,
     },
     /// The payload is too large.

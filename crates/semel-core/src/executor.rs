@@ -1,7 +1,7 @@
-//! The executor: the one room where decisions are carried out.
+//! The executor claims keys, runs work and settles claims.
 //!
-//! It asks the store, lets the [judge](crate::judge) decide, writes the verdict, runs the work and
-//! settles the claim. Doors translate for it; stores keep records for it; neither decides anything.
+//! It reads the record, lets the [judge](crate::judge) decide, writes the verdict, runs the work and
+//! settles the claim. Protocols translate for it and stores keep records for it; neither decides anything.
 
 mod answer;
 mod attempt;
@@ -17,6 +17,7 @@ mod grant;
 mod heartbeat;
 mod in_flight;
 mod manual;
+mod operate;
 mod replay;
 mod sample;
 mod settle;
@@ -60,7 +61,7 @@ use crate::policy::{InvalidPolicy, OnFailure, Policy, Wait};
 use crate::store::{Guarantee, Store, Swept};
 use crate::sweeper::{self, Sweeping};
 
-/// Runs operations once. Cheap to clone; clones share everything.
+/// Runs each operation once. Cheap to clone; clones share everything.
 ///
 /// ```
 /// use semel_core::{Command, Executor, Key};
@@ -109,27 +110,42 @@ struct Inner<S: Store> {
     waiters: wait::Waiters,
     replays: ReplayCache,
     in_flight: in_flight::InFlight,
-    /// Every task of ours; shutdown waits for them.
+    /// Background tasks; shutdown waits for them.
     tasks: TaskTracker,
-    /// Attempts under way.
+    /// Attempts in progress.
     attempts: TaskTracker,
-    /// Told first: stop soon, take nothing new.
+    /// Cancelled when a shutdown begins: no new work starts, and running work should stop.
     closing: CancellationToken,
-    /// Told with it or before: nobody waits for somebody else's answer any more.
+    /// Cancelled with `closing` or before: duplicates do not wait any more.
     hurrying: CancellationToken,
-    /// Told after the grace: attempts are dropped where they stand.
+    /// Cancelled after the grace period: attempts are dropped.
     abort: CancellationToken,
 }
 
-/// What a shutdown came to.
+/// The result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Whether every attempt ended within the grace; those that did not were dropped, and their
-    /// claims given back or held by their crash policy.
+    /// Whether every attempt ended within the grace period. Those that did not were dropped, and their
+    /// claims settled by their crash policy.
     pub graceful: bool,
 }
 
-/// Settings of an [`Executor`].
+/// Configures an [`Executor`].
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_core::executor::LocalReplay;
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Executor, Policy, Sweeping};
+///
+/// let executor = Executor::builder(MemoryStore::new())
+///     .policy(Policy { keep: Duration::from_secs(3_600), ..Policy::default() })
+///     .owner("orders-1")
+///     .local_replay(LocalReplay::OFF)
+///     .sweeping(Sweeping { every: Duration::from_secs(10), batch: 500 })
+///     .build()?;
+/// # Ok::<(), semel_core::InvalidPolicy>(())
+/// ```
 #[must_use]
 pub struct Builder<S: Store> {
     store: Arc<S>,
@@ -147,41 +163,41 @@ impl<S: Store> fmt::Debug for Builder<S> {
 }
 
 impl<S: Store> Builder<S> {
-    /// What commands are like that say nothing else. Default [`Policy::default`].
+    /// Sets the default policy of commands. Default [`Policy::default`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Shown to operators as the holder of claims. Default `host:pid:instance`.
+    /// Sets the name that operators see as the holder of claims. Default `host:pid:instance`.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// How waiting looks at the store. Default 50 ms doubling to 500 ms.
+    /// Sets how often the store is polled for duplicates that wait. Default 50 ms doubling to 500 ms.
     pub fn polling(mut self, polling: Polling) -> Self {
         let first = polling.first.max(Duration::from_millis(1));
         self.polling = Polling { first, max: polling.max.max(first) };
         self
     }
 
-    /// When expired records are removed. Default every 60 s, 1,000 at a time.
+    /// Sets when expired records are removed. Default every 60 s, 1,000 at a time.
     pub fn sweeping(mut self, sweeping: Sweeping) -> Self {
         self.sweeping = sweeping;
         self
     }
 
-    /// What this process remembers of settled keys. Default [`LocalReplay::default`].
+    /// Sets what this process remembers of settled keys. Default [`LocalReplay::default`].
     pub fn local_replay(mut self, local_replay: LocalReplay) -> Self {
         self.local_replay = local_replay;
         self
     }
 
-    /// The executor.
+    /// Builds the executor.
     ///
     /// # Errors
-    /// [`InvalidPolicy`] if the default policy cannot work.
+    /// [`InvalidPolicy`] if the default policy is not valid.
     pub fn build(self) -> Result<Executor<S>, InvalidPolicy> {
         self.policy.check()?;
         let closing = CancellationToken::new();
@@ -206,12 +222,12 @@ impl<S: Store> Builder<S> {
 }
 
 impl<S: Store> Executor<S> {
-    /// An executor with every default.
+    /// Creates an executor with default settings.
     pub fn new(store: S) -> Self {
         Self::builder(store).build().expect("the default policy is valid")
     }
 
-    /// An executor with settings.
+    /// Returns a builder with default settings.
     pub fn builder(store: S) -> Builder<S> {
         Builder {
             store: Arc::new(store),
@@ -223,25 +239,47 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.0.store
     }
 
-    /// What commands are like that say nothing else.
+    /// Returns the default policy of commands.
     pub fn policy(&self) -> &Policy {
         &self.0.policy
     }
 
-    /// How much is promised for work that this executor runs outside transactions.
+    /// Returns what is promised for work outside transactions.
     pub fn guarantee(&self) -> Guarantee {
         self.0.store.guarantee()
     }
 
-    /// Does `work` once, and answers every repeat with its result.
+    /// Runs `work` once per key, and answers every repeat with its recorded result.
     ///
-    /// Fenced: one live holder, at most one recorded result. Effects outside the store may run again
-    /// if this process dies or pauses past its lease; hand `fence` or `downstream_key` on to them.
+    /// Fenced: one live holder, at most one recorded result. Effects outside the store may run again if
+    /// this process dies or pauses past its lease; pass [`fence`](Context::fence) or
+    /// [`downstream_key`](Context::downstream_key) on to them.
+    ///
+    /// ```
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Error, Executor, Fingerprint, Key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let charge = |cents: u64| -> Result<_, Box<dyn std::error::Error>> {
+    ///     let key = Key::command("acme", "CHARGE", "k-1")?;
+    ///     Ok(Command::new(key).fingerprint(Fingerprint::of(&cents)?))
+    /// };
+    /// let first = executor.run(charge(100)?, |_| async { Ok::<_, String>("ch_1".to_owned()) });
+    /// assert_eq!(first.await?.value().unwrap(), "ch_1");
+    /// let again = executor.run(charge(100)?, |_| async { Ok::<_, String>("ch_2".to_owned()) });
+    /// assert_eq!(again.await?.value().unwrap(), "ch_1");
+    /// let other = executor.run(charge(999)?, |_| async { Ok::<_, String>("ch_3".to_owned()) });
+    /// assert!(matches!(other.await, Err(Error::Mismatch)));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]. The work's own error is [`Error::Work`].
@@ -259,7 +297,22 @@ impl<S: Store> Executor<S> {
         self.run_with::<Json, T, E, F, Fut>(command, work).await
     }
 
-    /// As [`run`](Self::run), for work that makes its own [`Outcome`]: bytes of any content type.
+    /// As [`run`](Self::run), for work that returns an [`Outcome`]: bytes of any content type.
+    ///
+    /// ```
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Executor, Key, Outcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let print = Command::new(Key::command("acme", "LABEL", "k-1")?);
+    /// let work = |_| async { Ok::<_, String>(Outcome::new("application/pdf", &b"%PDF-1.7"[..])) };
+    /// let label = executor.run_outcome(print, work).await?;
+    /// assert_eq!(label.value().unwrap().content_type(), "application/pdf");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// See [`Error`].
@@ -300,8 +353,29 @@ impl<S: Store> Executor<S> {
         execution
     }
 
-    /// As [`run_outcome`](Self::run_outcome), for protocols: the work says how its claim is settled, by
-    /// the methods of its [`Context`].
+    /// As [`run_outcome`](Self::run_outcome), for protocols: the work decides how its claim is settled, by
+    /// the methods of its [`Context`], and its answer to the caller may differ from the recorded outcome.
+    ///
+    /// ```
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Executor, Key, Outcome, Recorded, Served};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let order = Command::new(Key::command("acme", "ORDER", "k-1")?);
+    /// let served = executor
+    ///     .serve(order.clone(), |context| async move {
+    ///         let body = "created";
+    ///         context.complete(201, Recorded::Whole(Outcome::new("text/plain", body)))
+    ///     })
+    ///     .await?;
+    /// assert!(matches!(served, Served::Executed { answer: 201, .. }));
+    /// let repeat = executor.serve(order, |context| async move { context.release(500) }).await?;
+    /// assert!(matches!(repeat, Served::Replayed { outcome, .. } if outcome.body() == "created"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]. [`Error::Store`] means that nothing ran.
@@ -327,11 +401,29 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Handles a message once: no result is kept, a failure gives the key back, and nobody waits.
-    /// A `keep` of zero means the default of 24 h.
+    /// Handles a message once. No result is kept, a failure releases the key, and duplicates do not wait. A
+    /// `keep` of zero means the default of 24 h.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Consumed, Executor, Key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let key = Key::message("acme", "MAILER", "msg-1")?;
+    /// let week = Duration::from_secs(7 * 24 * 60 * 60);
+    /// for expected in [Consumed::Executed, Consumed::Duplicate] {
+    ///     let send = |_| async { Ok::<_, String>(()) };
+    ///     assert_eq!(executor.consume(key.clone(), week, send).await?, expected);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Concurrent`] while somebody else handles it; else see [`Error`].
+    /// [`Error::Concurrent`] while another call handles it; else see [`Error`].
     pub async fn consume<E, F, Fut>(
         &self,
         key: Key,
@@ -343,7 +435,7 @@ impl<S: Store> Executor<S> {
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
     {
-        // Its own door: a marker must never be read as a command's result.
+        // A kind of its own: a marker must never be read as a command's result.
         let key = Key::new(Kind::Message, key.tenant(), key.scope(), *key.asked_by(), key.id())
             .expect("the parts of a key are valid");
         let keep = if keep.is_zero() { Policy::default().keep } else { keep };
@@ -356,7 +448,24 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Removes what nobody can need, at most `limit` records.
+    /// Sweeps at most `limit` records now; see [`Store::sweep`]. The background sweeper does it by itself.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Clock, Command, Executor, Key, Timestamp};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clock = Clock::manual(Timestamp::from_micros(0));
+    /// let executor = Executor::new(MemoryStore::with(100, clock.clone()));
+    /// let greet = Command::new(Key::command("acme", "GREET", "k-1")?);
+    /// let _ = executor.run(greet, |_| async { Ok::<_, String>(1) }).await?;
+    /// clock.advance(Duration::from_secs(25 * 60 * 60));
+    /// assert_eq!(executor.sweep(1_000).await?.removed, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] if the store fails.
@@ -364,28 +473,40 @@ impl<S: Store> Executor<S> {
         Ok(self.0.store.sweep(limit).await?)
     }
 
-    /// Forgets what this process remembers of `key` and wakes its waiters: the record was changed
-    /// by somebody else's hand. The [`Operate`](crate::Operate) verbs of an executor do it.
+    /// Drops what this process remembers of `key`, and wakes its waiters. To be called after the record was
+    /// changed by other means; the [`Operate`](crate::Operate) verbs of an executor do it.
     pub fn refresh(&self, key: &Key) {
         self.0.replays.revoke(key);
         self.0.announce(key);
     }
 
-    /// Lets nobody wait for somebody else's answer any more: who does is told now that the operation is
-    /// in progress, and who would is told at once. Work goes on, and new work is taken.
+    /// Ends all waiting for other calls' outcomes: calls that wait are answered now that the operation is in
+    /// progress, and later ones at once. Work continues, and new work is accepted.
     ///
-    /// For a service that is about to stop and lets its calls finish first: a caller that only waits may
-    /// ask for the answer elsewhere.
+    /// For a service that is about to stop and lets its calls finish first: a call that only waits can be
+    /// repeated at another instance.
     pub fn stop_waiting(&self) {
         self.0.hurrying.cancel();
     }
 
-    /// Takes no new work, tells attempts to stop, gives them `grace`, then drops what is left.
+    /// Refuses new work, cancels running attempts, waits for `grace`, then drops those that are left.
     ///
-    /// Work that may still run is never given back: a dropped attempt's claim is settled only after
-    /// its future is gone, and work that does not yield keeps its lease. What the work itself has
-    /// spawned elsewhere (other tasks, blocking threads) is out of our sight: let it end before the
-    /// work does.
+    /// The claim of work that may still run is never released: that of a dropped attempt is settled after
+    /// its future is dropped, and work that does not yield keeps its lease. Tasks and threads that the
+    /// work has spawned are not tracked: let them end before the work does.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let ended = executor.shutdown(Duration::from_secs(10)).await;
+    /// assert!(ended.graceful);
+    /// # }
+    /// ```
     pub async fn shutdown(&self, grace: Duration) -> Shutdown {
         let inner = &self.0;
         inner.closing.cancel();
@@ -393,7 +514,7 @@ impl<S: Store> Executor<S> {
         let graceful = tokio::time::timeout(grace, inner.attempts.wait()).await.is_ok();
         inner.abort.cancel();
         if !graceful {
-            // Dropped attempts settle their claims; one that never yields is left to its lease.
+            // Dropped attempts settle their claims; the lease of one that never yields lapses.
             let _ = tokio::time::timeout(Duration::from_secs(5), inner.attempts.wait()).await;
         }
         inner.tasks.close();
@@ -402,25 +523,25 @@ impl<S: Store> Executor<S> {
     }
 }
 
-/// What came of a message.
+/// The result of [`Executor::consume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Consumed {
     /// This call handled it.
     Executed,
-    /// It had been handled.
+    /// An earlier call has handled it.
     Duplicate,
 }
 
 impl<S: Store> Inner<S> {
-    /// A command that may start now, with every setting filled in.
+    /// Resolves a command that is about to start.
     fn accept(self: &Arc<Self>, command: Command) -> Result<Arc<ResolvedCommand>, Error> {
         let command = self.resolve(command)?;
         self.start_sweeping();
         Ok(command)
     }
 
-    /// A command with every setting filled in.
+    /// Resolves a command against the default policy.
     fn resolve(&self, command: Command) -> Result<Arc<ResolvedCommand>, Error> {
         Ok(Arc::new(command.resolve(&self.policy)?))
     }
@@ -435,12 +556,12 @@ impl<S: Store> Inner<S> {
 
 impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
-        // Background tasks hold no strong reference and end by this.
+        // Background tasks hold no strong reference; this ends them.
         self.closing.cancel();
     }
 }
 
-/// `host:pid:instance`.
+/// Returns the default owner: `host:pid:instance`.
 fn whoami() -> String {
     static INSTANCE: AtomicU32 = AtomicU32::new(1);
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "localhost".to_owned());

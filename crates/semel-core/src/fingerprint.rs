@@ -1,4 +1,4 @@
-//! What makes two requests "the same": a versioned SHA-256.
+//! Fingerprints: a versioned SHA-256 of what makes two requests the same.
 //!
 //! JSON is canonicalised (RFC 8785) first, so that member order and white space do not matter. JSON
 //! that cannot survive canonicalisation unchanged (duplicate members, integers beyond 2^53, numbers
@@ -18,7 +18,7 @@ pub use pointer::{InvalidPointer, Pointer};
 
 use crate::key::hex;
 
-/// How a fingerprint was made. Stored in front of the hash, so that two ways never compare equal.
+/// How a fingerprint was computed. Stored before the hash, so that two schemes never compare equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 enum Scheme {
@@ -44,21 +44,35 @@ enum Scheme {
 pub struct Fingerprint(Option<[u8; 33]>);
 
 impl Fingerprint {
-    /// Matches anything: the key alone decides.
+    /// Returns a fingerprint that matches every request: the key alone decides.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Of the fields that influence the result, through their JSON form.
+    /// Returns the fingerprint of the fields that influence the result, as JSON.
+    ///
+    /// ```
+    /// use semel_core::{Fingerprint, Pointer};
+    ///
+    /// #[derive(serde::Serialize)]
+    /// struct Fields<'a> { sku: &'a str, pieces: u32 }
+    ///
+    /// let fields = Fingerprint::of(&Fields { sku: "A-1", pieces: 2 })?;
+    /// // The same members of a body, whatever else the body has.
+    /// let body = br#"{ "pieces": 2, "sku": "A-1", "sent_at": "12:00" }"#;
+    /// let exclude = [Pointer::new("/sent_at")?];
+    /// assert_eq!(Fingerprint::of_selected(body, &[], &exclude), fields);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`InvalidFingerprint::Unserializable`] if `fields` has no JSON form.
+    /// [`InvalidFingerprint::Unserializable`] if `fields` cannot be written as JSON.
     pub fn of<T: Serialize + ?Sized>(fields: &T) -> Result<Self, InvalidFingerprint> {
         let json = serde_json::to_vec(fields).map_err(InvalidFingerprint::Unserializable)?;
         Ok(Self::of_body(&json))
     }
 
-    /// Of a whole body: as canonical JSON where it is I-JSON, of its raw bytes otherwise.
+    /// Returns the fingerprint of a whole body: of its canonical JSON if it is I-JSON, else of its raw bytes.
     pub fn of_body(body: &[u8]) -> Self {
         match ijson::canonical(body) {
             Some(canonical) => Self::hash(Scheme::Json, &canonical),
@@ -66,9 +80,8 @@ impl Fingerprint {
         }
     }
 
-    /// Of the chosen part of a JSON body: what `include` points at (all of it, if empty) without
-    /// what `exclude` points at. A body that is not I-JSON has no parts: it is hashed whole, from
-    /// its raw bytes.
+    /// Returns the fingerprint of a part of a JSON body: what `include` points at (everything, if empty)
+    /// without what `exclude` points at. A body that is not I-JSON is hashed whole, from its raw bytes.
     pub fn of_selected(body: &[u8], include: &[Pointer], exclude: &[Pointer]) -> Self {
         match ijson::canonical_part(body, |whole| pointer::select(whole, include, exclude)) {
             Some(canonical) => Self::hash(Scheme::Json, &canonical),
@@ -76,7 +89,8 @@ impl Fingerprint {
         }
     }
 
-    /// Of several parts, each with its length, so that no two different splits are the same.
+    /// Returns the fingerprint of several parts, each with its length, so that no two different splits are
+    /// equal.
     pub fn of_parts(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -88,17 +102,17 @@ impl Fingerprint {
         Self(Some(stored))
     }
 
-    /// Of raw bytes, with no canonical form.
+    /// Returns the fingerprint of raw bytes.
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self::hash(Scheme::Raw, bytes)
     }
 
-    /// Of a short text that stands for the request: an event's type, a document's version.
+    /// Returns the fingerprint of a short text that stands for the request: an event's type, a version.
     pub fn opaque(text: &str) -> Self {
         Self::hash(Scheme::Opaque, text.as_bytes())
     }
 
-    /// A SHA-256 that the caller computed: 64 hex digits of either case.
+    /// Creates a fingerprint from a SHA-256 that the caller computed: 64 hex digits of either case.
     ///
     /// # Errors
     /// [`InvalidFingerprint::NotHex`] if it is not 64 hex digits.
@@ -124,7 +138,7 @@ impl Fingerprint {
         Self(Some(stored))
     }
 
-    /// Whether a request with fingerprint `other` is the same request.
+    /// Returns whether a request with fingerprint `other` is the same request.
     pub fn accepts(&self, other: &Fingerprint) -> bool {
         match (&self.0, &other.0) {
             (Some(mine), Some(theirs)) => mine == theirs,
@@ -132,13 +146,13 @@ impl Fingerprint {
         }
     }
 
-    /// The stored form: empty for [`Fingerprint::none`], else the scheme and 32 bytes.
+    /// Returns the stored form: empty for [`Fingerprint::none`], else the scheme and 32 bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |stored| stored)
     }
 
-    /// Reads the stored form; `None` if it is of neither length. A scheme that this version does
-    /// not know is kept: it equals nothing but itself.
+    /// Reads the stored form; `None` if it has neither length. A scheme that this version does not know is
+    /// kept: it equals only itself.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes.len() {
             0 => Some(Self(None)),
@@ -156,16 +170,16 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Why a fingerprint could not be made.
+/// Why a fingerprint could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidFingerprint {
-    /// Not 64 hex digits.
+    /// The text is not 64 hex digits.
     #[error("a request hash must be 64 hex digits (SHA-256), got {len} bytes that are not")]
     NotHex {
         /// Length of what was given, in bytes.
         len: usize,
     },
-    /// The fields have no JSON form.
+    /// The fields cannot be written as JSON.
     #[error("the fields of a fingerprint cannot be written as JSON")]
     Unserializable(#[source] serde_json::Error),
 }
@@ -185,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_never_meet() {
+    fn fingerprints_of_different_schemes_are_not_equal() {
         let text = "1";
         assert_ne!(Fingerprint::opaque(text), Fingerprint::of_bytes(text.as_bytes()));
         assert_ne!(Fingerprint::of_body(text.as_bytes()), Fingerprint::of_bytes(text.as_bytes()));

@@ -1,9 +1,8 @@
 //! The inbox: each consumer group handles each event once, whatever the broker does.
 //!
-//! An event is a command under the key (tenant, group, event id); everything that is true of
-//! commands is true of it. What this room adds: where an event goes ([`Group`]), what its failure
-//! leaves behind (the whole envelope, so that a retry needs no broker), and what the broker is told
-//! ([`BrokerReply`]).
+//! Handling an event is a command under the key (tenant, group, event id). This module adds which handler
+//! an event goes to ([`Group`]), the retry of failures (the whole event is stored with a failure, so that a
+//! retry needs no broker), and what the broker is answered ([`BrokerReply`]).
 
 mod consumer;
 mod failure;
@@ -33,59 +32,58 @@ use crate::policy::{OnFailure, Policy, Woken};
 use crate::record::State;
 use crate::store::{self, Store, TransactionalStore};
 
-/// What became of an event.
+/// The result of handling an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {
     /// This call handled it.
     Done {
-        /// Which execution that was, counted from 1.
+        /// The number of the execution, counted from 1.
         attempt: u32,
     },
     /// It was handled before.
     Replayed {
-        /// Which execution that was.
+        /// The number of the execution that handled it.
         attempt: u32,
     },
-    /// Somebody is handling it now.
+    /// Another call is handling it.
     InProgress {
         /// How long its lease still runs, where that is known.
         lease_remaining: Option<Duration>,
     },
-    /// An earlier attempt failed, and the next is not due. The envelope is stored: no redelivery is
-    /// needed.
+    /// An earlier attempt failed, and the next is not due. The event is stored: no redelivery is needed.
     Deferred {
-        /// When it is due.
+        /// How long until it is due.
         retry_after: Duration,
         /// Executions so far.
         attempt: u32,
         /// The last failure.
         error: ErrorText,
     },
-    /// It was given up, and waits for an operator.
+    /// It is dead, and waits for an operator.
     Dead {
-        /// Why.
+        /// The last failure.
         error: ErrorText,
     },
 }
 
 impl Handled {
-    /// Whether it was handled before.
+    /// Returns whether it was handled before.
     pub fn replayed(&self) -> bool {
         matches!(self, Handled::Replayed { .. })
     }
 
-    /// Whether somebody is handling it now.
+    /// Returns whether another call is handling it.
     pub fn in_progress(&self) -> bool {
         matches!(self, Handled::InProgress { .. })
     }
 
-    /// Whether it has been handled, now or before.
+    /// Returns whether it has been handled, now or before.
     pub fn succeeded(&self) -> bool {
         matches!(self, Handled::Done { .. } | Handled::Replayed { .. })
     }
 
-    /// Failures so far, where that is known.
+    /// Returns the number of failures so far, where that is known.
     pub fn retry_count(&self) -> Option<u32> {
         match self {
             Handled::Done { attempt } | Handled::Replayed { attempt } => Some(attempt - 1),
@@ -95,67 +93,67 @@ impl Handled {
     }
 }
 
-/// Why an event is not handled.
+/// Why an event was not handled.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
-    /// This group has had an event of this id with another type or source. It is kept, given up,
-    /// beside the first one.
+    /// This group has had an event of this id with another type or source. It is kept, dead, beside the
+    /// first one.
     #[error("this event id was used before for an event of another type or source")]
     Conflict,
     /// The handler failed.
     #[error("attempt {attempt} to handle the event failed: {error}")]
     Failed {
-        /// What it said.
+        /// The handler's error.
         error: ErrorText,
-        /// Which execution that was.
+        /// The number of the execution.
         attempt: u32,
-        /// What the ledger has of it.
+        /// What is stored of the failure.
         stored: Stored,
     },
     /// The attempt that this call waited for failed.
     #[error("attempt {attempt}, which this call waited for, failed: {error}")]
     HolderFailed {
-        /// What its handler said.
+        /// The error of its handler.
         error: ErrorText,
-        /// Which execution that was.
+        /// The number of that execution.
         attempt: u32,
     },
-    /// The event has no place in this group.
+    /// The event and the group do not make a valid key.
     #[error(transparent)]
     Key(#[from] InvalidKey),
-    /// Anything else. Nothing is known to be stored.
+    /// The executor failed. Nothing is known to be stored.
     #[error(transparent)]
     Executor(Error),
 }
 
-/// What the ledger has of a failure.
+/// What is stored of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// The failure and the envelope: the next attempt is due after this.
+    /// The failure and the event: the next attempt is due after this time.
     Retry(Duration),
-    /// That it was given up or discarded; with the envelope, unless the store cannot hold it.
+    /// The event as dead or discarded; without its payload, if the store cannot hold it.
     Dead,
-    /// Nothing that could be relied on: only the broker has the event.
+    /// Nothing is known to be stored: only the broker has the event.
     Nothing,
 }
 
-/// What a broker is told about a message, once the ledger has said what became of it.
+/// The answer to a broker about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokerReply {
-    /// It is dealt with, or ours to deal with.
+    /// The event is handled, or stored for a retry: the broker may forget it.
     Ack,
-    /// Bring it again after this.
+    /// The broker is to deliver it again after this time.
     Later(Duration),
-    /// Nothing: it stays the broker's, which brings it again when its patience ends.
+    /// No answer: the broker delivers it again when its own timeout ends.
     Nothing,
 }
 
-/// How long until a broker brings again what somebody is handling, unless the lease ends earlier.
+/// How long until the redelivery of an event that another call is handling, unless its lease ends earlier.
 const LATER: Duration = Duration::from_secs(1);
 
 impl BrokerReply {
-    /// The answer to a message. An `ordered` group takes nothing back for later by itself: what
-    /// comes after would overtake it.
+    /// Returns the answer for the result of handling an event. An `ordered` group leaves retries to the
+    /// broker, since later events would overtake a stored one.
     pub fn to(result: &Result<Handled, HandleError>, ordered: bool) -> Self {
         match result {
             Ok(Handled::Done { .. } | Handled::Replayed { .. } | Handled::Dead { .. })
@@ -178,7 +176,27 @@ impl BrokerReply {
     }
 }
 
-/// Handles events once per group, on the ledger of an executor. Cheap to clone.
+/// Handles each event once per group, on the ledger of an executor. Cheap to clone.
+///
+/// ```
+/// use std::sync::Arc;
+/// use semel_core::inbox::{Failure, Inbox};
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Event, Executor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let inbox = Inbox::new(Executor::new(MemoryStore::new()));
+/// let paid = Event::builder("acme", "order.paid", "/orders").json(&"ord_1").build()?;
+/// let paid = Arc::new(paid);
+/// for delivery in 1..=2 {
+///     let ship = |_event, _claim| async { Ok::<_, Failure>(()) };
+///     let handled = inbox.handle("SHIPPING", &paid, ship).await?;
+///     assert_eq!(handled.replayed(), delivery > 1);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Inbox<S: Store> {
     executor: Executor<S>,
     policy: Arc<Policy>,
@@ -196,24 +214,24 @@ impl<S: Store> fmt::Debug for Inbox<S> {
     }
 }
 
-/// What the work of an event came to, as the door carries it.
+/// The answer of a handler's work.
 enum Ran {
     Done,
     Failed(String),
 }
 
 impl<S: Store> Inbox<S> {
-    /// An inbox with the defaults of [`Inbox::default_policy`].
+    /// Creates an inbox with [`Inbox::default_policy`].
     pub fn new(executor: Executor<S>) -> Self {
         Self { executor, policy: Arc::new(Self::default_policy()) }
     }
 
-    /// How events are handled unless somebody says otherwise: a lease of 30 s, 20 executions, a
-    /// backoff of 1 s doubling to 5 min, a success remembered for 30 days (longer than your broker
-    /// brings anything again), nobody waits, and whoever waits is told of the holder's failure.
+    /// Returns the default policy of events: a lease of 30 s, 20 executions, a backoff of 1 s doubling to
+    /// 5 min, successes kept for 30 days (longer than a broker redelivers), no waiting, and
+    /// [`Woken::Report`].
     ///
-    /// Only successes are forgotten. What failed or crashed stays, with its envelope, until it is
-    /// handled or purged.
+    /// Only successes expire. Failures and crashes stay, with their events, until they are handled or
+    /// purged.
     pub fn default_policy() -> Policy {
         Policy {
             keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -224,28 +242,28 @@ impl<S: Store> Inbox<S> {
         }
     }
 
-    /// The same inbox with other settings.
+    /// Returns the inbox with another policy.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Arc::new(policy);
         self
     }
 
-    /// The executor that it stands on.
+    /// Returns the executor.
     pub fn executor(&self) -> &Executor<S> {
         &self.executor
     }
 
-    /// A consumer group.
+    /// Creates a consumer group without handlers.
     pub fn group(&self, name: &str) -> Group<S> {
         Group::new(self.clone(), name)
     }
 
-    /// Handles an event in `group`, unless that group has handled it: the handler runs under a
-    /// claim of its own, and its success is recorded after it.
+    /// Handles an event in `group`, unless that group has handled it. The handler runs under a claim, and its
+    /// success is recorded after it.
     ///
     /// # Errors
-    /// [`HandleError`] says why it is not handled, and what is stored.
+    /// [`HandleError`] tells why it was not handled, and what is stored.
     pub async fn handle<F, Fut, E>(
         &self,
         group: &str,
@@ -334,7 +352,7 @@ impl<S: Store> Inbox<S> {
         self.conclude(key, event, served).await
     }
 
-    /// The command of `key`, with the event as its retry payload, unless the store cannot hold it.
+    /// Returns the command of `key`, with the event as its retry payload unless the store cannot hold it.
     fn command(&self, key: Key, event: &Arc<Event>) -> Command {
         let packed = Arc::clone(event);
         let command = Command::new(key).policy(&self.policy).fingerprint(event.fingerprint());
@@ -344,7 +362,7 @@ impl<S: Store> Inbox<S> {
         }
     }
 
-    /// Why the store cannot hold the event for a retry, if it cannot.
+    /// Returns why the store cannot hold the event for a retry, if it cannot.
     fn too_large(&self, event: &Event) -> Option<String> {
         let most = self.executor.store().max_retry_payload()?;
         if event.fits(most) {
@@ -356,8 +374,8 @@ impl<S: Store> Inbox<S> {
         ))
     }
 
-    /// Buries an event that cannot be stored, without its payload. Unhandled it must stay: a failure
-    /// could not be written down, and the broker would bring it again without end.
+    /// Records an event as dead, without its payload, that cannot be stored. It is not handled: a failure
+    /// could not be stored for a retry, and the broker would redeliver it for ever.
     async fn give_up(
         &self,
         key: Key,
@@ -365,7 +383,7 @@ impl<S: Store> Inbox<S> {
         reason: &str,
     ) -> Result<Handled, HandleError> {
         let (group, id) = (key.scope().to_owned(), event.id());
-        tracing::warn!(event = %id, group, kind = event.kind(), reason, "given up");
+        tracing::warn!(event = %id, group, kind = event.kind(), reason, "an event is too large to be stored for a retry; it is dead");
         let command = self.command(key.clone(), event);
         let error = reason.to_owned();
         let work =
@@ -418,8 +436,8 @@ impl<S: Store> Inbox<S> {
         result
     }
 
-    /// What the ledger has of a failure. Asked, not assumed: a broker must not be told that an event
-    /// is ours to deal with when nothing could be written down.
+    /// Returns the error for a handler's failure, with what is stored of it. That is read, not assumed: a
+    /// message must not be acknowledged if nothing could be stored.
     async fn failure(&self, key: &Key, error: &str) -> HandleError {
         let error = ErrorText::new(error);
         let found = self.executor.store().peek(key).await.ok().flatten();
@@ -439,11 +457,11 @@ impl<S: Store> Inbox<S> {
         HandleError::Failed { error, attempt, stored }
     }
 
-    /// Keeps an event whose id was somebody else's, for an operator to look at.
-    /// Under a name of its own, so that it is an event of its own once somebody redrives it.
+    /// Records an event as dead whose id another event has, under a key of its own, so that it is handled as
+    /// an event of its own when an operator redrives it.
     async fn conflict(&self, key: &Key, event: &Arc<Event>) -> Result<Handled, HandleError> {
         let group = key.scope();
-        tracing::warn!(event = %event.id(), group, kind = event.kind(), "conflicting id");
+        tracing::warn!(event = %event.id(), group, kind = event.kind(), "the id of an event was used before by another type or source; it is kept, dead");
         let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
         let key = event.key(group)?.principal(Principal::of(aside));
         let reason = "conflict: this id was used before for an event of another type or source";
@@ -451,7 +469,7 @@ impl<S: Store> Inbox<S> {
         Err(HandleError::Conflict)
     }
 
-    /// Keeps an event that cannot be handled, given up at once.
+    /// Records an event as dead that cannot be handled.
     async fn bury(&self, scope: &str, event: &Arc<Event>, reason: &str) -> Result<(), HandleError> {
         let buried = self.end_dead(self.command(event.key(scope)?, event), reason).await;
         measure::inbox(scope, if buried.is_ok() { "dead" } else { "error" });
@@ -468,7 +486,7 @@ impl<S: Store> Inbox<S> {
     }
 }
 
-/// Ends a handler's work by its result. A success stays findable by the event's type.
+/// Ends a handler's work by its result. The outcome's reference is the event's type.
 fn finish<E: Into<Failure>>(
     context: &Context,
     result: Result<(), E>,
@@ -484,12 +502,12 @@ fn finish<E: Into<Failure>>(
     }
 }
 
-/// What a retry needs: the whole event, findable by its type.
+/// Returns the retry payload of an event: the whole event. Its reference is the event's type.
 fn retry_payload(event: &Event) -> Outcome {
     referring(Outcome::new(PACKED, event.pack()), kind(event))
 }
 
-/// The event's type, by which its record is found.
+/// Returns the event's type as a reference.
 fn kind(event: &Event) -> Option<Reference> {
     Reference::new(event.kind()).ok()
 }
@@ -509,7 +527,7 @@ fn named(result: &Result<Handled, HandleError>) -> &'static str {
         Ok(Handled::Deferred { .. }) => "deferred",
         Ok(Handled::Dead { .. }) => "dead",
         Err(HandleError::Conflict) => "conflict",
-        // The attempt that it died of counts as its death, not only those that found it dead.
+        // The attempt that made it dead counts as dead, too.
         Err(HandleError::Failed { stored: Stored::Dead, .. }) => "dead",
         Err(HandleError::Failed { .. }) => "failed",
         Err(HandleError::HolderFailed { .. }) => "holder_failed",

@@ -1,6 +1,6 @@
-//! The judge: given what is stored, what was asked and what time it is, what happens now?
+//! The judge decides, from the stored record, the request and the store's clock, what happens now.
 //!
-//! One pure function for every store and every door. It reads nothing and writes nothing; where its
+//! One pure function for every store and every protocol. It reads nothing and writes nothing; where its
 //! verdict changes the record, the executor writes it with a compare-and-swap on the version that
 //! was judged.
 
@@ -13,93 +13,93 @@ use crate::outcome::{ErrorText, Recorded};
 use crate::policy::OnCrash;
 use crate::record::{Record, State};
 
-/// What a caller asks of a key.
+/// A request for a claim on a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What the request looks like.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Executions allowed.
+    /// Maximum number of executions.
     pub max_attempts: Option<u32>,
-    /// Whether the caller brings a verifier for crashed attempts.
+    /// Whether the request has a verifier for crashed attempts.
     pub can_verify: bool,
 }
 
-/// A grant that the caller may now write.
+/// A grant that may now be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Why it is granted.
     pub origin: Origin,
-    /// Which execution this is, counted from 1.
+    /// The number of this execution, counted from 1.
     pub attempt: u32,
-    /// The operation to go on with; `None` starts a new one and nothing of the old record survives.
+    /// The operation to continue; `None` starts a new one, and nothing of the old record survives.
     pub operation_id: Option<OperationId>,
-    /// Ask the verifier before running.
+    /// Whether the verifier must be called before the work runs.
     pub verify: bool,
 }
 
-/// What happens now.
+/// What happens with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// The caller may claim.
+    /// The claim is granted.
     Granted(Grant),
-    /// Attempts are used up: store Dead, then answer so.
+    /// No attempts are left: to be stored as Dead, and answered so.
     Bury {
-        /// Why.
+        /// The last failure.
         error: ErrorText,
     },
-    /// A crashed attempt must not be re-run: store Uncertain, then answer so.
+    /// A crashed attempt must not be run again: to be stored as Uncertain, and answered so.
     Suspend {
-        /// Why.
+        /// What is known of the attempt.
         error: ErrorText,
     },
-    /// The record's times were written by a clock that was ahead of the store's clock now: store them
-    /// counted from now, then answer so.
+    /// A clock that was ahead wrote the record's times: to be stored counted from now, and answered as if
+    /// they had been.
     Redate {
-        /// What holds once that is stored.
+        /// The verdict once that is stored.
         then: Box<Verdict>,
     },
     /// The key was used for another request.
     Mismatch,
-    /// It is done.
+    /// The operation has succeeded.
     Completed {
-        /// The answer.
+        /// Its outcome.
         outcome: Recorded,
         /// How long it will still be replayed.
         fresh_for: Duration,
     },
-    /// A holder is at it.
+    /// Another attempt holds the claim.
     Running {
-        /// How long its lease still runs; unknown where its transaction is not visible yet.
+        /// How long its lease still runs; unknown while its transaction is open.
         lease_remaining: Option<Duration>,
     },
     /// The last attempt failed and the next is not due.
     Backoff {
-        /// When to come again.
+        /// How long until the next attempt is due.
         retry_after: Duration,
         /// Executions so far.
         attempt: u32,
         /// The last failure.
         error: ErrorText,
     },
-    /// The last attempt failed, and that is the answer.
+    /// The last attempt failed, and the failure is the answer.
     FailedFinal {
         /// The failure.
         error: ErrorText,
     },
-    /// Given up: attempts are used up, or an operator discarded it.
+    /// No attempts are left, or an operator discarded it.
     Dead {
-        /// Why.
+        /// The last failure, or the operator's reason.
         error: ErrorText,
     },
-    /// A crashed attempt awaits somebody's decision.
+    /// A crashed attempt waits for an operator's decision.
     Uncertain {
-        /// Why.
+        /// What is known of the attempt.
         error: ErrorText,
     },
 }
 
-/// Judges a request against what is stored. The order of the questions is the contract.
+/// Judges a request against the stored record. The order of the questions is the contract.
 pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Verdict {
     // 1. An expired record is no record, whatever its fingerprint: the key may be used anew.
     let Some(record) = existing.filter(|record| !expired(record, now)) else {
@@ -206,7 +206,7 @@ fn bury(record: &Record, request: &Request) -> Verdict {
     Verdict::Bury { error: exceeded(request.max_attempts.unwrap_or(record.attempt), &last) }
 }
 
-/// The text under which a record is given up; operators alert on it.
+/// Returns the error of a record that is given up. Operators alert on its text.
 pub fn exceeded(max_attempts: u32, last: &ErrorText) -> ErrorText {
     ErrorText::new(&format!("exceeded maxRetry ({max_attempts}): {last}"))
 }

@@ -1,7 +1,7 @@
-//! Who asks for what: the identity under which something may happen once.
+//! Keys: the identity under which an operation happens once.
 //!
-//! [`Key::new`] is the only door, so a `Key` in hand is always valid and nobody checks again. All
-//! five parts are identity; stores index only the [`Digest`], which no collation can merge.
+//! Every constructor validates, so a `Key` is always valid. All five parts are identity; stores index
+//! only the [`Digest`], which no collation can merge.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const MAX_SCOPE: usize = 128;
 /// Longest id, in bytes: what fits a header value that other implementations also accept.
 pub const MAX_ID: usize = 255;
 
-/// The door a key came through. Doors never meet: the same id through two doors is two keys.
+/// The entry point that a key belongs to. The same id under two kinds is two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The stored code.
+    /// Returns the stored code.
     pub const fn code(self) -> u8 {
         match self {
             Kind::Command => 1,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The kind with this stored code.
+    /// Returns the kind with this stored code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Kind::Command,
@@ -60,7 +60,7 @@ impl Kind {
         })
     }
 
-    /// The name used in logs and metric labels.
+    /// Returns the name used in logs and metric labels.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Command => "command",
@@ -72,17 +72,17 @@ impl Kind {
     }
 }
 
-/// Who asks, as a digest: two callers with the same id never see each other's record.
+/// The caller, as a digest: two callers that send the same id have two records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Principal(Option<[u8; 32]>);
 
 impl Principal {
-    /// Nobody in particular: the scope is shared by every caller of the tenant, on purpose.
+    /// Returns the principal of a scope that all callers of the tenant share.
     pub const fn global() -> Self {
         Self(None)
     }
 
-    /// The caller with this identity (a user id, a client id, a token subject).
+    /// Returns the caller with this identity (a user id, a client id, a token subject).
     pub fn of(identity: impl AsRef<[u8]>) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"semel/principal/1\0");
@@ -90,12 +90,12 @@ impl Principal {
         Self(Some(hash.finalize().into()))
     }
 
-    /// The stored form: empty for [`Principal::global`], 32 bytes otherwise.
+    /// Returns the stored form: empty for [`Principal::global`], 32 bytes otherwise.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |digest| digest)
     }
 
-    /// Reads the stored form back; `None` if the bytes are of neither length.
+    /// Reads the stored form; `None` if the bytes have neither length.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes.len() {
             0 => Some(Self(None)),
@@ -118,7 +118,7 @@ impl fmt::Debug for Principal {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -128,7 +128,7 @@ impl Digest {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// The first eight bytes: enough to wake a waiter, where a false alarm costs one look.
+    /// Returns the first eight bytes: enough to wake waiters, for whom a false alarm costs one read.
     pub fn hint(&self) -> Hint {
         let mut hint = [0; 8];
         hint.copy_from_slice(&self.0[..8]);
@@ -164,7 +164,7 @@ struct Parts {
     digest: Digest,
 }
 
-/// What may happen once: door, tenant, scope, principal and id. Cheap to clone.
+/// The identity of an operation: kind, tenant, scope, principal and id. Cheap to clone.
 ///
 /// ```
 /// use semel_core::{Key, Principal};
@@ -180,7 +180,7 @@ struct Parts {
 pub struct Key(Arc<Parts>);
 
 impl Key {
-    /// The key with these parts.
+    /// Creates the key with these parts.
     ///
     /// # Errors
     /// [`InvalidKey`] names the part that is blank, too long or holds a control character.
@@ -197,7 +197,8 @@ impl Key {
         Ok(Self::assemble(kind, tenant, scope, principal, id))
     }
 
-    /// A function call: `scope` is the operation, `id` the caller's key. Global principal.
+    /// Creates the key of a function call: `scope` is the operation, `id` the caller's key. The principal
+    /// is [global](Principal::global).
     ///
     /// # Errors
     /// As [`Key::new`].
@@ -205,7 +206,15 @@ impl Key {
         Self::new(Kind::Command, tenant, scope, Principal::global(), id)
     }
 
-    /// A message to be deduplicated: `scope` is the consumer, `id` the message's id.
+    /// Creates the key of a message to be deduplicated: `scope` is the consumer, `id` the message's id.
+    ///
+    /// ```
+    /// use semel_core::{Key, Kind};
+    ///
+    /// let key = Key::message("acme", "MAILER", "msg-1")?;
+    /// assert_eq!((key.kind(), key.scope(), key.id()), (Kind::Message, "MAILER", "msg-1"));
+    /// # Ok::<(), semel_core::InvalidKey>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Key::new`].
@@ -213,7 +222,7 @@ impl Key {
         Self::new(Kind::Message, tenant, scope, Principal::global(), id)
     }
 
-    /// The same key, asked for by `principal`.
+    /// Returns the same key for another caller.
     #[must_use]
     pub fn principal(self, principal: Principal) -> Self {
         Self::assemble(self.kind(), self.tenant(), self.scope(), principal, self.id())
@@ -235,32 +244,32 @@ impl Key {
         Self(Arc::new(Parts { kind, principal, text, starts, digest }))
     }
 
-    /// The door.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// The tenant.
+    /// Returns the tenant.
     pub fn tenant(&self) -> &str {
         &self.0.text[..usize::from(self.0.starts.0)]
     }
 
-    /// The operation or consumer group.
+    /// Returns the operation or consumer group.
     pub fn scope(&self) -> &str {
         &self.0.text[usize::from(self.0.starts.0)..usize::from(self.0.starts.1)]
     }
 
-    /// Who asks; see [`Key::principal`] for the setter.
+    /// Returns the caller; [`Key::principal`] sets it.
     pub fn asked_by(&self) -> &Principal {
         &self.0.principal
     }
 
-    /// The caller's key, or the message's id.
+    /// Returns the caller's key, or the message's id.
     pub fn id(&self) -> &str {
         &self.0.text[usize::from(self.0.starts.1)..]
     }
 
-    /// The identity that stores index.
+    /// Returns the identity that stores index.
     pub fn digest(&self) -> Digest {
         self.0.digest
     }
@@ -294,16 +303,16 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why a key was refused. Nothing was sent to a store.
+/// Why parts do not make a key. Nothing was sent to a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
     /// The part is empty or white space only.
     #[error("the {0} of a key is blank; give it a value that is unique to the request")]
     Blank(Part),
     /// The part is longer than its limit.
-    #[error("the {part} of a key has {len} bytes, at most {max} are taken; send a digest of it")]
+    #[error("the {part} of a key has {len} bytes, at most {max} are allowed; send a digest of it")]
     TooLong {
-        /// Which part.
+        /// The part that is too long.
         part: Part,
         /// Its length in bytes.
         len: usize,
@@ -313,14 +322,14 @@ pub enum InvalidKey {
     /// The part holds a control character.
     #[error("the {part} of a key has a control character at byte {at}; remove or encode it")]
     Control {
-        /// Which part.
+        /// The part that holds it.
         part: Part,
         /// The byte offset.
         at: usize,
     },
 }
 
-/// Whether `tenant` can be one: not blank, at most [`MAX_TENANT`] bytes, no control characters.
+/// Validates a tenant: not blank, at most [`MAX_TENANT`] bytes, no control characters.
 ///
 /// # Errors
 /// [`InvalidKey`] says what is wrong.
@@ -346,7 +355,7 @@ fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
     }
 }
 
-/// Lower-case hex.
+/// Returns `bytes` as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

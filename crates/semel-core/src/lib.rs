@@ -18,8 +18,8 @@ macro_rules! failpoint {
     };
 }
 
-/// Whether a guard stands. Always, but in a test process whose environment removes it to see a test
-/// fail; a constant without the feature `testing`.
+/// Returns whether a guard is in place: always, except in a test process whose environment removes it
+/// to see a test fail. A constant without the feature `testing`.
 macro_rules! guard {
     ($guard:ident) => {{
         #[cfg(feature = "testing")]
@@ -59,7 +59,7 @@ pub use executor::{
 pub use fingerprint::{Fingerprint, InvalidFingerprint, Pointer};
 pub use key::{Digest, Hint, InvalidKey, Key, Kind, Principal};
 pub use operate::{Holder, Operate, Operated, Resolution};
-pub use outcome::{ErrorText, InvalidReference, Outcome, Recorded, Reference};
+pub use outcome::{ErrorText, InvalidOutcome, InvalidReference, Outcome, Recorded, Reference};
 pub use policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 pub use record::{Entry, Record, State, Version};
 pub use store::{AnyStore, Store};

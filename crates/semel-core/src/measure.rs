@@ -1,12 +1,10 @@
-//! What is counted. Names and labels in one place; labels never carry keys or ids.
+//! Metrics of this crate: their names and labels. Labels never carry keys, ids or tenants.
 
 use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
-use crate::inbox::Waiting;
 use crate::key::Kind;
-use crate::outbox::Backlog;
 use crate::record::State;
 use crate::store;
 
@@ -39,7 +37,7 @@ pub(crate) fn store_failed(error: &store::Error) {
     counter!("semel_store_errors_total", "operation" => operation, "kind" => kind).increment(1);
 }
 
-/// So many records.
+/// Sets the number of records in a state.
 pub(crate) fn records(state: State, count: u64) {
     gauge!("semel_records", "state" => state.name()).set(count as f64);
 }
@@ -52,15 +50,15 @@ pub(crate) fn swept(removed: u32) {
     counter!("semel_sweep_deleted_total").increment(u64::from(removed));
 }
 
-/// Nothing was removed, because the store's clock has jumped ahead.
+/// Counts a sweep that removed nothing because the store's clock has jumped ahead.
 pub(crate) fn sweep_refused() {
     counter!("semel_sweep_refused_total").increment(1);
 }
 
-pub(crate) fn outbox(backlog: &Backlog) {
-    let Backlog { waiting, dead, oldest } = backlog;
-    gauge!("semel_outbox_pending").set(*waiting as f64);
-    gauge!("semel_outbox_dead").set(*dead as f64);
+/// Sets how much an outbox has to do.
+pub(crate) fn outbox(waiting: u64, dead: u64, oldest: Option<Duration>) {
+    gauge!("semel_outbox_pending").set(waiting as f64);
+    gauge!("semel_outbox_dead").set(dead as f64);
     gauge!("semel_outbox_oldest_age_seconds").set(oldest.unwrap_or_default().as_secs_f64());
 }
 
@@ -72,16 +70,15 @@ pub(crate) fn outbox_waited(span: Duration) {
     histogram!("semel_outbox_publish_delay_seconds").record(span.as_secs_f64());
 }
 
-/// What a group has not handled.
-pub(crate) fn inbox_waiting(group: &str, waiting: &Waiting) {
-    let Waiting { failed, attempts, dead } = *waiting;
+/// Sets how many events a group has not handled, and the most attempts that one of them has had.
+pub(crate) fn inbox_waiting(group: &str, failed: u64, attempts: u32, dead: u64) {
     let name = || group.to_owned();
     gauge!("semel_inbox_failed", "group" => name()).set(failed as f64);
     gauge!("semel_inbox_max_attempts", "group" => name()).set(f64::from(attempts));
     gauge!("semel_inbox_dead", "group" => name()).set(dead as f64);
 }
 
-/// `group` is the consumer: the group, or `group/handler`.
+/// Counts a delivery. `group` is the consumer: the group, or `group/handler`.
 pub(crate) fn inbox(group: &str, result: &'static str) {
     counter!("semel_inbox_deliveries_total", "group" => group.to_owned(), "result" => result)
         .increment(1);

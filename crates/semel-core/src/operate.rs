@@ -1,13 +1,12 @@
-//! What an operator may do to records: list, resolve, send round again, discard.
+//! What an operator does with records: resolve, redrive, discard, purge.
 //!
-//! Every verb reads a record and writes over the very version it read; a record that moved meanwhile
-//! is left alone and said so. Stores have the verbs; on an executor they also refresh what its
-//! process remembers.
+//! Every verb reads a record and writes over the version that it read. If the record changed in between,
+//! the verb does nothing and returns [`Operated::Moved`]. Stores have the verbs; those of an executor also
+//! drop what its process remembers.
 
 use std::future::Future;
 use std::time::Duration;
 
-use crate::executor::Executor;
 use crate::key::Key;
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::record::{State, Version};
@@ -15,38 +14,38 @@ use crate::store::{
     Change, Cursor, Error, ErrorKind, Filter, Inspect, Page, Result, Settlement, Swapped,
 };
 
-/// What came of an operator's verb.
+/// The result of an operator's verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Operated {
-    /// Written.
+    /// The record was changed.
     Done,
     /// There is no record of this key.
     Missing,
     /// The record is in a state that the verb does not apply to.
     Refused {
-        /// The state.
+        /// The state that the record is in.
         state: State,
     },
-    /// The record moved while the verb looked at it: look again.
+    /// The record changed while the verb read it, or since it was seen: read it again.
     Moved,
 }
 
-/// How an uncertain operation is resolved.
+/// An operator's decision about an operation.
 #[derive(Clone, Debug)]
 pub enum Resolution {
-    /// It happened: repeats are answered with this.
+    /// It took effect: repeats are answered with this outcome.
     Happened {
-        /// The answer.
+        /// The outcome.
         outcome: Outcome,
         /// How long it is kept.
         keep: Duration,
     },
-    /// It did not happen: the next caller runs it.
+    /// It had no effect: the next caller runs it.
     DidNotHappen,
-    /// It failed, and that is the answer until it expires: nobody runs it.
+    /// It failed, and the failure is the answer until it expires. It is not run again.
     Failed {
-        /// Why.
+        /// The failure.
         reason: String,
         /// How long the failure is kept.
         keep: Duration,
@@ -54,8 +53,7 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    /// Largest [`size`](Outcome::size) of an outcome that an operator may put in, as for commands by
-    /// default: 1 MiB.
+    /// Largest [`size`](Outcome::size) of an operator's outcome: 1 MiB, as for commands by default.
     pub const MAX_OUTCOME: usize = 1 << 20;
 
     fn change(self) -> Change {
@@ -72,18 +70,18 @@ impl Resolution {
     }
 }
 
-/// Whether a lease that runs counts for more than an operator's word.
+/// Whether an operator's decision applies to a record whose lease has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// It does: the record is left to its holder.
+    /// It does not: the record is left to its holder.
     Respected,
-    /// It does not. From then on the holder's answer is refused like any late one; its work is not
-    /// stopped, and what it did outside the store stays done.
+    /// It does. From then on the holder's settlement is refused like any late one. Its work is not
+    /// stopped, and its effects outside the store stay.
     Overruled,
 }
 
 impl Holder {
-    /// Whether a record in this state may be decided.
+    /// Returns whether a record in this state may be decided.
     fn yields(self, state: State) -> bool {
         match state {
             State::Uncertain | State::Failed | State::Dead | State::Discarded => true,
@@ -94,11 +92,31 @@ impl Holder {
 }
 
 /// An operator's verbs.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key, OnCrash, Operate, Operated, Resolution};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let executor = Executor::new(MemoryStore::new());
+/// let key = Key::command("acme", "PAY", "k-1")?;
+/// let pay = Command::new(key.clone()).on_crash(OnCrash::Hold);
+/// let broken = executor.run::<u8, String, _, _>(pay.clone(), |_| async { panic!("out of paper") });
+/// assert!(broken.await.is_err());
+///
+/// // The bank says that nothing was paid: the next call runs.
+/// assert_eq!(executor.resolve(&key, Resolution::DidNotHappen).await?, Operated::Done);
+/// let paid = executor.run(pay, |_| async { Ok::<_, String>(7) }).await?;
+/// assert_eq!(paid.value(), Some(&7));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Operate: Sync {
-    /// Where the records are.
+    /// The store that holds the records.
     type Ledger: Inspect;
 
-    /// The store that the verbs work on.
+    /// Returns the store that the verbs work on.
     fn ledger(&self) -> &Self::Ledger;
 
     /// Called after a record was changed by a verb.
@@ -106,7 +124,7 @@ pub trait Operate: Sync {
         let _ = key;
     }
 
-    /// Failed records whose retry is due.
+    /// Lists failed records whose retry is due.
     fn due(
         &self,
         filter: &Filter,
@@ -119,7 +137,7 @@ pub trait Operate: Sync {
         }
     }
 
-    /// Decides an Uncertain record, or a claim whose lease is over.
+    /// Decides an Uncertain record, or a claim whose lease has lapsed.
     fn resolve(
         &self,
         key: &Key,
@@ -128,9 +146,9 @@ pub trait Operate: Sync {
         change_if(self, key, resolution.change(), |state| state == State::Uncertain)
     }
 
-    /// Decides a record whatever became of it so far: Uncertain, Failed, Dead or Discarded ones, claims
-    /// whose lease is over and, if the holder is to be overruled, one whose lease runs. Never a record that
-    /// succeeded: an answer that was given stays the answer.
+    /// Decides a record in any state but Succeeded: Uncertain, Failed, Dead or Discarded ones, claims whose
+    /// lease has lapsed and, if the holder is overruled, one whose lease has not. A recorded outcome never
+    /// changes.
     fn decide(
         &self,
         key: &Key,
@@ -140,8 +158,8 @@ pub trait Operate: Sync {
         change_if(self, key, resolution.change(), move |state| holder.yields(state))
     }
 
-    /// [`decide`](Self::decide), if the record is still the one that was seen: who has looked at a
-    /// failure and decides about it must not decide about the attempt that came after it.
+    /// As [`decide`](Self::decide), if the record is still the one that was seen: a decision about a
+    /// failure must not apply to the attempt that came after it.
     fn decide_seen(
         &self,
         key: &Key,
@@ -153,14 +171,14 @@ pub trait Operate: Sync {
         change_version(self, key, Some(seen), change, move |state| holder.yields(state))
     }
 
-    /// Sends a Failed or Dead record round again, or a Discarded one after all: due now, its attempts
-    /// counted from zero. Who sends many round lists them, and uses [`redrive_seen`](Self::redrive_seen).
+    /// Makes a Failed, Dead or Discarded record due now, with its attempts counted from zero. To redrive
+    /// many, list them and use [`redrive_seen`](Self::redrive_seen).
     fn redrive(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::Redrive, redrivable)
     }
 
-    /// [`redrive`](Self::redrive), if the record is still the one that was seen: who lists what is
-    /// dead must not send round what somebody has discarded meanwhile.
+    /// As [`redrive`](Self::redrive), if the record is still the one that was seen: a listed record may
+    /// have been discarded since.
     fn redrive_seen(
         &self,
         key: &Key,
@@ -169,8 +187,9 @@ pub trait Operate: Sync {
         change_version(self, key, Some(seen), Change::Redrive, redrivable)
     }
 
-    /// Settles a Failed, Dead or Uncertain record for good: nobody runs it, and nobody is told to look
-    /// at it. Of a Discarded one it restates why. It stays until it is [purged](Self::purge).
+    /// Settles a Failed, Dead or Uncertain record for good: it is not run again, and not counted as
+    /// waiting for a decision. Replaces the reason of a Discarded one. The record stays until it is
+    /// [purged](Self::purge).
     fn discard(&self, key: &Key, reason: &str) -> impl Future<Output = Result<Operated>> + Send {
         let error = ErrorText::new(reason);
         change_if(self, key, Change::Settle(Settlement::Discarded { error }), |state| {
@@ -178,13 +197,13 @@ pub trait Operate: Sync {
         })
     }
 
-    /// Removes a record: its key may be used anew at once. Never one whose lease runs.
+    /// Removes a record, unless its lease has not ended. Its key may be used anew at once.
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::Settle(Settlement::Removed), |state| state != State::Running)
     }
 
-    /// [`purge`](Self::purge), if the record is still the one that was seen: who lists failures and
-    /// removes them must not remove what has succeeded meanwhile.
+    /// As [`purge`](Self::purge), if the record is still the one that was seen: a listed failure may have
+    /// succeeded since.
     fn purge_seen(
         &self,
         key: &Key,
@@ -220,7 +239,7 @@ async fn change_version<O: Operate + ?Sized>(
     if seen.is_some_and(|seen| seen != found.record.version()) {
         return Ok(Operated::Moved);
     }
-    // A claim whose lease is over is as uncertain as one that was marked so: nobody holds it.
+    // A lapsed claim is as uncertain as one that was marked so.
     let lapsed = found.record.state == State::Running && !found.record.held(found.now);
     let state = if lapsed { State::Uncertain } else { found.record.state };
     if !applies(state) {
@@ -235,7 +254,7 @@ async fn change_version<O: Operate + ?Sized>(
     }
     let judged = found.record.version();
     let swapped = operator.ledger().swap(key, judged, &change).await;
-    // Whatever came of it, what was remembered before may be wrong now.
+    // Whatever the result, what this process remembered may be wrong now.
     operator.changed(key);
     match swapped {
         Ok(Swapped::Done { .. }) => Ok(Operated::Done),
@@ -259,17 +278,5 @@ impl<S: Inspect> Operate for S {
 
     fn ledger(&self) -> &S {
         self
-    }
-}
-
-impl<S: Inspect> Operate for Executor<S> {
-    type Ledger = S;
-
-    fn ledger(&self) -> &S {
-        self.store()
-    }
-
-    fn changed(&self, key: &Key) {
-        self.refresh(key);
     }
 }

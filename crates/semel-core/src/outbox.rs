@@ -1,9 +1,8 @@
-//! The outbox: events that are written in the same transaction as what they tell about, and leave
-//! it for a broker afterwards.
+//! The outbox: events that are written in the transaction of their effect, and published afterwards.
 //!
-//! A backend only offers a queue of rows with leases ([`Outbox`]); what becomes of a row is decided
-//! by the [relay](Relay), once for all of them. Rows are claimed by their state, never by a cursor:
-//! a cursor passes over what commits late.
+//! A backend offers a queue of rows with leases ([`Outbox`]); the [relay](Relay) decides what becomes of a
+//! row, for all of them. Rows are claimed by their state, never by a cursor, which would pass over rows
+//! that commit late.
 
 mod bell;
 pub mod memory;
@@ -25,20 +24,20 @@ use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
-/// Where a row stands.
+/// The status of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Waits for its first try.
+    /// Waits for its first attempt.
     Pending,
-    /// A relay is at it.
+    /// A relay holds a lease on it.
     Leased,
     /// The broker has confirmed it.
     Published,
-    /// The last try failed, or was put off; the next is due at some time.
+    /// The last attempt failed or was postponed; the next is due later.
     Failed,
-    /// Given up. Stays until somebody redrives or discards it; cleaning never takes it.
+    /// Not tried again. Stays until an operator redrives or discards it; never cleaned.
     Dead,
-    /// Dealt with by an operator, who said why: nobody is to publish it. Goes as published rows do.
+    /// An operator decided that it is not published. Cleaned as published rows are.
     Discarded,
 }
 
@@ -53,7 +52,7 @@ impl Status {
         Status::Discarded,
     ];
 
-    /// The stored code.
+    /// Returns the stored code.
     pub const fn code(self) -> u8 {
         match self {
             Status::Pending => 0,
@@ -65,7 +64,7 @@ impl Status {
         }
     }
 
-    /// The status with this stored code.
+    /// Returns the status with this stored code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Status::Pending,
@@ -78,7 +77,7 @@ impl Status {
         })
     }
 
-    /// The name used in logs and by operators.
+    /// Returns the name used in logs and by operators.
     pub const fn name(self) -> &'static str {
         match self {
             Status::Pending => "pending",
@@ -124,53 +123,53 @@ pub fn partition(envelope: &Event, count: u16) -> u16 {
     Partition::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
 }
 
-/// The random end of an id in front: its beginning is the time.
+/// Returns a partition by the event's id. Reversed, because an id begins with its time.
 fn anywhere(envelope: &Event) -> Partition {
     let mut partition = envelope.id().to_bytes();
     partition.reverse();
     Partition(partition)
 }
 
-/// Names one lease of one row: the condition of everything that is written about it.
+/// Identifies one lease of one row: the condition under which its result is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// The row. Grows in the order of append.
+    /// The number of the row, in the order of append.
     pub sequence: u64,
-    /// This lease of it.
+    /// The token of the lease.
     pub token: AttemptId,
 }
 
-/// A row that is leased to the caller.
+/// A row with its lease.
 #[derive(Clone, Debug)]
 pub struct Leased {
     /// The lease.
     pub ticket: Ticket,
-    /// Its event, with its sequence; or why it cannot be read.
+    /// The event with its sequence, or why it cannot be read.
     pub envelope: std::result::Result<Event, String>,
-    /// Which try this is, counted from 1, tries that crashed included.
+    /// The number of this attempt, counted from 1, with attempts that crashed.
     pub attempt: u32,
-    /// How long ago it was appended, by the store's clock.
+    /// The time since it was appended, by the store's clock.
     pub age: Duration,
 }
 
-/// How much to claim.
+/// The limits of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Rows at most.
+    /// Most rows.
     pub limit: u32,
-    /// How long they are the caller's.
+    /// The length of the leases.
     pub lease: Duration,
-    /// Bytes of payload at most, all rows together. One row is claimed whatever its size.
+    /// Most bytes of payload, of all rows together. One row is claimed whatever its size.
     pub bytes: u64,
 }
 
 impl Ask {
-    /// Bytes of payload in a claim, unless it says otherwise: 8 MiB.
+    /// The default of [`bytes`](Self::bytes): 8 MiB.
     pub const BYTES: u64 = 8 << 20;
-    /// How long a relay claims rows for, unless it is told otherwise: 30 s.
+    /// The default length of a relay's leases: 30 s.
     pub const LEASE: Duration = Duration::from_secs(30);
 
-    /// So many rows for so long, of [`BYTES`](Self::BYTES) at most.
+    /// Creates the limits of a claim of at most [`BYTES`](Self::BYTES).
     pub const fn new(limit: u32, lease: Duration) -> Self {
         Self { limit, lease, bytes: Self::BYTES }
     }
@@ -181,42 +180,42 @@ impl Ask {
 pub enum Disposition {
     /// The broker has confirmed it.
     Published,
-    /// Try again.
+    /// The attempt failed, and is retried.
     Retry {
-        /// Not before this has passed.
+        /// How long until the next attempt is due.
         after: Duration,
-        /// What went wrong.
+        /// The failure.
         error: ErrorText,
     },
-    /// Given up.
+    /// It is not tried again.
     Dead {
-        /// Why.
+        /// The last failure.
         error: ErrorText,
-        /// Whether the later events of its partition wait until somebody has dealt with it.
+        /// Whether the later events of its partition wait until an operator has decided.
         holds_partition: bool,
     },
     /// It was not tried: as if it had not been claimed.
     Untried,
-    /// It was not tried, and is not to be for a while. Failed, with its tries as they were.
+    /// It was postponed: Failed, without counting an attempt.
     Later {
-        /// Not before this has passed.
+        /// How long until it is due.
         after: Duration,
-        /// Why not.
+        /// The reason.
         error: ErrorText,
     },
 }
 
-/// What came of marking a row.
+/// The result of marking a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Marked {
-    /// Written.
+    /// It is written.
     Done,
-    /// The row was no longer this lease's.
+    /// The lease did not hold the row any more. Nothing was written.
     Lost,
 }
 
-/// Which rows an operator means. Unset fields match everything.
+/// Selects rows for operators. Unset fields match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// These events.
@@ -229,66 +228,66 @@ pub struct Selection {
     pub status: Option<Status>,
 }
 
-/// A row as operators see it: a list of many must not bring what they say.
+/// A row as operators see it, without the payload of its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its number.
+    /// The number of the row.
     pub sequence: u64,
-    /// Where it stands.
+    /// The status.
     pub status: Status,
-    /// Its event [without its payload](Event::without_payload), or why it cannot be read.
+    /// The event [without its payload](Event::without_payload), or why it cannot be read.
     pub envelope: std::result::Result<Event, String>,
-    /// How long its payload is.
+    /// The size of the payload.
     pub bytes: u64,
-    /// Tries so far.
+    /// Number of attempts so far.
     pub attempts: u32,
     /// The last failure, or why it was discarded.
     pub error: Option<ErrorText>,
     /// When it was appended.
     pub created_at: Timestamp,
-    /// When it is due: the next try, or the end of a lease. Of a pending row that waits behind others
-    /// of its partition, when it is looked at again at the latest.
+    /// When it is due: the next attempt, or the end of the lease. For a pending row that waits behind others
+    /// of its partition, when it is considered again at the latest.
     pub due_at: Option<Timestamp>,
     /// When it was published or discarded.
     pub settled_at: Option<Timestamp>,
 }
 
-/// How much there is to do.
+/// How many rows wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Rows that a relay will come back to.
+    /// Number of rows that are to be published.
     pub waiting: u64,
-    /// Rows that were given up and wait for somebody: none that was discarded.
+    /// Number of dead rows, which wait for an operator.
     pub dead: u64,
     /// The age of the oldest row that waits.
     pub oldest: Option<Duration>,
 }
 
 impl Backlog {
-    /// Counting stops here: a gauge need not read a million rows.
+    /// The largest count: more rows are not counted.
     pub const MOST: u64 = 100_000;
 }
 
-/// What an operator's verb does to rows. What was discarded is left alone by those who do not
-/// [name](Selection::reaches) it.
+/// What an operator does to rows. Discarded rows are changed only if they are
+/// [selected explicitly](Selection::reaches).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Failed, Dead and Discarded rows are pending again: due now, tries counted from zero, in their
-    /// partition.
+pub enum RowAction {
+    /// Makes Failed, Dead and Discarded rows pending again: due now, with attempts counted from zero, in
+    /// their partition.
     Redrive,
-    /// Pending, Failed, Dead and Discarded rows are discarded for this reason and hold nobody up.
+    /// Discards Pending, Failed, Dead and Discarded rows. They do not hold their partition.
     Discard {
-        /// Why.
+        /// The operator's reason.
         reason: String,
     },
-    /// Published rows are pending again, for a broker that lost what it had confirmed.
+    /// Makes Published rows pending again, for a broker that lost what it had confirmed.
     Republish,
 }
 
 impl Selection {
-    /// Whether a verb changes the rows in this status that match. Those that were discarded are
-    /// somebody's decision: only who names them, by their ids or by that status, means them.
-    pub fn reaches(&self, verb: &Verb, status: Status) -> bool {
+    /// Returns whether an action changes rows in this status that match. Discarded rows are an operator's
+    /// decision, so they are changed only if the selection has their ids or that status.
+    pub fn reaches(&self, verb: &RowAction, status: Status) -> bool {
         let named = !self.ids.is_empty() || self.status.is_some();
         self.status.is_none_or(|wanted| wanted == status)
             && verb.applies(status)
@@ -296,33 +295,34 @@ impl Selection {
     }
 }
 
-impl Verb {
-    /// Whether the verb can change rows in this status; [`Selection::reaches`] says whether it does.
+impl RowAction {
+    /// Returns whether the action can change rows in this status; [`Selection::reaches`] tells whether it
+    /// does.
     pub const fn applies(&self, status: Status) -> bool {
         use Status::{Dead, Discarded, Failed, Pending};
         match self {
-            Verb::Redrive => matches!(status, Failed | Dead | Discarded),
-            Verb::Discard { .. } => matches!(status, Pending | Failed | Dead | Discarded),
-            Verb::Republish => matches!(status, Status::Published),
+            RowAction::Redrive => matches!(status, Failed | Dead | Discarded),
+            RowAction::Discard { .. } => matches!(status, Pending | Failed | Dead | Discarded),
+            RowAction::Republish => matches!(status, Status::Published),
         }
     }
 }
 
-/// What an operator's verb came to.
+/// The result of an operator's action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Applied {
-    /// Rows that were changed.
+    /// Number of rows that were changed.
     pub changed: u32,
-    /// The number of the last of them: where to go on. `None` if there was none.
+    /// The number of the last of them, after which to continue; `None` if there was none.
     pub last: Option<u64>,
 }
 
-/// What one [`Outbox::clean`] did.
+/// The result of [`Outbox::clean`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Cleaned {
-    /// Rows removed.
+    /// Number of rows removed.
     pub removed: u32,
     /// Whether none was removed because the store's clock has jumped ahead and is not trusted yet; see
     /// [`Watermark`](crate::store::Watermark).
@@ -331,38 +331,38 @@ pub struct Cleaned {
 
 /// A queue of events with leases, inside the caller's database.
 ///
-/// A row is claimable when it is due: pending or failed and its time has come, or leased and the
-/// lease is over. Of a partition, only what has no unpublished predecessor outside the same claim is
-/// claimable. A row whose lease is over is claimed alone: should it be what kills relays, it must
-/// not take its neighbours' tries with it.
+/// A row is claimable when it is due: pending or failed and its time has come, or leased and its lease has
+/// lapsed. In a partition, a row is claimable only if all unpublished predecessors are in the same claim. A
+/// row whose lease has lapsed is claimed alone: if it crashes relays, it must not use up the attempts of
+/// other rows.
 pub trait Outbox: Send + Sync + 'static {
-    /// What [`append`](Self::append) writes on: an open transaction of the caller's.
+    /// The caller's open transaction, which [`append`](Self::append) writes in.
     type Connection: Send;
 
-    /// Writes events in the caller's transaction. An event whose tenant and id are there already is
-    /// left as it is.
+    /// Writes events in the caller's transaction. An event whose tenant and id exist already is not
+    /// written again.
     fn append(
         &self,
         connection: &mut Self::Connection,
         events: &[Event],
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Leases rows that are due, the longest due first, those of one partition in order. One step, of
-    /// bounded cost, however many rows wait behind others of their partition: where it has looked through
-    /// very many of them and found nothing, it gives nothing and rings the [bell](Self::bell), so
-    /// that the next claim goes on from there.
+    /// Leases rows that are due, the longest due first, those of one partition in order. One step of bounded
+    /// cost, however many rows wait behind others of their partition: if it has read very many of them and
+    /// found nothing, it returns nothing and rings the [bell](Self::bell), so that the next claim continues
+    /// from there.
     fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
 
-    /// Writes what became of leased rows: one answer per row, in order.
+    /// Writes what became of leased rows. Returns one result per row, in order.
     fn mark(
         &self,
         marks: &[(Ticket, Disposition)],
     ) -> impl Future<Output = Result<Vec<Marked>>> + Send;
 
-    /// How much there is to do. Bounded cost, however much was published.
+    /// Counts the rows that wait, at bounded cost however many were published.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
 
-    /// At most `limit` rows that match, by their number, after `after`. Payloads stay where they are.
+    /// Returns at most `limit` rows that match, ordered by number, after `after`. Payloads are not read.
     fn list(
         &self,
         selection: &Selection,
@@ -370,30 +370,31 @@ pub trait Outbox: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 
-    /// How many rows a verb would change, counted up to [`Backlog::MOST`].
-    fn count(&self, selection: &Selection, verb: &Verb)
-    -> impl Future<Output = Result<u64>> + Send;
+    /// Returns how many rows an action would change, counted up to [`Backlog::MOST`].
+    fn count(
+        &self,
+        selection: &Selection,
+        verb: &RowAction,
+    ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Does a verb to at most `limit` rows that match and whose number is greater than `after`, the
-    /// oldest first. Never to a leased row.
+    /// Applies an action to at most `limit` rows that match and whose number is greater than `after`, the
+    /// oldest first. Leased rows are not changed.
     ///
-    /// Asked again after the [last](Applied::last) one until there is none, it changes every row
-    /// once, even those that match again afterwards, such as what was republished and has been
-    /// published meanwhile.
+    /// Called again after the [last](Applied::last) row until there is none, it changes every row once, also
+    /// those that match again, such as rows that were republished and are published again.
     fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> impl Future<Output = Result<Applied>> + Send;
 
-    /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Never
-    /// dead ones, and nothing while the store's clock is suspect. Makes rows that wait for longer than
-    /// their lease or their backoff, because a clock that was ahead wrote when they are due, wait for
-    /// just that from now on.
+    /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Never dead ones,
+    /// and nothing while the store's clock is suspect. Where a clock that was ahead wrote the due time of a
+    /// row, sets it to the row's lease or backoff from now.
     fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<Cleaned>> + Send;
 
-    /// Rung when there may be something to claim.
+    /// Returns the bell, which is rung when there may be something to claim.
     fn bell(&self) -> &Bell;
 }

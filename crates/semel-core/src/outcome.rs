@@ -1,19 +1,20 @@
-//! What a settled claim leaves behind: bytes with a content type, an optional short reference, or
-//! the words of a failure.
+//! What a settled claim leaves behind: bytes with a content type, an optional short reference, or the
+//! text of a failure.
 //!
-//! Outcomes are kept whole or said to be omitted, never cut: a cut answer cannot be replayed.
+//! Outcomes are kept whole or not at all: a cut outcome cannot be replayed.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use serde::Serialize;
 
-/// Longest reference, in bytes: the seeds' `result_ref` column.
+/// Longest reference, in bytes.
 pub const MAX_REFERENCE: usize = 128;
 /// Longest stored failure text, in characters.
 pub const MAX_ERROR: usize = 256;
 
-/// The answer of a finished operation, as it is replayed.
+/// The stored result of an operation, as it is replayed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
     body: Bytes,
@@ -27,51 +28,78 @@ impl Outcome {
     /// The content type of an empty outcome.
     pub const EMPTY: &'static str = "application/octet-stream";
 
-    /// An outcome of these bytes.
+    /// Creates an outcome of these bytes.
     pub fn new(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), content_type: content_type.into(), reference: None }
     }
 
-    /// The same in memory of its own.
+    /// Returns an outcome that is `value` as JSON.
+    ///
+    /// ```
+    /// use semel_core::Outcome;
+    ///
+    /// let outcome = Outcome::json(&serde_json::json!({ "id": "ord_1" }))?;
+    /// assert_eq!(outcome.content_type(), Outcome::JSON);
+    /// assert_eq!(&outcome.body()[..], br#"{"id":"ord_1"}"#);
+    /// # Ok::<(), semel_core::InvalidOutcome>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidOutcome`] if `value` cannot be written as JSON.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, InvalidOutcome> {
+        let body = serde_json::to_vec(value);
+        let body = body.map_err(|error| InvalidOutcome { reason: error.to_string() })?;
+        Ok(Self::new(Self::JSON, body))
+    }
+
+    /// Returns the same outcome in an allocation of its own.
     pub(crate) fn copied(&self) -> Self {
         let (content_type, reference) = (self.content_type.clone(), self.reference.clone());
         Self { body: Bytes::copy_from_slice(&self.body), content_type, reference }
     }
 
-    /// Nothing but the fact that it happened.
+    /// Creates an outcome without a body, for operations that return nothing.
     pub fn empty() -> Self {
         Self::new(Self::EMPTY, Bytes::new())
     }
 
-    /// The same outcome with a short, searchable name of what it made.
+    /// Returns the outcome with a reference to what the operation created.
     #[must_use]
     pub fn with_reference(mut self, reference: Reference) -> Self {
         self.reference = Some(reference);
         self
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// What the bytes are.
+    /// Returns the content type of the bytes.
     pub fn content_type(&self) -> &str {
         &self.content_type
     }
 
-    /// The short name of what was made, if it has one.
+    /// Returns the reference, if there is one.
     pub fn reference(&self) -> Option<&Reference> {
         self.reference.as_ref()
     }
 
-    /// Bytes this outcome occupies, for limits.
+    /// Returns how many bytes count against limits: those of the body and of the content type.
     pub fn size(&self) -> usize {
         self.body.len() + self.content_type.len()
     }
 }
 
-/// Shows how large it is, never what it says: results end up in logs this way.
+/// A value that cannot be written as JSON, such as a map whose keys are not texts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the value cannot be written as JSON: {reason}")]
+pub struct InvalidOutcome {
+    /// The message of the serializer.
+    pub reason: String,
+}
+
+/// Shows the size, never the content: values that are debug-printed end up in logs.
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { body, content_type, reference } = self;
@@ -83,15 +111,15 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// A short name of what an operation made, normally a public id: indexed, searchable, in logs.
+/// A short name of what an operation created, normally a public id: indexed, searchable, in logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference(Box<str>);
 
 impl Reference {
-    /// A reference of at most [`MAX_REFERENCE`] bytes, not blank, without control characters.
+    /// Creates a reference of at most [`MAX_REFERENCE`] bytes, not blank, without control characters.
     ///
     /// # Errors
-    /// [`InvalidReference`] says what is wrong.
+    /// [`InvalidReference`] if the text is not valid.
     pub fn new(text: &str) -> Result<Self, InvalidReference> {
         if text.trim().is_empty() || text.len() > MAX_REFERENCE || text.contains(char::is_control) {
             return Err(InvalidReference { len: text.len() });
@@ -99,7 +127,7 @@ impl Reference {
         Ok(Self(text.into()))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -122,20 +150,20 @@ pub struct InvalidReference {
     pub len: usize,
 }
 
-/// What the ledger holds of an outcome.
+/// An outcome as the ledger holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// All of it.
+    /// The whole outcome.
     Whole(Outcome),
-    /// It was larger than the limit: it was delivered once and cannot be replayed.
+    /// Only its size: it was larger than the limit, was delivered once and cannot be replayed.
     Omitted {
-        /// How large it was.
+        /// The size.
         bytes: u64,
     },
 }
 
 impl Recorded {
-    /// The same, or only its size where that is above `max`.
+    /// Returns the same, or only the size if that is above `max`.
     #[must_use]
     pub fn within(self, max: usize) -> Self {
         match self {
@@ -147,18 +175,18 @@ impl Recorded {
     }
 }
 
-/// The words of a failure, cut to [`MAX_ERROR`] characters on a character boundary.
+/// The text of a failure, cut to [`MAX_ERROR`] characters on a character boundary.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ErrorText(Box<str>);
 
 impl ErrorText {
-    /// Cuts and cleans `text`; never fails, so that recording a failure cannot itself fail.
+    /// Creates it from `text`, cut and without NUL. Never fails, so that recording a failure cannot fail.
     pub fn new(text: &str) -> Self {
         // NUL is legal UTF-8 that PostgreSQL's text refuses; a failure text must always be storable.
         Self(text.chars().filter(|c| *c != '\0').take(MAX_ERROR).collect::<String>().into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -186,6 +214,15 @@ mod tests {
         assert_eq!(cut.as_str().chars().count(), MAX_ERROR);
         assert_eq!(ErrorText::new("a\0b").as_str(), "ab");
         assert_eq!(ErrorText::new("").as_str(), "");
+    }
+
+    #[test]
+    fn a_value_becomes_json_or_an_error_that_says_why_not() {
+        let outcome = Outcome::json(&[1, 2]).expect("numbers are JSON");
+        assert_eq!((outcome.content_type(), &outcome.body()[..]), (Outcome::JSON, &b"[1,2]"[..]));
+        let odd = std::collections::BTreeMap::from([([1, 2], 3)]);
+        let refused = Outcome::json(&odd).expect_err("a key is a text");
+        assert!(refused.reason.contains("string"), "{refused}");
     }
 
     #[test]

@@ -1,21 +1,20 @@
-//! How an operation behaves when it repeats, fails, crashes or takes long. Every line a setting,
-//! every default stated beside it.
+//! Policies: how an operation behaves when it repeats, fails, crashes or takes long.
 
 use std::time::Duration;
 
-/// How long a duplicate waits for the holder's answer.
+/// How long a duplicate waits for the holder's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: it is told that the operation is in progress. The default.
+    /// Not at all: it is answered that the operation is in progress. The default.
     No,
-    /// At most so long, then it is told that the operation is in progress.
+    /// At most this long, then it is answered that the operation is in progress.
     UpTo(Duration),
-    /// At most so long, then the call fails with `WaitTimeout`.
+    /// At most this long, then the call fails with `WaitTimeout`.
     Deadline(Duration),
 }
 
 impl Wait {
-    /// The longest this waits.
+    /// Returns the longest time to wait.
     pub fn limit(self) -> Duration {
         match self {
             Wait::No => Duration::ZERO,
@@ -27,24 +26,24 @@ impl Wait {
 /// What a waiter does when the holder has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Asks again, and becomes the holder where the record is free, due or lapsed. The default.
+    /// Tries to claim again, and becomes the holder where the record is free, due or lapsed. The default.
     Join,
-    /// Reports the holder's failure to its own caller and runs nothing.
+    /// Fails with the holder's failure and runs nothing.
     Report,
 }
 
-/// What a failed attempt leaves behind.
+/// What is recorded of a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// A visible failure; the next caller runs at once, under the same operation id. The default.
+    /// The failure; the next caller runs at once, under the same operation id. The default.
     Retry,
     /// Nothing: the key is as if never used.
     Release,
-    /// A visible failure that is not retried before `min(cap, base * 2^(attempt - 1))` has passed.
+    /// The failure; the next attempt is due after `min(cap, base * 2^(attempt - 1))`.
     Backoff {
-        /// After the first failure.
+        /// The delay after the first failure.
         base: Duration,
-        /// Never longer than this.
+        /// The longest delay.
         cap: Duration,
     },
     /// The failure is the answer until the record expires.
@@ -52,14 +51,15 @@ pub enum OnFailure {
 }
 
 impl OnFailure {
-    /// 003's schedule: 1 s doubling to 5 min.
+    /// Returns the backoff of events: 1 s doubling to 5 min.
     pub const fn backoff() -> Self {
         OnFailure::Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(300) }
     }
 
-    /// How long after failure number `attempt` the next one may start; `None` means never.
+    /// Returns how long after the failure of attempt number `attempt` the next one is due; `None` means
+    /// never.
     ///
-    /// Exact and without jitter, so that what an operator reads is what will happen.
+    /// Exact and without jitter, so that the time that an operator reads is the time that counts.
     pub fn delay(&self, attempt: u32) -> Option<Duration> {
         match *self {
             OnFailure::Retry | OnFailure::Release => Some(Duration::ZERO),
@@ -84,14 +84,14 @@ impl OnFailure {
 pub enum OnCrash {
     /// The next caller runs it again under a new fence and the same operation id. The default.
     Rerun,
-    /// Nobody runs it again; the record turns Uncertain until somebody resolves it.
+    /// It is not run again; the record turns Uncertain until an operator resolves it.
     Hold,
-    /// The next caller asks the command's verifier whether it happened before running it again.
+    /// The next caller's verifier tells whether it took effect before anything runs again.
     Verify,
 }
 
 impl OnCrash {
-    /// The stored code.
+    /// Returns the stored code.
     pub const fn code(self) -> u8 {
         match self {
             OnCrash::Rerun => 0,
@@ -100,7 +100,7 @@ impl OnCrash {
         }
     }
 
-    /// The policy with this stored code.
+    /// Returns the policy with this stored code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => OnCrash::Rerun,
@@ -111,37 +111,62 @@ impl OnCrash {
     }
 }
 
-/// The settings of one operation.
+/// The settings of an operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key, OnCrash, OnFailure, Policy, Wait};
+///
+/// // The default of every command of this executor …
+/// let payments = Policy {
+///     keep: Duration::from_secs(7 * 24 * 60 * 60),
+///     on_crash: OnCrash::Hold,
+///     ..Policy::default()
+/// };
+/// let executor = Executor::builder(MemoryStore::new()).policy(payments).build()?;
+///
+/// // … and settings of one command, by the setters of the same names.
+/// let command = Command::new(Key::command("acme", "CHARGE", "k-1")?)
+///     .lease(Duration::from_secs(10))
+///     .work_timeout(Duration::from_secs(60))
+///     .wait(Wait::UpTo(Duration::from_secs(2)))
+///     .on_failure(OnFailure::backoff())
+///     .max_attempts(5)
+///     .max_outcome(64 << 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long an answer is kept after it was given. Default 24 h.
+    /// How long an outcome is kept after it was recorded. Default 24 h.
     pub keep: Duration,
-    /// How long a claim lives without renewal. Default 30 s, at least [`Policy::MIN_LEASE`].
+    /// How long a claim lives without renewal. Default 30 s; between [`Policy::MIN_LEASE`] and
+    /// [`Policy::MAX_LEASE`].
     pub lease: Duration,
-    /// Longest run of the work; then it is cancelled and counts as a failure, or by `on_crash` if that is
-    /// not Rerun. Default none.
+    /// How long the work may run. Then it is cancelled and counts as failed, or as crashed where `on_crash`
+    /// is not Rerun. Default unlimited.
     pub work_timeout: Option<Duration>,
     /// Whether duplicates wait. Default [`Wait::No`].
     pub wait: Wait,
-    /// What a waiter does after a failure. Default [`Woken::Join`].
+    /// What a waiter does when the holder has failed. Default [`Woken::Join`].
     pub woken: Woken,
-    /// What a failure leaves. Default [`OnFailure::Retry`].
+    /// What is recorded of a failed attempt. Default [`OnFailure::Retry`].
     pub on_failure: OnFailure,
-    /// What a crash leads to. Default [`OnCrash::Rerun`].
+    /// What happens after a crash. Default [`OnCrash::Rerun`].
     pub on_crash: OnCrash,
     /// Executions before the record turns Dead, crashed ones included. Default unlimited.
     pub max_attempts: Option<u32>,
-    /// Largest outcome that is kept, in bytes. Default 1 MiB.
+    /// The largest outcome that is kept, in bytes. Default 1 MiB.
     pub max_outcome: usize,
 }
 
 impl Policy {
-    /// The shortest lease: below it a renewal cannot be relied on to arrive in time.
+    /// The shortest lease: a renewal of a shorter one may not arrive in time.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
-    /// The longest lease: a crash blocks its key for that long, and a day is already too long.
+    /// The longest lease: a crash blocks its key for that long.
     pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// Checks what the types cannot.
+    /// Validates the settings.
     ///
     /// # Errors
     /// [`InvalidPolicy`] names the setting and its limit.
@@ -178,36 +203,36 @@ impl Default for Policy {
     }
 }
 
-/// A setting that cannot work.
+/// Why a policy is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolicy {
     /// The lease is below the minimum.
     #[error("a lease of {lease:?} is too short, at least {:?} is needed", Policy::MIN_LEASE)]
     LeaseTooShort {
-        /// What was asked for.
+        /// The lease that was set.
         lease: Duration,
     },
     /// The lease is above the maximum.
     #[error(
-        "a lease of {lease:?} is too long, at most {:?} are taken; it is renewed anyway",
+        "a lease of {lease:?} is too long, at most {:?} is allowed; a lease is renewed while its work runs",
         Policy::MAX_LEASE
     )]
     LeaseTooLong {
-        /// What was asked for.
+        /// The lease that was set.
         lease: Duration,
     },
-    /// Nothing would be kept, so nothing could be recognised.
+    /// `keep` is zero, so no repeat could be recognised.
     #[error(
         "keep is zero, so no repeat could be recognised; use at least the longest retry window"
     )]
     KeepZero,
-    /// Nothing could ever run.
+    /// `max_attempts` is zero, so nothing could run.
     #[error("max_attempts is 0, so nothing could run; leave it out for unlimited attempts")]
     NoAttempts,
-    /// Verification was asked for without a verifier.
+    /// `on_crash` is Verify, and the command has no verifier.
     #[error("on_crash is Verify, but the command has no verifier; add one with `.verify(…)`")]
     NoVerifier,
-    /// A crash policy that a one-commit transaction cannot keep.
+    /// The crash policy needs a claim that survives a crash, which one-commit transactions do not have.
     #[error(
         "on_crash {0:?} needs a claim that survives a crash; add `.claim_first()` to the transaction"
     )]

@@ -1,7 +1,8 @@
-//! One line of the ledger.
+//! Records: the rows of the ledger, the draft that one begins as, and the settlement that ends its claim.
 //!
-//! Plain data: how it changes is the judge's business, how it is kept the store's.
+//! Plain data. The judge decides how a record changes; the store persists it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::{AttemptId, Fence, Lease, OperationId};
@@ -10,28 +11,26 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{Digest, Key};
 use crate::outcome::{ErrorText, Outcome, Recorded};
 use crate::policy::OnCrash;
-use crate::store::{Draft, Settlement};
 
-/// Where an operation stands.
+/// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Granted to a holder.
+    /// An attempt holds the claim, or its lease has lapsed.
     Running,
-    /// Finished; its outcome is replayed until it expires.
+    /// The operation succeeded; its outcome is replayed until it expires.
     Succeeded,
     /// The last attempt failed.
     Failed,
-    /// Attempts are used up. Stays until somebody redrives or discards it.
+    /// No attempts are left. Stays until an operator redrives or discards it.
     Dead,
-    /// A crashed attempt that must not be re-run blindly. Stays until somebody resolves it.
+    /// It is unknown whether a crashed attempt took effect. Stays until an operator resolves it.
     Uncertain,
-    /// Dealt with by an operator, who said why: nobody is to run it. Stays until somebody purges it,
-    /// or changes their mind.
+    /// An operator decided that it is not run again. Stays until an operator purges or redrives it.
     Discarded,
 }
 
 impl State {
-    /// All of them, in the order of their codes.
+    /// All states, in the order of their codes.
     pub const ALL: [State; 6] = [
         State::Running,
         State::Succeeded,
@@ -41,7 +40,7 @@ impl State {
         State::Discarded,
     ];
 
-    /// The stored code.
+    /// Returns the stored code.
     pub const fn code(self) -> u8 {
         match self {
             State::Running => 0,
@@ -53,7 +52,7 @@ impl State {
         }
     }
 
-    /// The state with this stored code.
+    /// Returns the state with this stored code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => State::Running,
@@ -66,7 +65,7 @@ impl State {
         })
     }
 
-    /// The name used in metrics and by operators.
+    /// Returns the name used in metrics and by operators.
     pub const fn name(self) -> &'static str {
         match self {
             State::Running => "running",
@@ -79,7 +78,7 @@ impl State {
     }
 }
 
-/// Names one write of one record, over the whole life of its key.
+/// Identifies one write of one record, over the whole life of its key.
 ///
 /// The counter alone would repeat after a record was removed and its key used anew; together with
 /// the random attempt id it never does, so a compare-and-swap cannot hit a later incarnation.
@@ -94,19 +93,19 @@ pub struct Version {
 /// A stored operation, without its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// +1 with every write.
+    /// Grows by one with every write, renewals included.
     pub number: u64,
-    /// What the first request looked like.
+    /// The fingerprint of the first request.
     pub fingerprint: Fingerprint,
-    /// Where it stands.
+    /// The state.
     pub state: State,
-    /// Kept across takeovers and retries.
+    /// The id of the operation: the same across takeovers and retries.
     pub operation_id: OperationId,
-    /// The latest grant.
+    /// The id of the latest grant.
     pub attempt_id: AttemptId,
-    /// Grants so far.
+    /// Number of grants so far.
     pub attempt: u32,
-    /// The latest grant's fence.
+    /// The fence of the latest grant.
     pub fence: Fence,
     /// `host:pid:instance` of the latest holder, for operators.
     pub owner: Box<str>,
@@ -114,28 +113,29 @@ pub struct Record {
     pub lease_until: Option<Timestamp>,
     /// While Failed: when the next attempt may start; `None` means never.
     pub retry_at: Option<Timestamp>,
-    /// The latest claim's crash policy.
+    /// The crash policy of the latest claim.
     pub on_crash: OnCrash,
-    /// The latest claim's retention.
+    /// The retention of the latest claim.
     pub keep: Duration,
-    /// While Succeeded: the answer.
+    /// While Succeeded: the outcome.
     pub outcome: Option<Recorded>,
-    /// Until it succeeds: what running it again takes, if its claim brought that.
+    /// Until it succeeds: what is needed to run it again, if the claim came with it.
     pub retry_payload: Option<Outcome>,
     /// The last failure, or why it was discarded.
     pub error: Option<ErrorText>,
-    /// First grant.
+    /// When it was first granted.
     pub created_at: Timestamp,
-    /// Last write.
+    /// When it was last written.
     pub updated_at: Timestamp,
     /// When it was settled.
     pub completed_at: Option<Timestamp>,
-    /// While Succeeded or Failed: when the key may be used anew.
+    /// While Succeeded or Failed: when the record expires.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Record {
-    /// A fresh claim, granted at `now`. What every store writes when it inserts a draft.
+    /// Returns the record of a fresh claim that is granted at `now`: what every store writes when it
+    /// inserts a draft.
     pub fn granted(draft: &Draft, fence: Fence, now: Timestamp) -> Self {
         Self {
             number: 1,
@@ -160,7 +160,7 @@ impl Record {
         }
     }
 
-    /// This record after its claim ended at `now`; `None` if nothing is to remain of it.
+    /// Returns this record after its claim ended at `now`; `None` if the record is removed.
     #[must_use]
     pub fn ended(mut self, settlement: &Settlement, now: Timestamp) -> Option<Self> {
         self.number += 1;
@@ -201,7 +201,7 @@ impl Record {
         Some(self)
     }
 
-    /// This record sent round again by an operator at `now`: failed, due, attempts from zero.
+    /// Returns this record after an operator redrove it at `now`: failed and due, with no attempts counted.
     #[must_use]
     pub fn redriven(mut self, now: Timestamp) -> Self {
         self.number += 1;
@@ -216,8 +216,8 @@ impl Record {
         self
     }
 
-    /// This record with its times counted from `now`: they were written by a clock that was ahead.
-    /// Its lease and its backoff run for their full length again, and no longer.
+    /// Returns this record with its times counted from `now`, where a clock that was ahead wrote them. Its
+    /// lease and its backoff run for their full length again, and no longer.
     #[must_use]
     pub fn redated(mut self, now: Timestamp) -> Self {
         let ahead = micros(self.updated_at.since(now));
@@ -231,43 +231,107 @@ impl Record {
         self
     }
 
-    /// The name of this very write.
+    /// Returns the version: it identifies the last write.
     pub fn version(&self) -> Version {
         Version { attempt_id: self.attempt_id, number: self.number }
     }
 
-    /// The condition under which the latest holder may write.
+    /// Returns the condition under which the latest holder may write.
     pub fn lease(&self, digest: Digest) -> Lease {
         Lease { digest, fence: self.fence, attempt_id: self.attempt_id }
     }
 
-    /// Whether a holder's lease is still running at `now`.
+    /// Returns whether the holder's lease has not ended at `now`.
     pub fn held(&self, now: Timestamp) -> bool {
         self.state == State::Running && self.lease_until.is_some_and(|until| until > now)
     }
 
-    /// Whether a lease or a backoff was written by a clock that was ahead of `now`: it was set back
-    /// since, and what was to end soon would end far in the future.
+    /// Returns whether a lease or a backoff was written by a clock that was ahead of `now` and was set back
+    /// since: what was to end soon would end far in the future.
     pub fn is_ahead(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Running | State::Failed)
             && self.updated_at > now.after(Self::AHEAD)
     }
 
-    /// How far a record may lie ahead of the clock that it is judged by: what is read may be written
-    /// a moment after the clock was read, and clocks are slewed.
+    /// How far a record may be ahead of the clock that it is judged by: it may have been written a moment
+    /// after the clock was read, and clocks are slewed.
     pub const AHEAD: Duration = Duration::from_secs(1);
 
-    /// Whether the record has outlived its retention at `now`.
+    /// Returns whether the record has expired at `now`.
     pub fn expired(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Succeeded | State::Failed)
             && self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
+/// A claim to be written. The store adds what depends on its clock: fence, end of the lease, times.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The key.
+    pub key: Key,
+    /// The fingerprint of the request.
+    pub fingerprint: Fingerprint,
+    /// The id of the operation.
+    pub operation_id: OperationId,
+    /// The id of this grant.
+    pub attempt_id: AttemptId,
+    /// The number of this execution; 1 for a fresh record.
+    pub attempt: u32,
+    /// `host:pid:instance`.
+    pub owner: Arc<str>,
+    /// How long the claim lives without renewal.
+    pub lease: Duration,
+    /// The crash policy by which a lapse of this claim is judged.
+    pub on_crash: OnCrash,
+    /// How long the record stays after its lease has lapsed.
+    pub keep: Duration,
+    /// What is needed to run it again after a failure or a lapse, such as an event. It stays until the
+    /// record succeeds or is removed.
+    pub retry_payload: Option<Outcome>,
+}
+
+/// What a record turns into when its claim ends. All but success keep the retry payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// The operation succeeded.
+    Succeeded {
+        /// What answers repeats.
+        outcome: Recorded,
+        /// How long it is kept.
+        keep: Duration,
+    },
+    /// The attempt failed.
+    Failed {
+        /// The failure.
+        error: ErrorText,
+        /// When the next attempt may start; `None` means never.
+        retry_after: Option<Duration>,
+        /// How long the failure is kept.
+        keep: Duration,
+    },
+    /// The operation is not tried again.
+    Dead {
+        /// The last failure.
+        error: ErrorText,
+    },
+    /// It is unknown whether the attempt took effect.
+    Uncertain {
+        /// The reason.
+        error: ErrorText,
+    },
+    /// An operator decided that it is not run again.
+    Discarded {
+        /// The operator's reason.
+        error: ErrorText,
+    },
+    /// The record is removed: the key is as if never used.
+    Removed,
+}
+
 /// A record with its key, as operators list them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose record.
+    /// The key.
     pub key: Key,
     /// The record.
     pub record: Record,

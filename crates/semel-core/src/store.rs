@@ -1,8 +1,8 @@
 //! What a store must offer: a versioned map with a clock.
 //!
 //! A store keeps records; it decides nothing. Every method is one atomic step in the backend, takes
-//! durations and never instants, and answers expected things as values. The [judge](crate::judge)
-//! decides, once, for all of them; the executor writes its verdicts with [`Store::swap`].
+//! durations and never instants, and returns expected results as values. The [judge](crate::judge)
+//! decides for all of them; the executor writes its verdicts with [`Store::swap`].
 
 mod any;
 mod error;
@@ -13,113 +13,47 @@ mod watermark;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use any::{AnyRenewer, AnyStore};
-pub use error::{Error, Kind as ErrorKind};
+pub use error::{Error, ErrorKind};
 pub use listing::{
-    Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Tally, Unreadable,
+    Content, Cursor, Filter, ForeignCursor, Inspect, Listed, Page, Tally, UnreadableRecord,
 };
 pub use replication::{Replication, ReplicationState};
 pub use watermark::{ClockTrust, Watermark};
 
-use crate::claim::{AttemptId, Fence, Lease, OperationId};
+pub use crate::record::{Draft, Settlement};
+
+use crate::claim::{Fence, Lease};
 use crate::clock::Timestamp;
-use crate::fingerprint::Fingerprint;
 use crate::key::{Hint, Key};
-use crate::outcome::{ErrorText, Outcome, Recorded};
-use crate::policy::OnCrash;
 use crate::record::{Record, Version};
 
-/// The result of a store's step.
+/// The result of a call to a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A future in a box, where a trait object needs one.
+/// A boxed future, for trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A claim as it is to be written. The store adds what its clock says: fence, lease end, times.
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// Whose record.
-    pub key: Key,
-    /// What the request looks like.
-    pub fingerprint: Fingerprint,
-    /// The operation.
-    pub operation_id: OperationId,
-    /// This grant.
-    pub attempt_id: AttemptId,
-    /// Which execution this is; 1 for a fresh record.
-    pub attempt: u32,
-    /// `host:pid:instance`.
-    pub owner: Arc<str>,
-    /// How long the claim lives without renewal.
-    pub lease: Duration,
-    /// Stored for whoever judges this claim's crash.
-    pub on_crash: OnCrash,
-    /// Stored for whoever sweeps this claim.
-    pub keep: Duration,
-    /// What running it again takes, for whoever finds the claim lapsed or failed: an event's
-    /// envelope. It stays until the record succeeds or goes.
-    pub retry_payload: Option<Outcome>,
-}
-
-/// What [`Store::open`] found.
+/// The result of [`Store::open`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub enum Opened {
-    /// Nothing was there: the draft is written, and the claim is the caller's.
+    /// There was no record: the draft is written, and the claim is granted.
     Inserted {
         /// The fence of the grant.
         fence: Fence,
     },
-    /// A record was there; nothing was written.
+    /// There is a record; nothing was written.
     Existing {
-        /// It.
+        /// The record.
         record: Box<Record>,
         /// The store's clock, read in the same step.
         now: Timestamp,
     },
-    /// Somebody's uncommitted transaction holds the key, or a race was lost: nothing is known.
+    /// An uncommitted transaction holds the key, or the call lost a race: nothing is known of the record.
     Contended,
-}
-
-/// What a record turns into when its claim ends. Whatever does not succeed keeps its retry payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Settlement {
-    /// Done, with its answer.
-    Succeeded {
-        /// The answer.
-        outcome: Recorded,
-        /// How long it is kept.
-        keep: Duration,
-    },
-    /// Failed.
-    Failed {
-        /// Why.
-        error: ErrorText,
-        /// When the next attempt may start; `None` means never.
-        retry_after: Option<Duration>,
-        /// How long the failure is kept.
-        keep: Duration,
-    },
-    /// Given up.
-    Dead {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Unknown whether it happened.
-    Uncertain {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Dealt with by an operator: nobody is to run it.
-    Discarded {
-        /// Why.
-        error: ErrorText,
-    },
-    /// Gone, as if it never was.
-    Removed,
 }
 
 /// What [`Store::swap`] writes over the version that was judged.
@@ -130,79 +64,81 @@ pub enum Change {
     Regrant(Draft),
     /// A new grant over an expired record: nothing of the old one survives but that the fence grows.
     Replace(Draft),
-    /// The record ends without its holder: buried, suspended, or settled by an operator.
+    /// A settlement by the judge's verdict or by an operator, instead of by the holder.
     Settle(Settlement),
-    /// An operator sends a failed, dead, uncertain or discarded record round again: Failed, due now,
-    /// and its attempts counted from zero. Its retry payload stays.
+    /// An operator redrives a failed, dead, uncertain or discarded record: Failed, due now, and its
+    /// attempts counted from zero. Its retry payload stays.
     Redrive,
-    /// The times of a record that was written by a clock that was ahead, counted from the store's now
-    /// (see [`Record::redated`]). The holder's claim stays as it is.
+    /// The times of a record that a clock wrote which was ahead, counted from the store's now (see
+    /// [`Record::redated`]). The holder's claim stays as it is.
     Redate,
 }
 
-/// What came of a [`Store::swap`].
+/// The result of [`Store::swap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Swapped {
-    /// Written.
+    /// The change is written.
     Done {
         /// The record's fence after the write.
         fence: Fence,
     },
-    /// The record is no longer the one that was judged, or a rival holds it: ask again.
+    /// The record is no longer at the version that was judged, or another transaction holds it. Nothing
+    /// was written.
     Lost,
 }
 
-/// What came of a [`Store::settle`].
+/// The result of [`Store::settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Settled {
-    /// Written.
+    /// The settlement is written.
     Done,
-    /// The claim was no longer this lease's. An ordinary answer, never success.
+    /// The lease did not hold the claim any more. Nothing was written.
     Lost,
 }
 
-/// What came of renewing one lease.
+/// The result of renewing one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Renewed {
-    /// It runs for its full length again, from the store's now.
+    /// The lease runs for its full length again, from the store's now.
     Extended,
-    /// The claim was no longer this lease's.
+    /// The lease did not hold the claim any more.
     Lost,
-    /// Could not be told: this record is locked or cannot be read. The others are not held up.
+    /// The record is locked or cannot be read. Other leases are not affected.
     Unknown,
 }
 
-/// What came of a [`TransactionalStore::hold_in`].
+/// The result of [`TransactionalStore::hold_in`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Held {
     /// The record is locked until the transaction ends: the claim cannot be taken over, and must not be
     /// renewed.
     Locked,
-    /// Nothing is locked: the transaction does not mind renewals.
+    /// Nothing is locked: renewals do not disturb the transaction.
     Renewable,
-    /// The claim was no longer this lease's.
+    /// The lease did not hold the claim any more.
     Lost,
 }
 
-/// What one [`Store::sweep`] did.
+/// The result of [`Store::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Records removed.
+    /// Number of records removed.
     pub removed: u32,
-    /// Lapsed claims under [`OnCrash::Hold`] and [`OnCrash::Verify`] that turned Uncertain.
+    /// Number of lapsed claims under [`OnCrash::Hold`](crate::OnCrash::Hold) and
+    /// [`OnCrash::Verify`](crate::OnCrash::Verify) that turned Uncertain.
     pub suspended: u32,
-    /// Whether there may be more to do at once.
+    /// Whether there may be more to remove now.
     pub more: bool,
-    /// Whether nothing was done because the store's clock has jumped ahead and is not trusted yet; see
+    /// Whether nothing was removed because the store's clock has jumped ahead and is not trusted yet; see
     /// [`Watermark`].
     pub clock_suspect: bool,
 }
 
-/// How much a store promises; see the guarantees table of the front page.
+/// What a store promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {
     /// Claim, effects and outcome in one commit.
@@ -211,23 +147,23 @@ pub enum Guarantee {
     Fenced,
     /// As fenced, but a crashed attempt is never re-run by itself.
     AtMostOnce,
-    /// A claim that was acknowledged can be lost.
+    /// An acknowledged claim can be lost.
     BestEffort,
 }
 
-/// How bad a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The promise holds, but something is not as it should be.
+    /// The guarantee holds, but the set-up should be changed.
     Warning,
-    /// The promise does not hold.
+    /// The guarantee does not hold.
     Error,
 }
 
-/// Something about a store's set-up that breaks or weakens a promise.
+/// Something in a store's set-up that breaks or weakens its guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
     /// A stable name, such as `redis-eviction`.
     pub code: &'static str,
@@ -237,7 +173,7 @@ pub struct Finding {
     pub fix: String,
 }
 
-/// A record with the store's clock, read in one step.
+/// A record and the store's clock, read in one step.
 #[derive(Clone, Debug)]
 pub struct Peeked {
     /// The record.
@@ -246,14 +182,14 @@ pub struct Peeked {
     pub now: Timestamp,
 }
 
-/// A versioned map with a clock. See the module's first lines for what that means.
+/// A versioned map with a clock; see the [module](self).
 pub trait Store: Send + Sync + 'static {
-    /// Renews leases over a connection of its own.
+    /// Renews leases, over a connection of its own.
     type Renewer: Renewer;
 
-    /// Writes the draft if there is no record, else reads the record. One step, one trip.
+    /// Writes the draft if there is no record, else reads the record. One step, one round trip.
     ///
-    /// An expired record is *existing*: whether it counts is the judge's business.
+    /// An expired record is *existing*: the judge decides whether it counts.
     fn open(&self, draft: &Draft) -> impl Future<Output = Result<Opened>> + Send;
 
     /// Writes `change` over the record of `key` if it is still at version `judged`.
@@ -271,57 +207,56 @@ pub trait Store: Send + Sync + 'static {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Reads a record. Expired and lapsed ones are shown as they are.
+    /// Reads a record, also an expired or lapsed one.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send;
 
-    /// Works off at most `limit` records: removes expired ones, and lapsed claims under Rerun whose
-    /// lease ended more than their `keep` ago; turns Uncertain lapsed claims under Hold, and those
-    /// under Verify whose lease ended more than their `keep` ago, since what may have happened must
-    /// not be forgotten unasked. Never touches a record whose lease runs. Does nothing while the
-    /// store's clock is suspect.
+    /// Sweeps at most `limit` records: removes expired ones, and lapsed claims under Rerun whose lease
+    /// ended more than their `keep` ago; marks as Uncertain lapsed claims under Hold, and those under
+    /// Verify whose lease ended more than their `keep` ago, since they may have taken effect. Never
+    /// changes a record whose lease has not ended. Does nothing while the store's clock is suspect.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send;
 
-    /// A renewer. Called on the runtime that will use it.
+    /// Creates a renewer. Called on the runtime that will use it.
     fn renewer(&self) -> impl Future<Output = Result<Self::Renewer>> + Send;
 
-    /// Wake-ups from other processes, where the store can carry them.
+    /// Subscribes to wake-ups from other processes; `None` where the store does not carry them.
     fn listen(&self) -> impl Future<Output = Result<Option<Box<dyn Listen>>>> + Send {
         async { Ok(None) }
     }
 
-    /// Tells other processes that a record of theirs may have moved. Must not block or fail; a
-    /// store whose `settle` already tells them leaves it empty.
+    /// Notifies other processes that a record may have changed. Must not block or fail; empty in stores
+    /// whose `settle` notifies already.
     fn announce(&self, hint: Hint) {
         let _ = hint;
     }
 
-    /// What is wrong with the store's set-up. An empty list is good news.
+    /// Checks the store's set-up. Returns what is wrong with it.
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
 
-    /// Whether the store takes writes, as far as it knows: an error says why not (a full disk). Readiness
-    /// probes ask it, so it costs nothing while all is well.
+    /// Returns an error if the store is known not to accept writes, such as for a full disk. Called by
+    /// readiness probes, so it costs nothing while the store works.
     fn writable(&self) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
 
-    /// How much this store promises for work outside its transactions.
+    /// Returns what this store promises for work outside its transactions.
     fn guarantee(&self) -> Guarantee;
 
-    /// The largest retry payload that a record can hold, in bytes. `None` where that is more than any
-    /// event has ([`MAX_PAYLOAD`](crate::event::MAX_PAYLOAD)).
+    /// Returns the size of the largest retry payload that a record can hold, in bytes; `None` if that is
+    /// more than any event has ([`MAX_PAYLOAD`](crate::event::MAX_PAYLOAD)).
     fn max_retry_payload(&self) -> Option<usize> {
         None
     }
 
-    /// Whether it is in this process, so that asking it costs no more than remembering its answers.
+    /// Returns whether the store is in this process, so that reading it costs no more than a cache.
     fn is_near(&self) -> bool {
         false
     }
 }
 
-/// Extends leases. Lives on the heartbeat's own thread.
+/// Renews leases, on the heartbeat's own thread.
 pub trait Renewer: Send + 'static {
-    /// Extends each lease to its full length from the store's now: one answer per lease, in order.
+    /// Extends each lease to its full length from the store's now. Returns one result per lease, in order.
     /// A lease that lapsed but was not taken over is extended.
     fn renew(
         &mut self,
@@ -331,7 +266,7 @@ pub trait Renewer: Send + 'static {
 
 /// A stream of wake-ups from other processes.
 pub trait Listen: Send {
-    /// The next one. After an error the listener is not used again.
+    /// Waits for the next wake-up. Not called again after an error.
     fn next(&mut self) -> BoxFuture<'_, Result<Hint>>;
 }
 

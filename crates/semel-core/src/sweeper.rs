@@ -1,4 +1,4 @@
-//! Removes what nobody can need, in the background, a batch at a time.
+//! Removes expired records in the background, a batch at a time.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use crate::clock::monotonic;
 use crate::measure;
 use crate::store::{Store, Watermark};
 
-/// Batches in one round at most: a backlog of millions is worked off over rounds, not in one burst.
+/// Most batches in one round: a backlog of millions is removed over rounds, not in one burst.
 const ROUND: u32 = 200;
 
-/// When and how much is swept.
+/// How often records are swept, and how many at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweeping {
-    /// Between rounds. Default 60 s.
+    /// The time between rounds. Default 60 s.
     pub every: Duration,
-    /// Records in one step. Default 1,000; 0 turns the sweeper off.
+    /// The number of records in one step. Default 1,000; 0 turns the sweeper off.
     pub batch: u32,
 }
 
 impl Sweeping {
-    /// Nothing is swept by itself.
+    /// No sweeper: records stay until [`Executor::sweep`](crate::Executor::sweep) is called.
     pub const OFF: Self = Self { every: Duration::ZERO, batch: 0 };
 
     pub(crate) fn enabled(self) -> bool {
@@ -36,7 +36,7 @@ impl Default for Sweeping {
     }
 }
 
-/// Sweeps until the store or the executor is gone.
+/// Sweeps until the store or the executor is dropped.
 pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: CancellationToken) {
     let mut suspected = false;
     loop {
@@ -67,7 +67,7 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
                     break;
                 }
             }
-            // Work off a backlog beside the callers, not before them: a fifth of the time at most.
+            // At most a fifth of the time, so that callers are not held up.
             let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
             tokio::select! {
                 () = tokio::time::sleep(rest) => {}
@@ -77,8 +77,8 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
     }
 }
 
-/// Counts and tells that nothing was removed because the store's clock has jumped ahead; tells it once,
-/// and when it is over.
+/// Counts sweeps that removed nothing because the store's clock has jumped ahead, and logs when that
+/// begins and ends.
 pub(crate) fn doubt(suspect: bool, suspected: &mut bool, what: &'static str) {
     if suspect {
         measure::sweep_refused();
@@ -90,10 +90,10 @@ pub(crate) fn doubt(suspect: bool, suspected: &mut bool, what: &'static str) {
         let confirmation = Watermark::CONFIRMATION;
         tracing::error!(
             what,
-            "the store's clock has jumped ahead: nothing is removed until it is set right, or has gone \
-             on for {confirmation:?}; check the server's clock"
+            "the store's clock has jumped ahead: nothing is removed until it is set right, or has run on \
+             for {confirmation:?}; check the server's clock"
         );
     } else {
-        tracing::info!(what, "the store's clock is believed again: what has expired is removed");
+        tracing::info!(what, "the store's clock is trusted again; expired records are removed");
     }
 }

@@ -1,8 +1,7 @@
-//! Switches for tests: failpoints that abort the process, and sabotage that takes a guard away.
+//! Switches for tests: failpoints that abort the process, and sabotage that removes a guard.
 //!
-//! Compiled only with the feature `testing`, and idle even then unless the environment arms them.
-//! Every guard of this toolkit has a test that goes red when its guard is removed here: a test that
-//! cannot fail proves nothing.
+//! Compiled only with the feature `testing`, and inactive unless the environment sets them. Every guard has
+//! a test that fails when the guard is removed here.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,7 +44,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// All of them.
+    /// All guards.
     pub const ALL: [Guard; 13] = [
         Guard::Fence,
         Guard::Spawn,
@@ -62,7 +61,7 @@ impl Guard {
         Guard::ClockJump,
     ];
 
-    /// The name in [`SABOTAGE`].
+    /// Returns the name in [`SABOTAGE`].
     pub const fn name(self) -> &'static str {
         match self {
             Guard::Fence => "fence",
@@ -82,9 +81,9 @@ impl Guard {
     }
 }
 
-/// Whether the environment asks for this guard to be removed.
+/// Returns whether the environment removes this guard.
 pub fn sabotaged(guard: Guard) -> bool {
-    // Mostly empty: whatever is measured with this compiled in asks often.
+    // Read once: benchmarks that are built with this feature call it often.
     static REMOVED: OnceLock<Vec<Guard>> = OnceLock::new();
     let removed = REMOVED.get_or_init(|| {
         let list = std::env::var(SABOTAGE).unwrap_or_default();
@@ -94,7 +93,7 @@ pub fn sabotaged(guard: Guard) -> bool {
     removed.contains(&guard)
 }
 
-/// Aborts the process here if the environment armed this failpoint.
+/// Aborts the process if the environment sets this failpoint.
 pub fn failpoint(name: &str) {
     static ARMED: OnceLock<Option<(String, u32)>> = OnceLock::new();
     static REACHED: AtomicU32 = AtomicU32::new(0);

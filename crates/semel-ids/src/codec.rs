@@ -14,7 +14,6 @@ use std::sync::Arc;
 use ulid::Ulid;
 
 use crate::prefix::Prefix;
-use crate::typed::InvalidId;
 pub use hidden::{HidingKey, InvalidHidingKey};
 
 /// Length of the longest public id: prefix, payload and checksum with their separators.
@@ -266,6 +265,17 @@ impl Candidates {
 }
 
 /// A public id. Stored inline, without an allocation, and compared byte for byte.
+///
+/// ```
+/// use semel_ids::resource::{Order, Resource};
+/// use semel_ids::PublicId;
+///
+/// let text = "ord_01arz3ndektsv4rrffq69g5fav";
+/// let public: PublicId = Order::codec().parse(Order::TYPE.prefix(), text)?;
+/// assert_eq!(public.as_str(), text);
+/// assert!(Order::codec().parse(Order::TYPE.prefix(), &text.to_uppercase()).is_err());
+/// # Ok::<(), semel_ids::InvalidId>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicId {
     text: [u8; MAX_PUBLIC_ID],
@@ -346,3 +356,19 @@ impl serde::Serialize for PublicId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a public id; copy it again as it was given, with nothing added or changed")]
 pub struct InvalidPublicId;
+
+/// Why a text is not a public id of the expected type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidId {
+    /// The text is not a public id.
+    #[error(transparent)]
+    Format(#[from] InvalidPublicId),
+    /// The text is a public id of another type.
+    #[error("this is the id of another kind of thing: it begins with `{found}_`, not `{wanted}_`")]
+    Prefix {
+        /// The prefix of the text.
+        found: Prefix,
+        /// The expected prefix.
+        wanted: Prefix,
+    },
+}

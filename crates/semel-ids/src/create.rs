@@ -35,6 +35,26 @@ impl<S> CreatingStore for S where
 }
 
 /// Adds [`create`](Self::create) to executors.
+///
+/// ```
+/// use semel_core::{Command, Executor};
+/// use semel_ids::create::CreatingStore;
+/// use semel_ids::resource::Order;
+/// use semel_ids::{CreateExt, TypedId};
+///
+/// /// Places an order exactly once: a retry gets the same id.
+/// async fn place<S: CreatingStore>(
+///     executor: &Executor<S>,
+///     command: Command,
+/// ) -> Result<Option<TypedId<Order>>, String> {
+///     let created = executor.create::<Order>(command).run(|mut making| async move {
+///         let id = making.id();
+///         let _connection = making.conn(); // writes the order's rows in the same transaction
+///         Ok::<_, String>(id)
+///     });
+///     Ok(created.await.map_err(|error| error.to_string())?.id())
+/// }
+/// ```
 pub trait CreateExt<S: CreatingStore> {
     /// Creates an `R` exactly once. Finish with [`Creation::run`].
     fn create<R: Resource>(&self, command: Command) -> Creation<S, R>;

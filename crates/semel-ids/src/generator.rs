@@ -121,7 +121,7 @@ impl Generator {
             if left.is_zero() {
                 return Err(ClockRolledBack { behind });
             }
-            // Nobody else is held up meanwhile.
+            // Without the lock, so that other threads are not held up.
             let pause = behind.min(left).min(Duration::from_millis(5));
             std::thread::sleep(pause);
             waited += pause;

@@ -50,7 +50,7 @@ pub mod shared;
 mod sql;
 mod typed;
 
-pub use codec::{Codec, InvalidPublicId, PublicId};
+pub use codec::{Codec, InvalidId, InvalidPublicId, PublicId};
 pub use create::{CreateExt, Created};
 pub use fallback::Fallback;
 pub use generator::{ClockRolledBack, Generator, OnRollback};
@@ -61,4 +61,4 @@ pub use resource::{Registry, Resource, ResourceType};
 #[cfg(feature = "macros")]
 pub use semel_macros::Resource;
 pub use settings::{CacheSettings, ResolverSettings};
-pub use typed::{InvalidId, TypedId};
+pub use typed::TypedId;

@@ -12,12 +12,31 @@ use semel_core::key::{InvalidKey, check_tenant};
 use semel_core::store::{self, Result};
 use ulid::Ulid;
 
-use crate::codec::{Codec, PublicId};
+use crate::codec::{Codec, InvalidId, PublicId};
 use crate::resource::{Resource, ResourceType};
-use crate::typed::{InvalidId, TypedId};
+use crate::typed::TypedId;
 
 /// A tenant's public id and its internal id. The public id decodes to the internal one, and begins
 /// with the prefix of its type.
+///
+/// ```
+/// use semel_ids::map::memory::MemoryMap;
+/// use semel_ids::map::{IdMap, Inserted};
+/// use semel_ids::resource::{Order, Resource};
+/// use semel_ids::{Binding, Generator, TypedId};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let id = TypedId::<Order>::new(Generator::new().generate()?);
+/// let binding = Binding::of("acme", id)?;
+/// let map = MemoryMap::new();
+/// let mut transaction = map.clone();
+/// assert_eq!(map.insert(&mut transaction, &binding).await?, Inserted::New);
+/// let found = map.find("acme", Order::TYPE, &[id.public()]).await?;
+/// assert_eq!(found[0].internal, id.ulid());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     tenant: Box<str>,

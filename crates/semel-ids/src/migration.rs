@@ -1,20 +1,20 @@
-//! Moving into the map: backfill, verify and repair, with a business table as the truth.
+//! Migrates a business table into the map: backfill, verify and repair, with the table as the source of truth.
 //!
 //! A table that had public ids before the map did is read through the SPI [`BusinessTable`]. A
-//! [`MapMigration`] fills the map from it, compares the two in both directions, and mends the map where
-//! they differ. Nothing here ever writes to a business table, and no SQL is here.
+//! [`MapMigration`] fills the map from it, compares the two in both directions, and repairs the map where they
+//! differ. It never writes to a business table, and has no SQL.
 //!
 //! All three may run beside live traffic, be killed, and be run again:
 //!
-//! - **Backfill** walks the table once by its key. A row that appears behind the cursor (a small key
-//!   given late, or a transaction that commits late) is not seen by that walk; verify finds it. So
-//!   first let the application register what it makes, then backfill, then verify.
-//! - **Verify** looks twice at whatever differs before it says so: a row that is made or deleted
-//!   meanwhile, with its mapping in the same transaction, is no difference. Read from a primary: a
-//!   replica that lags shows differences that are none.
-//! - **Repair** looks at each row again right before it changes its mapping, and once more after. What
-//!   remains is a window inside an application's own open transaction (it deleted a row whose
-//!   mapping was missing, and commits after our last look); the next repair sees and mends that.
+//! - **Backfill** reads the table once, in the order of its key. It misses a row that appears behind its cursor
+//!   (a small key, or a transaction that commits late); verify finds it. So first let the application register
+//!   new ids, then backfill, then verify.
+//! - **Verify** reads every difference a second time before it reports it: a row that is created or deleted
+//!   meanwhile, with its mapping in the same transaction, is no difference. Read from a primary: a replica
+//!   that lags shows differences that do not exist.
+//! - **Repair** reads each row again right before it changes its mapping, and once more after. What remains is
+//!   a window inside an application's own open transaction (it deleted a row whose mapping was missing, and
+//!   commits after the last read); the next repair fixes that.
 //!
 //! ```
 //! use semel_ids::map::memory::MemoryMap;
@@ -72,10 +72,10 @@ use crate::resource::{Resource, ResourceType};
 /// Most rows of a batch.
 pub const MAX_BATCH: u32 = 10_000;
 
-/// How many ids one lookup asks for: what databases take well in one `IN`.
+/// Ids in one lookup: what databases handle well in one `IN`.
 const LOOKUP: usize = 200;
 
-/// A business table and the map that it moves into; see the module's first lines.
+/// Migrates a business table into a map; see the [module](self).
 #[must_use]
 pub struct MapMigration<'a, M, T> {
     map: &'a M,
@@ -107,12 +107,12 @@ impl<M, T> fmt::Debug for MapMigration<'_, M, T> {
 }
 
 impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
-    /// The rows of `table` are `R`s.
+    /// Creates the migration of a table whose rows are `R`s.
     pub fn of<R: Resource>(map: &'a M, table: &'a T) -> Self {
         Self::new(map, table, R::TYPE, R::codec())
     }
 
-    /// The rows of `table` are of this type, and their public ids written by this codec.
+    /// Creates the migration of a table whose rows are of this type, with public ids of this codec.
     pub fn new(map: &'a M, table: &'a T, kind: ResourceType, codec: &Codec) -> Self {
         Self {
             map,
@@ -130,28 +130,28 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
         }
     }
 
-    /// Rows read, and bindings written, in one step. Default 1,000; at least 1, at most
-    /// [`MAX_BATCH`].
+    /// Sets the number of rows that are read, and bindings that are written, in one step. Default 1,000; at
+    /// least 1, at most [`MAX_BATCH`].
     pub fn batch(mut self, rows: u32) -> Self {
         self.batch = rows.clamp(1, MAX_BATCH);
         self
     }
 
-    /// Rows a second at most, so that live traffic does not suffer. Default: as fast as it goes.
-    /// A batch is never larger than what one second allows.
+    /// Limits the rows per second, so that live traffic does not suffer. Default unlimited. A batch is never
+    /// larger than what one second allows.
     pub fn rows_per_second(mut self, rows: u32) -> Self {
         self.rate = Some(rows.max(1));
         self
     }
 
-    /// How many examples a report keeps of each kind of trouble. Default 10.
+    /// Sets how many samples a report keeps of each kind of finding. Default 10.
     pub fn samples(mut self, count: usize) -> Self {
         self.samples = count;
         self
     }
 
-    /// How often a step that failed for want of a connection, or against a lock, is tried again,
-    /// after 100 ms and twice as long each time. Default 5. Every step can be repeated without harm.
+    /// Sets how often a step is retried that failed because of a connection or a lock, after 100 ms and twice
+    /// as long each time. Default 5. Every step is idempotent.
     pub fn retries(mut self, times: u32) -> Self {
         self.retries = times;
         self
@@ -163,33 +163,33 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
         self
     }
 
-    /// Lets a repair make a revoked mapping live again whose row is in the table. Default: it is
-    /// reported and left, since somebody may have revoked an id that leaked.
+    /// Lets a repair make revoked mappings live again whose rows are in the table. Default: they are reported
+    /// and left, since they may have been revoked on purpose.
     pub fn revive_revoked(mut self) -> Self {
         self.revive = true;
         self
     }
 
-    /// How many mappings a repair may revoke. Default 1,000. Where more are without a row it revokes
-    /// none: the wrong table, or one of several that share a type, looks just like that.
+    /// Sets how many mappings a repair may revoke. Default 1,000. If more are without a row, it revokes none:
+    /// the table may be the wrong one, or one of several that share a type.
     pub fn max_revocations(mut self, count: u64) -> Self {
         self.revocations = count;
         self
     }
 
-    /// How old an id must be, by the time in it, before a repair revokes its mapping. Default 5
-    /// minutes: for applications that write mapping and row in two transactions.
+    /// Sets how old an id must be, by the time in it, before a repair revokes its mapping. Default 5 minutes,
+    /// for applications that write mapping and row in two transactions.
     pub fn grace(mut self, age: Duration) -> Self {
         self.grace = age;
         self
     }
 
-    /// How many rows one step takes.
+    /// Returns the number of rows in one step.
     fn step(&self) -> u32 {
         self.rate.map_or(self.batch, |rate| self.batch.min(rate))
     }
 
-    /// Tries a step that can be repeated until it is done, or until trying is no use.
+    /// Runs an idempotent step, with retries.
     async fn tried<O, F>(&self, mut step: impl FnMut() -> F) -> Result<O>
     where
         F: Future<Output = Result<O>>,
@@ -207,7 +207,7 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
     }
 }
 
-/// Whether a failure of this kind may be over by itself.
+/// Returns whether a failure of this kind is worth a retry.
 fn passes(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Ambiguous | ErrorKind::RetryTransaction)
 }

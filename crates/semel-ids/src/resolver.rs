@@ -45,8 +45,8 @@ use counters::Counters;
 use invalidate::Invalidator;
 use l1::L1;
 use l2::L2;
-use load::{Joined, Load, LoadGuard, LoadResult, MissingId};
-use loader::{DynMap, Loader};
+use load::{Joined, Load, LoadResult, MissingId};
+use loader::{DynMap, LoadGuard, Loader};
 
 /// Most ids in one batch.
 pub const MAX_BATCH: usize = 1_000;

@@ -146,6 +146,15 @@ shipped! {
 }
 
 /// The resource types of a service: no two share a name or a prefix.
+///
+/// ```
+/// use semel_ids::{Registry, ResourceType};
+///
+/// let mut types = Registry::shipped();
+/// types.add(ResourceType::new("INVOICE", "inv"))?;
+/// assert!(types.add(ResourceType::new("INVITATION", "inv")).is_err());
+/// # Ok::<(), semel_ids::resource::Taken>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     types: Vec<ResourceType>,

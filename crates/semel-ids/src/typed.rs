@@ -10,8 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
-use crate::codec::{InvalidPublicId, PublicId};
-use crate::prefix::Prefix;
+use crate::codec::{InvalidId, PublicId};
 use crate::resource::Resource;
 
 /// The id of an `R`: displayed, parsed and serialised as its public id, stored as 16 bytes.
@@ -50,22 +49,6 @@ impl<R: Resource> TypedId<R> {
     pub fn public(self) -> PublicId {
         R::codec().encode(R::TYPE.prefix(), self.id)
     }
-}
-
-/// Why a text is not a public id of the expected type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidId {
-    /// The text is not a public id.
-    #[error(transparent)]
-    Format(#[from] InvalidPublicId),
-    /// The text is a public id of another type.
-    #[error("this is the id of another kind of thing: it begins with `{found}_`, not `{wanted}_`")]
-    Prefix {
-        /// The prefix of the text.
-        found: Prefix,
-        /// The expected prefix.
-        wanted: Prefix,
-    },
 }
 
 /// Decodes a public id. With several hiding keys only the map knows which one encoded it, and this uses

@@ -1,15 +1,16 @@
-//! What stands between the parentheses of `#[idempotent(…)]`.
+//! The arguments of `#[idempotent(…)]`.
 //!
-//! Names and values are read and checked here as far as the compiler's own reader cannot; what they
-//! become is [`expand`](crate::expand)'s business.
+//! Names and values are parsed and validated here, as far as the compiler cannot; [`expand`](crate::expand)
+//! makes code of them.
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::punctuated::Punctuated;
-use syn::{Expr, Ident, Lit, LitStr, Token, parenthesized};
+use syn::{Expr, Ident, LitStr, Token, parenthesized};
 
 use crate::complaints::Complaints;
+use crate::expression::{bare, literal};
 use crate::fields::Fields;
 use crate::setting::{self, Setting};
 
@@ -42,7 +43,7 @@ const MAX_SCOPE: usize = 128;
 const MAX_TENANT: usize = 64;
 const MAX_ID: usize = 255;
 
-/// The arguments, checked.
+/// The arguments, validated.
 pub(crate) struct Arguments {
     pub(crate) operation: LitStr,
     pub(crate) executor: Expr,
@@ -50,9 +51,9 @@ pub(crate) struct Arguments {
     pub(crate) key: Expr,
     pub(crate) sameness: Sameness,
     pub(crate) principal: Option<Expr>,
-    /// What the body calls its `Context`.
+    /// The body's name for its `Context`.
     pub(crate) context: Option<Ident>,
-    /// What the body calls its `Unit`; present makes it a transaction.
+    /// The body's name for its `Unit`; if there is one, the work is a transaction.
     pub(crate) unit: Option<Ident>,
     pub(crate) settings: Vec<Setting>,
 }
@@ -63,7 +64,7 @@ pub(crate) enum Sameness {
     Given(Expr),
 }
 
-/// One argument as it was written.
+/// One argument.
 struct Written {
     name: Ident,
     value: Value,
@@ -88,7 +89,7 @@ impl Parse for Written {
         } else if input.peek(Token![=]) {
             input.parse::<Token![=]>()?;
             if name == "unit" {
-                // The unit is always mutable; saying so is not wrong.
+                // The unit is always mutable, so `mut` is allowed and has no effect.
                 input.parse::<Option<Token![mut]>>()?;
             }
             Value::Given(input.parse()?)
@@ -99,7 +100,7 @@ impl Parse for Written {
     }
 }
 
-/// Slots that fill up while arguments are read.
+/// The arguments that were parsed so far.
 #[derive(Default)]
 struct Slots {
     operation: Option<LitStr>,
@@ -114,8 +115,8 @@ struct Slots {
 }
 
 impl Arguments {
-    /// Reads the arguments of the function called `function`; `None` if something essential is
-    /// missing, with every complaint noted.
+    /// Parses the arguments of the function `function`. Returns `None` if something essential is missing, with
+    /// every error added to `complaints`.
     pub(crate) fn parse(
         tokens: TokenStream,
         function: &Ident,
@@ -211,13 +212,13 @@ impl Slots {
     }
 }
 
-/// Complains about every argument that has no safe default and was left out.
+/// Adds an error for every argument that is required and was left out.
 fn needed(at: Span, given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
     const NEEDED: [(&str, &str); 4] = [
         ("operation", "`operation = \"CREATE_ORDER\"` is missing: the name under which keys count"),
         (
             "executor",
-            "`executor = …` is missing: the `semel::Executor` to run by, as in `self.executor`",
+            "`executor = …` is missing: the `semel::Executor` that runs it, as in `self.executor`",
         ),
         (
             "tenant",
@@ -237,7 +238,7 @@ fn needed(at: Span, given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Compl
     }
 }
 
-/// Complains about arguments that cannot both be meant.
+/// Adds an error for arguments that exclude each other.
 fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
     if let (Some(_), Some(second)) = (given("fields"), given("fingerprint")) {
         complaints.add(second, "`fingerprint` and `fields` say the same thing; give one of them");
@@ -263,39 +264,21 @@ fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complain
     }
 }
 
-/// The expression without the invisible group that `macro_rules!` puts around one.
-pub(crate) fn bare(value: &Expr) -> &Expr {
-    match value {
-        Expr::Group(group) => bare(&group.expr),
-        value => value,
-    }
-}
-
-/// The string literal that `value` is.
-pub(crate) fn literal(value: &Expr) -> Option<&LitStr> {
-    if let Expr::Lit(literal) = bare(value)
-        && let Lit::Str(text) = &literal.lit
-    {
-        return Some(text);
-    }
-    None
-}
-
-/// Checks a part of the key that is spelled out, as `semel::Key` will when the function is called.
+/// Validates a part of the key that is a literal, as `semel::Key` does when the function is called.
 fn part(name: &str, max: usize, value: &Expr, complaints: &mut Complaints) {
     let Some(literal) = literal(value) else { return };
     let text = literal.value();
     if text.trim().is_empty() {
         complaints.add(literal.span(), format!("the {name} is blank"));
     } else if text.len() > max {
-        let message = format!("the {name} has {} bytes, at most {max} are taken", text.len());
+        let message = format!("the {name} has {} bytes, at most {max} are allowed", text.len());
         complaints.add(literal.span(), message);
     } else if text.contains(char::is_control) {
         complaints.add(literal.span(), format!("the {name} has a control character"));
     }
 }
 
-/// The name that the body will use.
+/// Returns the name that the body uses.
 fn binding(name: &Ident, value: &Expr, complaints: &mut Complaints) -> Option<Ident> {
     if let Expr::Path(path) = bare(value)
         && let Some(ident) = path.path.get_ident()

@@ -1,15 +1,15 @@
-//! The body of the function, which becomes the work: what it uses, and whose `self` it means.
+//! The body of the function, which becomes the work: which variables it uses, and its `self`.
 //!
-//! Macros inside the body are only tokens to us. They are looked through as well as tokens can be;
-//! what escapes this look is still refused by the compiler, in its own words.
+//! Macros inside the body are only tokens here, and are searched as such. What this misses, the compiler
+//! refuses.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{Block, Expr, ExprPath, Ident, Item, Macro, PatIdent};
 
-/// Whether the body uses the variable `name`, and certainly that one: a body that binds the name
-/// anew is left to the compiler, which can tell them apart.
+/// Returns whether the body certainly uses the variable `name`. `false` for a body that binds the name again,
+/// which only the compiler can tell apart.
 pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
     struct Uses<'n> {
         name: &'n Ident,
@@ -36,7 +36,7 @@ pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
     found.used && !found.bound
 }
 
-/// Whether a macro's tokens use `name` as a variable, rather than as a field (`.name`, `name:`) or a
+/// Returns whether a macro's tokens use `name` as a variable, rather than as a field (`.name`, `name:`) or a
 /// label (`name = …`).
 fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -56,7 +56,7 @@ fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     })
 }
 
-/// Writes `other` for every `self` of the body; says whether there was one.
+/// Replaces every `self` of the body by `other`. Returns whether there was one.
 pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
     struct Rename<'n> {
         other: &'n Ident,
@@ -114,8 +114,8 @@ pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
     rename.found
 }
 
-/// Whether `#[tracing::instrument]` has been at work here before us. It pins the type of the body to
-/// the function's return type, which is not the work's.
+/// Returns whether `#[tracing::instrument]` was expanded before. It fixes the type of the body to the
+/// function's return type, which is not that of the work.
 pub(crate) fn is_instrumented(body: &Block) -> bool {
     struct Instrumented(bool);
     impl Visit<'_> for Instrumented {

@@ -1,13 +1,13 @@
-//! Durations as they are written in settings: `"30s"`, or ISO 8601 `"PT30S"`.
+//! Durations in settings: `"30s"`, or ISO 8601 `"PT30S"`.
 //!
-//! One number and one unit, because `"1h30"` and `"90"` have meant different things to different
-//! readers; what needs two units has the ISO form. Months and years have no length and no spelling.
+//! One number and one unit, because `"1h30"` and `"90"` are ambiguous; the ISO form has several units. Months
+//! and years have no fixed length and are refused.
 
 use std::time::Duration;
 
 use syn::{LitStr, Result};
 
-/// The duration that `literal` spells.
+/// Parses a duration.
 pub(crate) fn parse(literal: &LitStr) -> Result<Duration> {
     let text = literal.value();
     read(&text).ok_or_else(|| {
@@ -29,7 +29,7 @@ fn read(text: &str) -> Option<Duration> {
     }
 }
 
-/// Milliseconds of a short unit.
+/// Returns the milliseconds of a short unit.
 fn short(unit: &str) -> Option<u64> {
     Some(match unit {
         "ms" => 1,
@@ -46,7 +46,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// `1DT2H3M4S` after its `P`: each unit at most once, largest first, at least one.
+/// Parses `1DT2H3M4S`, what follows the `P`: each unit at most once, largest first, at least one.
 fn iso(text: &str) -> Option<Duration> {
     let (days, time) = match text.split_once('T') {
         Some((_, "")) => return None,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_misread_is_refused() {
+    fn ambiguous_durations_are_refused() {
         let refused = [
             "", "30", "s", "30 s", "-1s", "+1s", "1.5s", "1h30m", "30S", "1w", "P", "PT", "P1DT",
             "PT30", "PT1M1H", "PT1S1S", "P1M", "P1Y", "pt30s", "PT-1S", "1é", "９s",

@@ -1,8 +1,8 @@
-//! What an idempotent function becomes: a command, and its body as the work of that command.
+//! Expands an idempotent function into a command, with its body as the work of that command.
 //!
-//! Everything that the attribute mentions is read before the work is handed over, in the caller's
-//! own future, so it may borrow; the work owns what it uses. Names of ours cannot meet names of the
-//! body: they have the macro's own hygiene.
+//! The expressions of the attribute are evaluated in the caller's future, before the work starts, so they may
+//! borrow; the work owns what it uses. Generated names cannot collide with those of the body: they have the
+//! macro's hygiene.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
@@ -14,7 +14,7 @@ use crate::body;
 use crate::complaints::Complaints;
 use crate::signature::{self, Answer, Borrowed, Me};
 
-/// The function that callers call.
+/// Returns the function that callers call.
 pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let mut function = match syn::parse2::<ItemFn>(function) {
         Ok(function) => function,
@@ -32,7 +32,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
     let complaints = complaints.into_tokens();
     let statements = match (&complaints, arguments, work) {
         (None, Some(arguments), Some(work)) => call(&arguments, &work),
-        // The signature stays, so that one mistake here is not a dozen at the callers'.
+        // The signature stays, so that one error here does not cause errors at every caller.
         _ => {
             function.attrs.push(syn::parse_quote!(#[allow(unused, clippy::unused_async)]));
             quote!(::core::unreachable!())
@@ -43,16 +43,16 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
     quote!(#function #complaints)
 }
 
-/// The function's own code, ready to outlive its caller.
+/// The body of the function as work that may outlive its caller.
 struct Work {
     body: Block,
     answer: Answer,
     me: Option<OwnSelf>,
 }
 
-/// The body's own copy of what `self` borrows.
+/// The body's own clone of what `self` borrows.
 struct OwnSelf {
-    /// What the body calls it now.
+    /// The body's name for it.
     name: Ident,
     /// The function's `self`.
     of: Token![self],
@@ -95,7 +95,7 @@ impl Work {
     }
 }
 
-/// The statements of the function that callers call.
+/// Returns the statements of the function that callers call.
 fn call(arguments: &Arguments, work: &Work) -> TokenStream {
     let Work { body, answer: Answer { work: result, whole, span }, me } = work;
     let here = Span::mixed_site().located_at(*span);
@@ -107,10 +107,10 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
     let borrow = me.iter().map(
         |OwnSelf { name, owned, .. }| quote_spanned!(name.span()=> let #name: &#owned = &#name;),
     );
-    let Door { method, held, bindings } = Door::of(arguments, here);
+    let EntryPoint { method, held, bindings } = EntryPoint::of(arguments, here);
     let statements = &body.stmts;
-    // What is never reached tells the compiler what the body gives before it reads the body, so that
-    // a mistake is shown where it was made.
+    // The unreachable code gives the compiler the type of the body before the body, so that a type error is
+    // reported where it is.
     let answer = quote_spanned! {here=>
         __semel_executor.#method(__semel_command, move |__semel_held: #held| async move {
             #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop)]
@@ -138,16 +138,16 @@ fn call(arguments: &Arguments, work: &Work) -> TokenStream {
     }
 }
 
-/// Which of the executor's doors the work goes through, and what it is handed there.
-struct Door {
+/// The method of the executor that runs the work, and the argument of the work.
+struct EntryPoint {
     method: Ident,
-    /// The type of what the work is handed.
+    /// The type of the work's argument.
     held: TokenStream,
-    /// The body's names for it.
+    /// Binds the argument to the body's names for it.
     bindings: TokenStream,
 }
 
-impl Door {
+impl EntryPoint {
     fn of(arguments: &Arguments, here: Span) -> Self {
         let at = Span::mixed_site();
         let context = arguments.context.iter();
@@ -170,13 +170,13 @@ impl Door {
     }
 }
 
-/// An executor of our own, so that nothing stays borrowed from what the work takes with it.
+/// Returns a clone of the executor, so that the call borrows nothing that the work owns.
 fn executor(given: &Expr) -> TokenStream {
     let at = Span::mixed_site().located_at(given.span());
     quote_spanned!(at=> <::semel::Executor<_> as ::core::clone::Clone>::clone(&(#given)))
 }
 
-/// An expression of type `semel::Command`, which may leave the function by `?`.
+/// Returns an expression of type `semel::Command`, which may return from the function by `?`.
 fn command(arguments: &Arguments) -> TokenStream {
     let Arguments { operation, tenant, key, sameness, principal, settings, .. } = arguments;
     let at = Span::mixed_site();

@@ -1,9 +1,8 @@
 //! `fields(…)`: what makes two requests under one key the same request.
 //!
-//! The fields become one JSON object, so that a fingerprint equals the one that
-//! `Fingerprint::of(&struct)` makes of the same members. Members are written in the order of their
-//! names: moving a field about in the attribute changes nothing, not even for values whose
-//! fingerprint is of their raw bytes.
+//! The fields become one JSON object, so that the fingerprint equals `Fingerprint::of(&struct)` of the same
+//! members. Members are ordered by name, so that the order in the attribute does not matter, not even for
+//! values whose fingerprint is that of their raw bytes.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote_spanned};
@@ -13,8 +12,8 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Member, Token};
 
-use crate::arguments::bare;
 use crate::complaints::Complaints;
+use crate::expression::bare;
 
 /// The fields, by name. Empty: the key alone decides.
 pub(crate) struct Fields(Vec<Field>);
@@ -45,7 +44,7 @@ impl Parse for Written {
 }
 
 impl Fields {
-    /// Reads what is between the parentheses.
+    /// Parses the list of fields.
     pub(crate) fn parse(tokens: TokenStream, complaints: &mut Complaints) -> Self {
         let parser = Punctuated::<Written, Token![,]>::parse_terminated;
         let written = complaints.take(syn::parse::Parser::parse2(parser, tokens));
@@ -68,8 +67,7 @@ impl Fields {
         Self(fields)
     }
 
-    /// An expression of type `Result<Fingerprint, InvalidFingerprint>`; `None` where there is
-    /// nothing to compare.
+    /// Returns an expression of type `Result<Fingerprint, InvalidFingerprint>`; `None` without fields.
     pub(crate) fn fingerprint(&self) -> Option<TokenStream> {
         if self.0.is_empty() {
             return None;
@@ -117,7 +115,7 @@ fn named(ident: Ident) -> (String, Span) {
     (ident.unraw().to_string(), ident.span())
 }
 
-/// `sku` of `request.sku`, `amount` of `amount`.
+/// Returns the name of an expression: `sku` of `request.sku`, `amount` of `amount`.
 fn own_name(value: &Expr) -> Option<(String, Span)> {
     match bare(value) {
         Expr::Path(path) => path.path.segments.last().map(|last| named(last.ident.clone())),

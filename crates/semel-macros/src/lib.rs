@@ -1,8 +1,9 @@
-//! `#[idempotent]`: async functions that run once; `#[derive(Resource)]`: kinds of things with ids.
+//! `#[idempotent]` makes async functions run once per key; `#[derive(Resource)]` defines resource types with
+//! public ids.
 #![doc = include_str!("../README.md")]
 #![allow(
     clippy::wildcard_enum_match_arm,
-    reason = "a syntax tree has forty kinds of expression, and we look for one of them"
+    reason = "a syntax tree has forty kinds of expressions, and one of them is looked for"
 )]
 
 mod arguments;
@@ -10,6 +11,7 @@ mod body;
 mod complaints;
 mod duration;
 mod expand;
+mod expression;
 mod fields;
 mod resource;
 mod setting;
@@ -64,7 +66,7 @@ pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream 
     expand::expand(arguments.into(), function.into()).into()
 }
 
-/// Makes a unit struct or an empty enum a kind of thing with public ids: a `semel::ids::Resource`.
+/// Makes a unit struct or an empty enum a resource type with public ids: a `semel::ids::Resource`.
 ///
 /// ```
 /// use semel::ids::TypedId;
@@ -82,13 +84,13 @@ pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream 
 ///
 /// | argument | what it is |
 /// |---|---|
-/// | `type = "…"` | needed. Its name in the map: a capital and at most 31 capitals, digits and underscores |
-/// | `prefix = "…"` | needed. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. No two types of a service share one; `semel::ids::Registry` sees to it |
-/// | `checksum` | two characters more, which tell a mistyped id from an unknown one without asking anybody |
-/// | `base62` | four characters shorter, in both cases |
+/// | `type = "…"` | required. Its name in the map: a capital and at most 31 capitals, digits and underscores |
+/// | `prefix = "…"` | required. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. Unique among the types of a service; `semel::ids::Registry` checks it |
+/// | `checksum` | two more characters, by which a mistyped id is refused without a lookup |
+/// | `base62` | four characters shorter, of both cases |
 ///
-/// None of them can be changed once ids have been given out: one spelling per id. For a codec that
-/// hides when ids were made, write the implementation by hand.
+/// None of them can be changed once ids are in use: one spelling per id. For a codec that hides the time of
+/// ids, write the implementation by hand.
 #[proc_macro_derive(Resource, attributes(resource))]
 pub fn resource(item: TokenStream) -> TokenStream {
     resource::expand(item.into()).into()

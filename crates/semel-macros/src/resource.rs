@@ -1,7 +1,7 @@
-//! `#[derive(Resource)]`: a type that stands for a kind of thing with public ids.
+//! `#[derive(Resource)]`: a resource type with public ids.
 //!
-//! Name and prefix are read here and not left to the crate's own constants, which the compiler looks
-//! at only when somebody uses them.
+//! Name and prefix are validated here, because the compiler evaluates the constants of `semel-ids` only where
+//! they are used.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
@@ -10,8 +10,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Data, DeriveInput, Expr, Fields, Ident, LitStr, Token};
 
-use crate::arguments::literal;
 use crate::complaints::Complaints;
+use crate::expression::literal;
 
 /// Every argument, in the order in which the documentation lists them.
 const KNOWN: [&str; 4] = ["type", "prefix", "checksum", "base62"];
@@ -20,7 +20,7 @@ const KNOWN: [&str; 4] = ["type", "prefix", "checksum", "base62"];
 const MAX_TYPE: usize = 32;
 const MAX_PREFIX: usize = 10;
 
-/// The implementation of `semel::ids::Resource`.
+/// Returns the implementation of `semel::ids::Resource`.
 pub(crate) fn expand(item: TokenStream) -> TokenStream {
     let item = match syn::parse2::<DeriveInput>(item) {
         Ok(item) => item,
@@ -66,7 +66,7 @@ fn implementation(
     }
 }
 
-/// Complains about a type that is more than a name.
+/// Adds an error for a type that has fields, variants or parameters.
 fn shape(item: &DeriveInput, complaints: &mut Complaints) {
     let ident = &item.ident;
     let empty = match &item.data {
@@ -87,7 +87,7 @@ fn shape(item: &DeriveInput, complaints: &mut Complaints) {
     }
 }
 
-/// One argument as it was written.
+/// One argument.
 struct Written {
     name: Ident,
     value: Option<Expr>,
@@ -104,7 +104,7 @@ impl Parse for Written {
     }
 }
 
-/// Slots that fill up while arguments are read.
+/// The arguments that were parsed so far.
 #[derive(Default)]
 struct Slots {
     name: Option<LitStr>,
@@ -180,7 +180,7 @@ impl Slots {
     }
 }
 
-/// The text that is spelled out in `value`.
+/// Returns the string literal in `value`, validated.
 fn text(
     value: &Expr,
     fits: fn(&[u8]) -> bool,
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_here_is_what_the_crate_refuses() {
+    fn the_macro_refuses_what_the_ids_crate_refuses() {
         let long = "A".repeat(33);
         let names = ["ORDER", "A", "A_1", &long[..32], &long, "", "_A", "1A", "order", "Ö", "A-B"];
         let prefixes =

@@ -1,7 +1,7 @@
-//! Settings: the arguments that are setters of `semel::Command` by the same name.
+//! Settings: the arguments that are setters of `semel::Command` of the same name.
 //!
-//! Values that are spelled out are checked here; everything else is the setter's own type, and the
-//! executor checks it when the function is called.
+//! Literals are validated here; other expressions have the setter's type, and the executor validates them
+//! when the function is called.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, Ident, Lit};
 
-use crate::arguments::{bare, literal};
 use crate::duration;
+use crate::expression::{bare, literal};
 
-/// The bounds of a lease: `semel::Policy`'s.
+/// The bounds of a lease, as in `semel::Policy`.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A setter of `Command` and what to call it with.
+/// A setter of `Command` and its argument.
 pub(crate) struct Setting {
     name: Ident,
     value: TokenStream,
@@ -31,13 +31,13 @@ impl ToTokens for Setting {
 }
 
 impl Setting {
-    /// A setter without a value.
+    /// Creates a setter without an argument.
     pub(crate) fn flag(name: Ident) -> Self {
         Self { name, value: TokenStream::new() }
     }
 }
 
-/// Reads the setting `name = value`.
+/// Parses the setting `name = value`.
 pub(crate) fn parse(name: Ident, value: Expr) -> syn::Result<Setting> {
     let value = match name.to_string().as_str() {
         "keep" => length(&value, |keep| {
@@ -61,7 +61,7 @@ pub(crate) fn parse(name: Ident, value: Expr) -> syn::Result<Setting> {
     Ok(Setting { name, value })
 }
 
-/// A duration: a literal that is read now, or an expression.
+/// Returns a duration: of a literal, or an expression as it is.
 fn length(
     value: &Expr,
     wrong: impl FnOnce(Duration) -> Option<&'static str>,

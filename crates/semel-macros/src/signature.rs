@@ -1,7 +1,7 @@
-//! The function as it is written: what callers get, and what its body may hold on to.
+//! The signature of the function: what callers get, and what its body borrows.
 //!
-//! The signature is never changed. It is what callers see, so it says what callers get; the body is
-//! the work, and gives what is inside.
+//! The signature is not changed: it has the result for callers. The body is the work, and returns what is
+//! inside that result.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
@@ -14,38 +14,38 @@ use syn::{
 
 use crate::complaints::Complaints;
 
-/// What callers get.
+/// The return type of the function.
 pub(crate) struct Answer {
-    /// Whether they get the whole `Execution`, or only its value.
+    /// Whether callers get the whole `Execution`, or only its value.
     pub(crate) whole: bool,
-    /// What the body gives.
+    /// The type that the body returns.
     pub(crate) work: TokenStream,
-    /// Where to point when the types do not fit.
+    /// Where type errors are reported.
     pub(crate) span: Span,
 }
 
-/// How the body comes by its `self`.
+/// How the body gets its `self`.
 pub(crate) enum Me {
-    /// It does not, or it owns it.
+    /// There is none, or the body owns it.
     Owned,
-    /// By a clone of what is borrowed here.
+    /// As a clone of what the function borrows.
     Borrowed {
-        /// What is borrowed: `Self`, or `X` of `self: &X`.
+        /// The type that is borrowed: `Self`, or `X` of `self: &X`.
         owned: TokenStream,
-        /// The function's own `self`: no other token means the same.
+        /// The function's own `self`; another token would not have its hygiene.
         token: Token![self],
     },
 }
 
 /// A parameter that borrows from the caller.
 pub(crate) struct Borrowed {
-    /// What it is called.
+    /// The name.
     pub(crate) name: Ident,
-    /// All of it.
+    /// The whole parameter.
     pub(crate) written: PatType,
 }
 
-/// Reads the return type.
+/// Parses the return type.
 pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     let ReturnType::Type(_, written) = &signature.output else {
         return Err(unfit(&signature.ident));
@@ -79,7 +79,7 @@ fn unfit(place: impl ToTokens) -> syn::Error {
     syn::Error::new_spanned(place, message)
 }
 
-/// The last segment of a path, if its name will do.
+/// Returns the last segment of a path, if `will_do` accepts its name.
 fn last(written: &Type, will_do: impl FnOnce(&str) -> bool) -> Option<&PathSegment> {
     match written {
         Type::Path(path) => {
@@ -91,7 +91,7 @@ fn last(written: &Type, will_do: impl FnOnce(&str) -> bool) -> Option<&PathSegme
     }
 }
 
-/// The type arguments of a path segment, if it has nothing else.
+/// Returns the type arguments of a path segment, if it has no other arguments.
 fn arguments(segment: Option<&PathSegment>) -> Option<Vec<&Type>> {
     let PathArguments::AngleBracketed(bracketed) = &segment?.arguments else { return None };
     let types = bracketed.args.iter().map(|argument| match argument {
@@ -101,7 +101,7 @@ fn arguments(segment: Option<&PathSegment>) -> Option<Vec<&Type>> {
     types.collect()
 }
 
-/// Reads the receiver.
+/// Parses the receiver.
 pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     let Some(receiver) = signature.receiver() else { return Ok(Me::Owned) };
     let refused = || {
@@ -128,8 +128,8 @@ pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     }
 }
 
-/// The parameters that borrow from the caller. One that is taken apart is left out: which of its
-/// names borrow, the compiler knows better.
+/// Returns the parameters that borrow from the caller, except for destructured ones, where only the compiler
+/// knows which names borrow.
 pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
     let borrowed = signature.inputs.iter().filter_map(|input| match input {
         FnArg::Typed(parameter) if borrows(&parameter.ty) => match &*parameter.pat {
@@ -143,7 +143,7 @@ pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
     borrowed.collect()
 }
 
-/// Complains if the body's name for something is also a parameter's.
+/// Adds an error if `name` is also the name of a parameter.
 pub(crate) fn not_a_parameter(signature: &Signature, name: &Ident, complaints: &mut Complaints) {
     let taken = signature.inputs.iter().any(|input| match input {
         FnArg::Typed(parameter) => names(&parameter.pat).contains(name),
@@ -169,7 +169,7 @@ fn names(pattern: &Pat) -> Vec<Ident> {
     names.0
 }
 
-/// Whether a type visibly holds a borrow that is shorter than `'static`.
+/// Returns whether a type visibly borrows for less than `'static`.
 fn borrows(written: &Type) -> bool {
     struct Borrows(bool);
     impl Visit<'_> for Borrows {
@@ -180,7 +180,7 @@ fn borrows(written: &Type) -> bool {
         fn visit_lifetime(&mut self, lifetime: &Lifetime) {
             self.0 |= !is_static(lifetime);
         }
-        // What a function will be given later, it does not hold now.
+        // The arguments of a function pointer are not borrowed now.
         fn visit_type_fn_ptr(&mut self, _: &syn::TypeFnPtr) {}
         fn visit_parenthesized_generic_arguments(
             &mut self,

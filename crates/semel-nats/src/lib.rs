@@ -24,7 +24,7 @@
 //! let relaying = Relay::new(MemoryOutbox::new(), publisher).start();
 //!
 //! // The other side: each event is handled once by the group.
-//! let group = Inbox::new(Executor::new(MemoryStore::new())).group("INVENTORY").on(
+//! let group = Inbox::new(Executor::new(MemoryStore::new())).group("INVENTORY").on_fenced(
 //!     "order.placed",
 //!     |event, _claim| async move {
 //!         println!("{} {}", event.kind(), event.id());

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 use semel_core::store::{
     Cursor, Error, ErrorKind, Filter, ForeignCursor, Listed, Page, Result, Settlement, Swept,
-    Tally, Unreadable,
+    Tally, UnreadableRecord,
 };
 use semel_core::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
@@ -272,7 +272,7 @@ async fn page(
                     Some(Ok(read)) if filter.matches(&read.0, walk.now) => page.entries.push(read),
                     Some(Err(why)) if digest.as_bytes().starts_with(head) => {
                         let digest = digest.as_bytes().to_vec();
-                        page.unreadable.push(Unreadable { digest, why });
+                        page.unreadable.push(UnreadableRecord { digest, why });
                     }
                     Some(Ok(_) | Err(_)) | None => {}
                 }

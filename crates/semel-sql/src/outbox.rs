@@ -14,7 +14,7 @@ use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
 use semel_core::event::{Carried, Event, EventId};
 use semel_core::outbox::{
-    Disposition, Leased, Marked, Partition, Row, Selection, Status, Ticket, Verb,
+    Disposition, Leased, Marked, Partition, Row, RowAction, Selection, Status, Ticket,
 };
 use semel_core::outcome::ErrorText;
 use semel_core::store::Result;
@@ -334,7 +334,7 @@ impl<'m> Marks<'m> {
 }
 
 /// The stored codes of the statuses in which `verb` changes rows that match; none, if it cannot.
-pub(crate) fn statuses(selection: &Selection, verb: &Verb) -> Vec<u8> {
+pub(crate) fn statuses(selection: &Selection, verb: &RowAction) -> Vec<u8> {
     let reached = |status: &Status| selection.reaches(verb, *status);
     Status::ALL.into_iter().filter(reached).map(Status::code).collect()
 }
@@ -346,10 +346,10 @@ pub(crate) fn are_due(wanted: &[u8]) -> bool {
 }
 
 /// Why a row is discarded; `None` for the verbs that discard nothing.
-pub(crate) fn discarded(verb: &Verb) -> Option<ErrorText> {
+pub(crate) fn discarded(verb: &RowAction) -> Option<ErrorText> {
     match verb {
-        Verb::Discard { reason } => Some(ErrorText::new(reason)),
-        Verb::Redrive | Verb::Republish => None,
+        RowAction::Discard { reason } => Some(ErrorText::new(reason)),
+        RowAction::Redrive | RowAction::Republish => None,
     }
 }
 

@@ -12,7 +12,7 @@ use semel_core::key::{Key, Kind, Principal};
 use semel_core::outcome::{ErrorText, Outcome, Recorded, Reference};
 use semel_core::policy::OnCrash;
 use semel_core::record::{Entry, Record, State};
-use semel_core::store::{Cursor, Draft, Error, Listed, Page, Result, Settlement, Unreadable};
+use semel_core::store::{Cursor, Draft, Error, Listed, Page, Result, Settlement, UnreadableRecord};
 
 use crate::error::corrupt;
 
@@ -247,7 +247,7 @@ pub(crate) fn page<R, E>(
         match read(row) {
             Ok(entry) => page.entries.push(entry),
             Err(error) => {
-                page.unreadable.push(Unreadable { digest: digest(row), why: words(&error) });
+                page.unreadable.push(UnreadableRecord { digest: digest(row), why: words(&error) });
             }
         }
     }

@@ -294,6 +294,7 @@ macro_rules! __behaviours {
                 an_overruled_holder_is_refused,
                 a_decision_is_about_the_version_that_was_seen,
                 a_crashed_attempt_is_verified_before_it_runs_again,
+                a_crashed_attempt_is_verified_again_after_the_time_that_was_named,
                 a_panic_under_hold_is_uncertain,
                 a_panic_under_verify_asks_the_verifier,
                 a_record_that_vanishes_before_its_regrant_is_a_new_operation,

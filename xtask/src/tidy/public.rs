@@ -16,17 +16,12 @@ const BROKERS: &str = "the same noun in every broker's crate";
 const RENAMED: &str = "being renamed";
 
 /// Other names that may occur twice, each with its reason.
-const ALLOWED: [(&str, &str); 4] = [
-    ("Kind", RENAMED),
-    ("PublisherBuilder", BROKERS),
-    ("SourceBuilder", BROKERS),
-    ("Unreadable", RENAMED),
-];
+const ALLOWED: &[(&str, &str)] = &[("PublisherBuilder", BROKERS), ("SourceBuilder", BROKERS)];
 
 /// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are not
 /// needed.
 pub(super) fn type_names_are_unique(tree: &Tree) -> Vec<Finding> {
-    findings(tree, &ALLOWED)
+    findings(tree, ALLOWED)
 }
 
 fn findings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {

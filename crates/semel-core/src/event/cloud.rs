@@ -1,7 +1,8 @@
-//! Envelopes as CloudEvents 1.0: a list of attributes beside the payload where the carrier has room
-//! for both (binary mode), one JSON document where it has not (structured mode).
+//! Events as CloudEvents 1.0: attributes beside the payload where the transport has both (binary mode), one
+//! JSON document where it has not (structured mode).
 //!
-//! A foreign event needs `id`, `source`, `type`, and a tenant: its own attribute, or the reader's.
+//! An event of another system needs `id`, `source`, `type`, and a tenant: as an attribute, or given by the
+//! reader.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use crate::clock::Timestamp;
 /// The content type of structured mode.
 pub const STRUCTURED: &str = "application/cloudevents+json";
 
-/// What we set ourselves; nobody may use these for something else.
+/// Reserved names.
 const OURS: [&str; 19] = [
     "specversion",
     "id",
@@ -42,55 +43,55 @@ const OURS: [&str; 19] = [
     headers::ATTRIBUTE,
 ];
 
-/// What an aggregate is called that its sender only gave a key.
+/// The type of an aggregate whose sender has only set its id.
 const SUBJECT: &str = "subject";
 
-/// Whether a sender may use this name.
+/// Returns whether a sender may use this name.
 pub(super) fn is_extension(name: &str) -> bool {
     (1..=20).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         && !OURS.contains(&name)
 }
 
-/// A message that is no event.
+/// Why a message is not an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// An attribute is missing.
-    #[error("the message has no attribute {0}; CloudEvents 1.0 and a tenant are wanted")]
+    #[error("the message has no attribute {0}; it must be a CloudEvent 1.0 with a tenant")]
     Missing(&'static str),
     /// An attribute cannot be read.
     #[error("the message's attribute {name} cannot be read: {reason}")]
     Attribute {
-        /// Which one.
+        /// The name of the attribute.
         name: &'static str,
-        /// Why.
+        /// What is wrong with it.
         reason: String,
     },
-    /// Structured mode whose document is no JSON object.
-    #[error("the message is no CloudEvent in JSON: {0}")]
+    /// The document of structured mode is not a JSON object.
+    #[error("the message is not a CloudEvent in JSON: {0}")]
     Document(String),
-    /// A part is out of its limits.
+    /// A part exceeds its limits.
     #[error(transparent)]
     Invalid(#[from] InvalidEvent),
 }
 
-/// A message as a carrier hands it over in binary mode.
+/// A message in binary mode.
 #[derive(Clone, Debug, Default)]
 pub struct Carried<'a> {
-    /// Its attributes, without the carrier's prefix.
+    /// The attributes, without the transport's prefix.
     pub attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// What the carrier has beside them: headers of a sender that does not use this library.
+    /// Other headers, of a sender that does not use this library.
     pub headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// Its content type, where that is not among the attributes.
+    /// The content type, where it is not among the attributes.
     pub content_type: Option<Cow<'a, str>>,
-    /// Its payload.
+    /// The payload.
     pub payload: Bytes,
-    /// The tenant of events that name none.
+    /// The tenant of events without one.
     pub tenant: Option<Cow<'a, str>>,
 }
 
 impl Event {
-    /// Its attributes for binary mode, without a carrier's prefix, `datacontenttype` included.
+    /// Returns the attributes for binary mode, without a prefix, with `datacontenttype`.
     pub fn cloud_attributes(&self) -> Vec<(&str, Cow<'_, str>)> {
         let mut all: Vec<(&str, Cow<'_, str>)> = vec![
             ("specversion", "1.0".into()),
@@ -121,10 +122,10 @@ impl Event {
         all
     }
 
-    /// The event that a carrier brought in binary mode.
+    /// Reads an event in binary mode.
     ///
     /// # Errors
-    /// [`Unreadable`] says what is missing or wrong.
+    /// [`Unreadable`] tells what is missing or wrong.
     pub fn from_cloud(carried: Carried<'_>) -> Result<Self, Unreadable> {
         let Carried { mut attributes, headers: beside, content_type, payload, tenant } = carried;
         let mut take = |name: &'static str| attributes.remove(name).filter(|text| !text.is_empty());
@@ -150,7 +151,7 @@ impl Event {
                 kind: take("aggregatetype").unwrap_or(SUBJECT.into()).into(),
                 id: id.into(),
             }),
-            // A stranger's sequence may be anything; ours is a number.
+            // The sequence of another system may be any text.
             sequence: take("sequence").and_then(|text| text.parse().ok()),
             trace: take("traceparent")
                 .and_then(|parent| TraceContext::new(&parent, take("tracestate").as_deref())),
@@ -170,7 +171,7 @@ impl Event {
             document.as_deref().map_or_else(|| Ok(Headers::default()), Headers::parse)?;
         let (kept, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
             attributes.into_iter().partition(|(name, _)| is_extension(name));
-        // What CloudEvents has no room for is not lost with it.
+        // What CloudEvents does not allow is kept as headers.
         for (name, value) in odd.iter().filter(|(name, _)| !OURS.contains(&&***name)).chain(&beside)
         {
             headers.add_foreign(name, value);
@@ -182,7 +183,7 @@ impl Event {
         Ok(envelope)
     }
 
-    /// The event as one JSON document.
+    /// Returns the event as one JSON document.
     pub fn to_json(&self) -> Vec<u8> {
         let mut document = BTreeMap::new();
         for (name, value) in self.cloud_attributes() {
@@ -199,7 +200,7 @@ impl Event {
         written.expect("texts and JSON that was read are written")
     }
 
-    /// The payload as it can stand in a JSON document without changing a byte.
+    /// Returns the payload if it can be part of a JSON document without changing a byte.
     fn embedded(&self) -> Option<&RawValue> {
         let subtype = self.content_type.split(';').next().unwrap_or_default().trim();
         if subtype != Self::JSON && !subtype.ends_with("+json") {
@@ -209,10 +210,10 @@ impl Event {
         (data.get().len() == self.payload.len()).then_some(data)
     }
 
-    /// The event in a JSON document; `tenant` is that of events that name none.
+    /// Reads an event from a JSON document; `tenant` is that of events without one.
     ///
     /// # Errors
-    /// [`Unreadable`] says what is missing or wrong.
+    /// [`Unreadable`] tells what is missing or wrong.
     pub fn from_json(document: &[u8], tenant: Option<&str>) -> Result<Self, Unreadable> {
         let broken = |error: serde_json::Error| Unreadable::Document(error.to_string());
         let members: BTreeMap<Cow<'_, str>, &RawValue> =
@@ -248,7 +249,7 @@ struct Embedded<'a> {
     data: &'a RawValue,
 }
 
-/// An attribute's value as text: numbers and booleans are written as JSON does, null is absence.
+/// Returns the value of an attribute as text: numbers and booleans as JSON; `None` for null.
 fn attribute(raw: &str) -> Option<String> {
     match serde_json::from_str(raw).ok()? {
         Value::String(text) => Some(text),

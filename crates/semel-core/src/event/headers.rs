@@ -1,7 +1,7 @@
 //! The sender's headers: names of any spelling, which CloudEvents' attributes do not allow.
 //!
-//! They are one JSON object and travel as one attribute, [`ATTRIBUTE`], so that every carrier which
-//! brings attributes brings them too, byte for byte.
+//! They are one JSON object in one attribute, [`ATTRIBUTE`], so that every broker that carries attributes
+//! carries them too, byte for byte.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use super::{Builder, Event, InvalidEvent};
 
 /// Most headers of an event.
 pub const MAX_HEADERS: usize = 64;
-/// Longest document that an event's headers make, in bytes.
+/// Longest JSON object of an event's headers, in bytes.
 pub const MAX_HEADERS_BYTES: usize = 16 << 10;
 /// Longest name of a header, in bytes.
 pub const MAX_HEADER_NAME: usize = 128;
 
-/// The attribute that the document travels as.
+/// The attribute that holds the JSON object.
 pub(super) const ATTRIBUTE: &str = "headersjson";
 
-/// Headers in the making: names, and values as JSON writes them.
+/// Headers: names, and values as JSON.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Headers(BTreeMap<String, Box<RawValue>>);
 
@@ -40,8 +40,7 @@ impl Headers {
         self.0.insert(name.to_owned(), text);
     }
 
-    /// Adds what a stranger sent beside its attributes, as far as there is room. Names that are there
-    /// stay as they are.
+    /// Adds a header of another sender, if there is room. Existing names are not changed.
     pub(super) fn add_foreign(&mut self, name: &str, value: &str) {
         if !is_sound(name) || self.0.len() >= MAX_HEADERS || self.0.contains_key(name) {
             return;
@@ -56,7 +55,7 @@ impl Headers {
         serde_json::to_string(&self.0).expect("names and JSON that was read are written")
     }
 
-    /// The document; `None` without headers.
+    /// Returns the JSON object; `None` without headers.
     pub(super) fn written(&self) -> Result<Option<Box<str>>, InvalidEvent> {
         if self.0.is_empty() {
             return Ok(None);
@@ -74,7 +73,7 @@ impl Headers {
     }
 }
 
-/// Whether a header may have this name.
+/// Returns whether a header may have this name.
 fn is_sound(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_HEADER_NAME && !name.contains(char::is_control)
 }
@@ -84,18 +83,18 @@ fn invalid(got: String) -> InvalidEvent {
 }
 
 impl Event {
-    /// The sender's headers as a JSON object; `None` if there are none.
+    /// Returns the sender's headers as a JSON object; `None` if there are none.
     pub fn headers_json(&self) -> Option<&str> {
         self.headers.as_deref()
     }
 
-    /// The sender's headers, by name.
+    /// Returns the sender's headers, by name.
     pub fn headers(&self) -> BTreeMap<String, Value> {
         let read = |document| serde_json::from_str(document).unwrap_or_default();
         self.headers.as_deref().map_or_else(BTreeMap::new, read)
     }
 
-    /// One of the sender's headers: a text as it is, anything else as JSON writes it.
+    /// Returns one of the sender's headers: a text as it is, anything else as JSON.
     pub fn header(&self, name: &str) -> Option<Cow<'_, str>> {
         let members: BTreeMap<Cow<'_, str>, &RawValue> =
             serde_json::from_str(self.headers.as_deref()?).ok()?;
@@ -106,8 +105,8 @@ impl Event {
 }
 
 impl Builder {
-    /// A header of your own, under any name: `traceId`, `X-Shop`. Where a name is one that CloudEvents
-    /// allows, [`attribute`](Self::attribute) is what consumers without this library read.
+    /// Adds a header with any name: `traceId`, `X-Shop`. Consumers without this library read
+    /// [attributes](Self::attribute), whose names are restricted.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         if let Ok(headers) = &mut self.headers {
             headers.set(name, value);
@@ -115,7 +114,7 @@ impl Builder {
         self
     }
 
-    /// All headers as a JSON object, in place of those set before. Values may be any JSON.
+    /// Sets all headers, as a JSON object. Values may be any JSON.
     pub fn headers_json(mut self, document: &str) -> Self {
         self.headers = Headers::parse(document);
         self

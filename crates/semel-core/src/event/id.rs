@@ -1,4 +1,4 @@
-//! Names of events.
+//! Ids of events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,29 @@ use sha2::{Digest as _, Sha256};
 
 use crate::claim::{InvalidOperationId, OperationId};
 
-/// Names an event: a ULID for our own, a digest of source and id for those of others.
+/// The id of an event: a ULID, or for events of other systems a digest of their source and id.
+///
+/// ```
+/// use semel_core::{EventId, OperationId};
+///
+/// // The same however often the operation runs.
+/// let operation = OperationId::generate();
+/// let placed = EventId::derived(operation, "order.placed");
+/// assert_eq!(placed, EventId::derived(operation, "order.placed"));
+/// assert_ne!(placed, EventId::derived(operation, "order.paid"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(OperationId);
 
 impl EventId {
-    /// A new one, from the time and 80 random bits.
+    /// Generates a new one, from the time and 80 random bits.
     pub fn generate() -> Self {
         Self(OperationId::generate())
     }
 
-    /// The event `name` of an operation: the same however often the operation is run, so that an
-    /// event that is told twice is recognised.
+    /// Returns the id of the event `name` of an operation: the same however often the operation runs, so
+    /// that consumers recognise a repeat.
     pub fn derived(operation: OperationId, name: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"semel/event/1\0");
@@ -31,8 +41,8 @@ impl EventId {
         Self::from_array(bytes)
     }
 
-    /// The event that a stranger calls `id`. A ULID is taken at its word: it names one event in the
-    /// world. Anything else names one only together with its `source`.
+    /// Returns the id of another system's event. A ULID is used as it is, since it is unique; any other text
+    /// is unique only together with its `source`.
     pub fn foreign(source: &str, id: &str) -> Self {
         if let Ok(ulid) = id.parse() {
             return ulid;
@@ -51,7 +61,7 @@ impl EventId {
         Self(OperationId::from_bytes(&bytes).expect("16 bytes"))
     }
 
-    /// The 16 bytes, big endian.
+    /// Returns the 16 bytes, big endian.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_bytes()
     }

@@ -1,5 +1,5 @@
-//! An envelope as a store keeps it for a retry: its attributes as one line of JSON, then its payload
-//! as it is. What is stored is hardly larger than the event, whatever bytes it carries.
+//! The form in which a store keeps an event for a retry: its attributes as one line of JSON, then its payload
+//! as it is, so that it is hardly larger than the event.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use bytes::Bytes;
 use super::cloud::{Carried, Unreadable};
 use super::{Event, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
 
-/// The content type of a packed envelope.
+/// The content type of a packed event.
 pub const PACKED: &str = "application/vnd.semel.event";
 
-/// More than the attributes and headers of any event take, in bytes: each quote in them is escaped.
+/// Upper bound of the size of packed attributes and headers, in bytes, with every quote escaped.
 pub const MAX_PACKED_ATTRIBUTES: usize =
     2 * ((MAX_ATTRIBUTES + 16) * (MAX_VALUE + 32) + MAX_HEADERS_BYTES);
 
@@ -26,12 +26,12 @@ impl Event {
         packed
     }
 
-    /// Returns how many bytes [`pack`](Self::pack) gives.
+    /// Returns how many bytes [`pack`](Self::pack) returns.
     pub fn packed_size(&self) -> usize {
         self.packed_attributes().len() + 1 + self.payload.len()
     }
 
-    /// Whether it takes no more than this many bytes [packed](Self::pack).
+    /// Returns whether it has at most this many bytes when [packed](Self::pack).
     pub fn fits(&self, bytes: usize) -> bool {
         self.payload.len() + MAX_PACKED_ATTRIBUTES <= bytes || self.packed_size() <= bytes
     }
@@ -44,7 +44,7 @@ impl Event {
     /// Reads an event that [`pack`](Self::pack) wrote.
     ///
     /// # Errors
-    /// [`Unreadable`] says what is missing or wrong.
+    /// [`Unreadable`] tells what is missing or wrong.
     pub fn unpack(packed: &Bytes) -> Result<Self, Unreadable> {
         let broken = |why: &str| Unreadable::Document(why.to_owned());
         // JSON of serde_json has no line break in it.

@@ -1,7 +1,7 @@
-//! The trace that an event happened in: caught when the event is made, because by the time that it
-//! is published the current trace is somebody else's.
+//! The trace that an event happened in. It is captured when the event is built: when it is published, the
+//! current trace is another one.
 //!
-//! This crate knows no tracing system. It asks the one function that it was given, once a process.
+//! This crate depends on no tracing system: a function returns the current trace, set once per process.
 
 use std::sync::OnceLock;
 
@@ -13,18 +13,18 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// From the values of `traceparent` and `tracestate`; `None` if the first is not one.
+    /// Creates a trace context from `traceparent` and `tracestate`; `None` if the first is not valid.
     pub fn new(parent: &str, state: Option<&str>) -> Option<Self> {
         let state = state.filter(|state| !state.is_empty() && is_visible(state, 512));
         is_parent(parent).then(|| Self { parent: parent.into(), state: state.map(Into::into) })
     }
 
-    /// The value of `traceparent`.
+    /// Returns the value of `traceparent`.
     pub fn parent(&self) -> &str {
         &self.parent
     }
 
-    /// The value of `tracestate`.
+    /// Returns the value of `tracestate`.
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }
@@ -55,9 +55,9 @@ type Capture = Box<dyn Fn() -> Option<TraceContext> + Send + Sync>;
 
 static CAPTURE: OnceLock<Capture> = OnceLock::new();
 
-/// Says how the current trace is found, once in a process; later calls change nothing and give
-/// `false`. With OpenTelemetry, inject the current context into a map and make a [`TraceContext`]
-/// of its `traceparent` and `tracestate`.
+/// Sets the function that returns the current trace, once per process; later calls change nothing and return
+/// `false`. With OpenTelemetry, inject the current context into a map and create a [`TraceContext`] from its
+/// `traceparent` and `tracestate`.
 pub fn capture_traces_with(
     capture: impl Fn() -> Option<TraceContext> + Send + Sync + 'static,
 ) -> bool {

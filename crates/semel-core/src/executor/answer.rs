@@ -1,4 +1,4 @@
-//! What a call is answered with: the work's own answer, a recorded outcome, or the reason why not.
+//! Answers calls: with the work's own answer, a recorded outcome, or an error.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::record::{Record, State};
 use crate::store::{Peeked, Settlement, Store};
 
 impl<S: Store> Inner<S> {
-    /// Answers from this process's memory, where it has the answer.
+    /// Answers from the local replay cache, if it has the outcome.
     pub(super) fn replay<A>(&self, command: &ResolvedCommand) -> Option<Result<Served<A>, Error>> {
         let replay = self.replays.get(&command.key)?;
         if !replay.fingerprint.accepts(&command.fingerprint) {
@@ -53,9 +53,9 @@ impl<S: Store> Inner<S> {
             }
             Written::Unrecorded(error) => {
                 if succeeded {
-                    tracing::error!(key = ?command.key, %error, "the work ran, but its answer is not recorded");
+                    tracing::error!(key = ?command.key, %error, "the work ran, but its outcome could not be recorded; the crash policy decides when the lease ends");
                 } else {
-                    tracing::warn!(key = ?command.key, cause = %error, "a failure could not be recorded");
+                    tracing::warn!(key = ?command.key, cause = %error, "a failure could not be recorded; the crash policy decides when the lease ends");
                 }
                 measure::unrecorded();
                 receipt(grant, false)
@@ -64,7 +64,7 @@ impl<S: Store> Inner<S> {
         Ok(Served::Executed { answer: answer?, receipt: succeeded.then_some(receipt) })
     }
 
-    /// Writes a settlement that no caller waits for.
+    /// Writes a settlement whose result is not needed.
     pub(super) async fn settle_quickly(&self, context: &Context, settlement: Option<Settlement>) {
         let Some(settlement) = settlement else { return };
         let (command, patience) = (context.command(), Duration::from_secs(2));
@@ -72,7 +72,7 @@ impl<S: Store> Inner<S> {
         self.announce(&command.key);
     }
 
-    /// After a settlement was recorded: remembers its outcome here, then wakes its waiters.
+    /// Caches the outcome of a settlement that was recorded, and wakes its waiters.
     pub(super) fn share(
         &self,
         command: &ResolvedCommand,
@@ -81,7 +81,7 @@ impl<S: Store> Inner<S> {
         as_of: Instant,
     ) -> Receipt {
         let receipt = receipt(grant, true);
-        // Where asking the store costs as little as remembering, only what is asked for is remembered.
+        // Where reading the store is as cheap as the cache, only outcomes that are asked for are cached.
         if let Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep } = settlement
             && !self.store.is_near()
         {
@@ -92,7 +92,7 @@ impl<S: Store> Inner<S> {
         receipt
     }
 
-    /// Remembers a settled record's outcome for repeats in this process.
+    /// Caches the outcome of a settled record for repeats in this process.
     pub(super) fn remember(&self, key: &Key, found: &Peeked, as_of: Instant) {
         let Peeked { record, now } = found;
         if let (State::Succeeded, Some(Recorded::Whole(outcome)), Some(left)) =
@@ -103,7 +103,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Answers with a decision, and remembers a recorded outcome: the record must have been read outside
+    /// Answers with a decision, and caches a recorded outcome. The record must have been read outside
     /// transactions, or in one that had written nothing yet.
     pub(super) fn answer<A>(
         &self,
@@ -122,7 +122,7 @@ impl<S: Store> Inner<S> {
         answer(command, decision, waited)
     }
 
-    /// The claim was lost while the work ran: its present holder may have the answer.
+    /// Answers a call whose claim was lost while the work ran: the present holder may have an outcome.
     pub(super) async fn after_loss<A>(
         &self,
         command: &ResolvedCommand,
@@ -143,7 +143,7 @@ impl<S: Store> Inner<S> {
         Ok(Served::Executed { answer: otherwise?, receipt: None })
     }
 
-    /// The lease was over, or about to be, before the work could start: it does not start.
+    /// Answers a call whose lease ended, or was about to, before the work could start. It does not start.
     pub(super) async fn too_late<A>(&self, context: &Context) -> Result<Served<A>, Error> {
         self.settle_quickly(context, context.untouched()).await;
         if self.closing.is_cancelled() {
@@ -153,7 +153,7 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// Answers with a decision. Nothing is remembered.
+/// Answers with a decision. Nothing is cached.
 pub(super) fn answer<A>(
     command: &ResolvedCommand,
     decision: Decision,
@@ -184,7 +184,7 @@ pub(super) fn answer<A>(
         Verdict::Uncertain { error } | Verdict::Suspend { error } => {
             Err(Error::Uncertain { error })
         }
-        // What was to be written and lost its race is asked for again.
+        // A change that was to be written lost its race.
         Verdict::Granted(_) | Verdict::Redate { .. } => Err(Error::ClaimLost),
     }
 }

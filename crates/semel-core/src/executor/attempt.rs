@@ -1,7 +1,7 @@
 //! One call: attempts until there is an answer, and one attempt of fenced work.
 //!
-//! From the first byte sent to the store nothing cancels an attempt: a caller that leaves, a timeout
-//! above us or a closed connection neither ends it nor strands its claim.
+//! Once the store was called, nothing cancels an attempt: a caller that leaves, an outer timeout or a closed
+//! connection neither ends it nor leaves its claim behind.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::wait::Waiting;
 use crate::judge::Verdict;
 use crate::store::{self, Store};
 
-/// What one attempt came to. Work that did not run comes back.
+/// The result of one attempt. Work that did not run is returned.
 pub(super) enum Attempted<W, A> {
     Finished(Result<Served<A>, Error>),
-    /// The store could not be asked; nothing ran.
+    /// The store failed; nothing ran.
     Unasked(store::Error),
     /// The claim was not granted; nothing ran.
     Decided(Decision, W),
 }
 
 impl<S: Store> Inner<S> {
-    /// Attempts until there is an answer or the wait is over.
+    /// Makes attempts until there is an answer or the wait is over.
     pub(super) async fn execute<W, A, R, Fut>(
         self: &Arc<Self>,
         command: Arc<ResolvedCommand>,
@@ -56,8 +56,7 @@ impl<S: Store> Inner<S> {
             let task = attempt(Arc::clone(self), Arc::clone(&command), work);
             let decision = match Detachable::new(&self.attempts, &command, task).await? {
                 Attempted::Finished(result) => return result,
-                // The store went away while this call waited: the key was held when it was last seen,
-                // and nothing else is known.
+                // The store failed while this call waited. The key was held when it was last read.
                 Attempted::Unasked(_) if met_a_holder => {
                     let waited = Some(waiting.since.elapsed());
                     return self.answer(&command, Decision::contended(), waited);
@@ -84,7 +83,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// One attempt of fenced work: claim, run, settle.
+    /// Makes one attempt of fenced work: claim, run, settle.
     pub(super) async fn attempt<A, F, Fut>(
         self: Arc<Self>,
         command: Arc<ResolvedCommand>,
@@ -105,8 +104,7 @@ impl<S: Store> Inner<S> {
         Attempted::Finished(self.perform(&context, work).await)
     }
 
-    /// Runs fenced work under its claim. What does not end well is boxed: an attempt keeps room for the
-    /// largest of its ends.
+    /// Runs fenced work under its claim. The rare paths are boxed, so that the future stays small.
     async fn perform<A, F, Fut>(&self, context: &Context, work: F) -> Result<Served<A>, Error>
     where
         F: FnOnce(Context) -> Fut,
@@ -139,7 +137,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// The context of an attempt under `grant`.
+    /// Creates the context of an attempt under `grant`.
     pub(super) fn context(
         &self,
         command: &Arc<ResolvedCommand>,
@@ -157,5 +155,5 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// What is recorded of an attempt that a shutdown ended.
+/// The error that is recorded of an attempt that a shutdown ended.
 pub(super) const ABORTED: &str = "the attempt was stopped by a shutdown";

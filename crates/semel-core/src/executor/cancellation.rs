@@ -20,7 +20,7 @@ struct Tokens {
 }
 
 impl Cancellation {
-    /// Makes one that `all` cancels too.
+    /// Creates one that `all` cancels too.
     pub(super) fn within(all: &CancellationToken) -> Self {
         Self(Arc::new(Tokens { all: all.clone(), one: OnceLock::new() }))
     }
@@ -34,7 +34,7 @@ impl Cancellation {
         self.one().cancel();
     }
 
-    /// Whether it was cancelled.
+    /// Returns whether it was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.0.one.get().unwrap_or(&self.0.all).is_cancelled()
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_is_told_by_itself_and_all_by_the_executor() {
+    async fn one_attempt_is_cancelled_alone_and_all_by_the_executor() {
         let all = CancellationToken::new();
         let (one, other) = (Cancellation::within(&all), Cancellation::within(&all));
         let (same, waits) = (one.clone(), other.clone());
@@ -59,7 +59,7 @@ mod tests {
         same.cancelled().await;
         assert!(same.is_cancelled() && !other.is_cancelled() && !all.is_cancelled());
         all.cancel();
-        waiting.await.expect("told");
+        waiting.await.expect("cancelled");
         assert!(other.is_cancelled());
     }
 }

@@ -18,50 +18,50 @@ use crate::measure;
 use crate::record::{Record, State};
 use crate::store::{Change, Draft, Error, ErrorKind, Opened, Result, Settlement, Store, Swapped};
 
-/// Lost races in a row after which the key counts as held by somebody.
+/// Lost races in a row after which the key counts as held.
 const ROUNDS: u32 = 6;
-/// How long a lost reply is looked into before the caller is told that the store failed.
+/// How long a lost reply is investigated before the call fails.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A claim being asked for: drawn once, so that a lost reply can be recognised.
+/// A request for a claim. Its attempt id is drawn once, so that a write whose reply was lost is recognised.
 pub(super) struct ClaimRequest {
-    /// What is written where there is no record. A re-grant has a draft of its own: should the record
-    /// be gone when it is written, the next try inserts this one, and nothing of the old operation.
+    /// What is written where there is no record. A re-grant has a draft of its own: if the record is gone
+    /// when it is written, the next try inserts this one, without anything of the old operation.
     pub(super) draft: Draft,
     /// The re-grant that was judged, if it came to one.
     judged: Option<judge::Grant>,
 }
 
-/// What asking for a claim came to.
+/// The result of a request for a claim.
 pub(super) enum Acquired {
     Granted(Grant),
     Decided(Decision),
 }
 
-/// Any verdict but a grant, with the record that it was given on.
+/// A verdict other than a grant, with the record that was judged.
 pub(super) struct Decision {
     pub(super) verdict: Verdict,
     pub(super) record: Option<Box<Record>>,
-    /// When the record was asked for.
+    /// When the record was requested.
     pub(super) as_of: Instant,
 }
 
 impl Decision {
-    /// A verdict that needed no record.
+    /// Creates a decision that needed no record.
     pub(super) fn without_record(verdict: Verdict) -> Self {
         Self { verdict, record: None, as_of: monotonic() }
     }
 
-    /// The key is held by a rival whose record cannot be seen.
+    /// Creates the decision for a key whose holder's record is not visible.
     pub(super) fn contended() -> Self {
         Self::without_record(Verdict::Running { lease_remaining: None })
     }
 }
 
-/// What one round of open and judge leads to.
+/// The result of opening and judging a key once.
 pub(super) enum Step {
     Done(Acquired),
-    /// The verdict changes the record: this is to be written over the version that was judged.
+    /// The verdict changes the record: `change` is to be written over the version that was judged.
     Write {
         record: Box<Record>,
         change: Change,
@@ -70,7 +70,7 @@ pub(super) enum Step {
 }
 
 impl<S: Store> Inner<S> {
-    /// Claims the key of `command`, or says why not.
+    /// Claims the key of `command`.
     pub(super) async fn claim(&self, command: &ResolvedCommand) -> Result<Acquired> {
         match self.in_flight.judge(command) {
             Some(verdict) => Ok(Acquired::Decided(Decision::without_record(verdict))),
@@ -78,7 +78,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// [`claim`](Self::claim) for a caller that holds the key in this process.
+    /// As [`claim`](Self::claim), for a caller that holds the key in this process.
     pub(super) async fn claim_held_here(&self, command: &ResolvedCommand) -> Result<Acquired> {
         self.claim_with(command, self.request(command)).await
     }
@@ -113,7 +113,7 @@ impl<S: Store> Inner<S> {
                     pause(Duration::from_micros(200 << lost)).await;
                 }
                 Err(error) => {
-                    // One trouble, however often it is tried.
+                    // Counted once per call.
                     if !std::mem::replace(&mut counted, true) {
                         measure::store_failed(&error);
                     }
@@ -126,8 +126,8 @@ impl<S: Store> Inner<S> {
                     if kind == ErrorKind::Ambiguous {
                         doubt.get_or_insert_with(monotonic);
                     }
-                    // An answer that nothing happened settles nothing while an earlier step is
-                    // still in doubt.
+                    // That this step did not take place says nothing about an earlier one whose reply was
+                    // lost.
                     let Some(since) = doubt else { return Err(error) };
                     let over = since.elapsed() >= PATIENCE.min(command.policy.lease / 2);
                     if over || !transient(&error) {
@@ -141,7 +141,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// One try; `None` means that a race was lost.
+    /// Tries once. Returns `None` if a race was lost.
     async fn round(
         &self,
         command: &ResolvedCommand,
@@ -159,7 +159,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// A claim as this process would write it for `command`.
+    /// Returns the draft of a fresh claim for `command`.
     pub(super) fn draft(&self, command: &ResolvedCommand) -> Draft {
         let (operation_id, attempt_id) = draw();
         Draft {
@@ -176,7 +176,8 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Inside a transaction: nothing of such a claim outlives it but its success.
+    /// Returns a request for a claim inside a transaction. It has no retry payload, since only its success
+    /// is ever committed.
     pub(super) fn request_in(&self, command: &ResolvedCommand) -> ClaimRequest {
         ClaimRequest { draft: self.draft(command), judged: None }
     }
@@ -187,9 +188,9 @@ impl<S: Store> Inner<S> {
         ClaimRequest { draft, judged: None }
     }
 
-    /// A claim that may have been granted to a caller who was told of a failure: nothing ran under
-    /// it, so it is given back as soon as it shows, instead of blocking the key until it lapses. The
-    /// lost step may still arrive, so a look that finds nothing settles nothing.
+    /// Releases a claim that may have been granted although its caller got an error: nothing ran under it,
+    /// and it would block the key until it lapses. The lost write may still arrive, so the record is
+    /// read repeatedly for the length of a lease.
     fn release_orphan(&self, command: &ResolvedCommand, request: &ClaimRequest) {
         let (store, key, lease) = (self.store.clone(), command.key.clone(), command.policy.lease);
         let attempt_id = request.draft.attempt_id;
@@ -217,8 +218,8 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// What a record that is our own write was granted as. The first write of a record is no re-grant,
-/// whatever was judged before it.
+/// Returns how a claim was granted whose record is this call's own write. The first write of a record is no
+/// re-grant, whatever was judged before it.
 fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
     match judged {
         Some(judged) if record.number > 1 => (judged.origin, judged.verify),
@@ -226,7 +227,7 @@ fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
     }
 }
 
-/// What an opened key means for this command.
+/// Judges an opened key.
 pub(super) fn judge_opened(
     command: &ResolvedCommand,
     request: &mut ClaimRequest,
@@ -242,7 +243,7 @@ pub(super) fn judge_opened(
         Opened::Existing { record, now } => (record, now),
     };
     if record.attempt_id == request.draft.attempt_id && record.state == State::Running {
-        // Our own write, whose reply was lost: what it was judged as still holds.
+        // This call's own write, whose reply was lost: it is granted as it was judged.
         let (origin, verify) = written_as(request.judged, &record);
         let written = Draft {
             operation_id: record.operation_id,
@@ -262,7 +263,7 @@ pub(super) fn judge_opened(
                 Some(operation_id) => {
                     draft.operation_id = operation_id;
                     if command.fingerprint == Fingerprint::none() {
-                        // A retry that does not say what it asks for does not loosen the key.
+                        // A retry without a fingerprint does not remove that of the record.
                         draft.fingerprint = record.fingerprint;
                     }
                     Change::Regrant(draft)
@@ -292,7 +293,7 @@ pub(super) fn judge_opened(
     Step::Write { record, change, then: verdict }
 }
 
-/// What a written (or lost) verdict means.
+/// Returns the result of writing a verdict; `None` if the race was lost.
 pub(super) fn conclude(
     change: Change,
     record: Box<Record>,
@@ -326,7 +327,7 @@ pub(super) fn conclude(
     Some(Acquired::Decided(Decision { verdict, record: Some(record), as_of: since }))
 }
 
-/// The grant that writing `draft` gave.
+/// Returns the grant of a draft that was written.
 fn grant(draft: &Draft, fence: Fence, origin: Origin, verify: bool, since: Instant) -> Grant {
     Grant {
         lease: Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id },
@@ -339,13 +340,13 @@ fn grant(draft: &Draft, fence: Fence, origin: Origin, verify: bool, since: Insta
     }
 }
 
-/// Sleeps about `span`: a herd that lost one race must not run the next one in step.
+/// Sleeps about `span`, with jitter, so that callers that lost one race do not meet again in the next.
 pub(super) async fn pause(span: Duration) {
     let jitter = 0.5 + fastrand::f64();
     tokio::time::sleep(span.mul_f64(jitter)).await;
 }
 
-/// Whether asking again may help.
+/// Returns whether a retry may help.
 pub(super) fn transient(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous | ErrorKind::Capacity)
 }

@@ -1,4 +1,4 @@
-//! How a function's result becomes an outcome, and an outcome the result of a repeat.
+//! Encodes results of functions as outcomes, and decodes outcomes for repeats.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,8 @@ use super::settlement::Finished;
 use super::supervise::panic_text;
 use crate::outcome::{Outcome, Recorded};
 
-/// Ends a function's work by its result. The work ran: whatever is wrong with its result, it must not
-/// run again, unless its transaction can still be rolled back.
+/// Ends a function's work by its result. The work ran, so it must not run again even if its result cannot be
+/// encoded, unless its transaction can be rolled back.
 pub(super) fn finish<C: Codec<T>, T, E: Display>(
     context: &Context,
     result: Result<T, E>,
@@ -38,11 +38,11 @@ pub(super) fn finish<C: Codec<T>, T, E: Display>(
         let text = error.to_string();
         return context.uncommittable(Err(error), &text);
     }
-    tracing::error!(key = ?context.key(), reason, "a result cannot be stored or replayed");
+    tracing::error!(key = ?context.key(), reason, "a result cannot be stored; repeats are answered that it is unavailable");
     context.complete(answer, Recorded::Omitted { bytes: 0 })
 }
 
-/// What a function's caller gets.
+/// Returns the result for a function's caller.
 pub(super) fn execution<C: Codec<T>, T, E>(
     served: Result<Served<Result<T, Error<E>>>, Error>,
 ) -> Result<Execution<T>, Error<E>> {
@@ -62,7 +62,7 @@ pub(super) fn execution<C: Codec<T>, T, E>(
     })
 }
 
-/// The text of an error, also if its `Display` panics: a claim must be settled even so.
+/// Returns the text of an error, also if its `Display` panics: the claim must be settled.
 fn error_text(error: &impl Display) -> String {
     catch_unwind(AssertUnwindSafe(|| error.to_string()))
         .unwrap_or_else(|_| "the work failed with an error that cannot be shown".to_owned())
@@ -72,11 +72,11 @@ fn error_text(error: &impl Display) -> String {
 pub(super) trait Codec<T>: Send + Sync + 'static {
     /// Returns what to record of `value`, and the value as every replay will see it.
     fn encode(value: T) -> Result<(Recorded, T), Unencodable<T>>;
-    /// A replayed value.
+    /// Returns the value of a recorded outcome.
     fn decode(outcome: &Outcome) -> Result<T, String>;
 }
 
-/// A value that has no outcome. The value is kept: the work ran, and its caller must get it.
+/// A value that cannot be encoded. It is returned, since the work ran and its caller must get it.
 pub(super) struct Unencodable<T> {
     pub(super) value: T,
     pub(super) reason: String,
@@ -93,8 +93,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
                 return Err(Unencodable { value, reason: error.to_string() });
             }
         };
-        // Read back before it is recorded: what cannot be replayed is found out now, and the first
-        // caller gets exactly what every later one will.
+        // Decoded before it is recorded: a value that cannot be replayed is found now, and the first caller
+        // gets exactly what every later one will.
         match serde_json::from_slice(&body) {
             Ok(replayed) => Ok((Recorded::Whole(Outcome::new(Outcome::JSON, body)), replayed)),
             Err(error) => Err(Unencodable { value, reason: error.to_string() }),

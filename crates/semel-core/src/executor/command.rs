@@ -1,4 +1,4 @@
-//! What a caller asks for: a key, what the request looks like, and how this operation behaves.
+//! Commands: a key, a fingerprint, and the settings of the operation.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,20 +14,44 @@ use crate::policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 use crate::store::BoxFuture;
 
 /// What a verifier found out about a crashed attempt.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_core::executor::Verification;
+/// use semel_core::{Command, Key, Outcome};
+///
+/// # enum Status { Paid { receipt: String }, Unknown, Pending }
+/// # async fn status_at_the_bank(_: &str) -> Status { Status::Pending }
+/// let pay = Command::new(Key::command("acme", "PAY", "k-1")?).verify(|claim| async move {
+///     let Ok(key) = claim.downstream_key("pay") else { return Verification::Unknown };
+///     match status_at_the_bank(&key).await {
+///         Status::Paid { receipt } => Outcome::json(&receipt)
+///             .map_or(Verification::Unknown, Verification::Done),
+///         Status::Unknown => Verification::NotDone,
+///         Status::Pending => Verification::Later(Duration::from_secs(30)),
+///     }
+/// });
+/// # Ok::<(), semel_core::InvalidKey>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Verification {
-    /// It happened, and this is its answer: it is recorded, and nothing runs.
+    /// The attempt took effect, with this outcome. It is recorded, and the work does not run.
     Done(Outcome),
-    /// It did not happen: the work runs.
+    /// The attempt had no effect. The work runs.
     NotDone,
-    /// Cannot be told: the record turns Uncertain.
+    /// It cannot be found out. The record turns Uncertain until an operator resolves it.
     Unknown,
+    /// It cannot be found out yet. Nothing runs; the first call after this time verifies again, also if
+    /// this process ends meanwhile. Until then calls are answered that the operation is in progress,
+    /// with the time that is left as `lease_remaining`; this one at once, without waiting. Does not count
+    /// as an attempt. At least [`Policy::MIN_LEASE`], at most [`Policy::MAX_LEASE`].
+    Later(Duration),
 }
 
 pub(super) type RetryPayload = Arc<dyn Fn() -> Outcome + Send + Sync>;
 pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verification> + Send + Sync>;
 
-/// An operation to be done once. Settings left out are the executor's.
+/// An operation to be run once. Settings that are left out are those of the executor's default policy.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,12 +71,12 @@ pub struct Command {
     fingerprint: Fingerprint,
     keep: Option<Duration>,
     lease: Option<Duration>,
-    work_timeout: Option<Duration>,
+    work_timeout: Option<Option<Duration>>,
     wait: Option<Wait>,
     woken: Option<Woken>,
     on_failure: Option<OnFailure>,
     on_crash: Option<OnCrash>,
-    max_attempts: Option<u32>,
+    max_attempts: Option<Option<u32>>,
     max_outcome: Option<usize>,
     claim_first: bool,
     attended: bool,
@@ -61,7 +85,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// The operation of `key`, matching any request.
+    /// Creates a command without a fingerprint: any request with this key is a repeat.
     pub fn new(key: Key) -> Self {
         Self {
             key,
@@ -82,83 +106,84 @@ impl Command {
         }
     }
 
-    /// What makes a repeat the same request. Default: anything is.
+    /// Sets what makes a repeat the same request. Default none.
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = fingerprint;
         self
     }
 
-    /// See [`Policy::keep`].
+    /// Sets [`Policy::keep`].
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = Some(keep);
         self
     }
 
-    /// See [`Policy::lease`].
+    /// Sets [`Policy::lease`].
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// See [`Policy::work_timeout`].
+    /// Sets [`Policy::work_timeout`].
     pub fn work_timeout(mut self, limit: Duration) -> Self {
-        self.work_timeout = Some(limit);
+        self.work_timeout = Some(Some(limit));
         self
     }
 
-    /// See [`Policy::wait`].
+    /// Sets [`Policy::wait`].
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// See [`Policy::woken`].
+    /// Sets [`Policy::woken`].
     pub fn woken(mut self, woken: Woken) -> Self {
         self.woken = Some(woken);
         self
     }
 
-    /// See [`Policy::on_failure`].
+    /// Sets [`Policy::on_failure`].
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = Some(on_failure);
         self
     }
 
-    /// See [`Policy::on_crash`]; for [`OnCrash::Verify`] use [`Command::verify`].
+    /// Sets [`Policy::on_crash`]; for [`OnCrash::Verify`] use [`Command::verify`].
     pub fn on_crash(mut self, on_crash: OnCrash) -> Self {
         self.on_crash = Some(on_crash);
         self
     }
 
-    /// See [`Policy::max_attempts`].
+    /// Sets [`Policy::max_attempts`].
     pub fn max_attempts(mut self, max: u32) -> Self {
-        self.max_attempts = Some(max);
+        self.max_attempts = Some(Some(max));
         self
     }
 
-    /// See [`Policy::max_outcome`].
+    /// Sets [`Policy::max_outcome`].
     pub fn max_outcome(mut self, bytes: usize) -> Self {
         self.max_outcome = Some(bytes);
         self
     }
 
-    /// In a transaction: commit the claim before the work starts. Costs one commit more; needed for
-    /// what must survive a crash of the work (crash policies, attempts across crashes, downstream
-    /// keys). Claims outside transactions always come first.
+    /// Commits the claim before the work of a transaction starts. Costs one more commit, and is needed for
+    /// what must survive a crash of the work: crash policies, counting of crashed attempts, downstream
+    /// keys. Outside transactions the claim is always committed first.
     pub fn claim_first(mut self) -> Self {
         self.claim_first = true;
         self
     }
 
-    /// The caller polls the call until it has ended or is dropped, as a server does with what it is
-    /// asked: the attempt then needs no task of its own before its caller leaves. By default it has
-    /// one as soon as it waits, so that it goes on also while nobody polls its caller.
+    /// Declares that the caller polls the call until it has ended or is dropped, as servers do. The attempt
+    /// then runs in the caller's task until it is dropped. By default it moves to a task of its own as soon
+    /// as it waits, so that it continues while its caller is not polled.
     pub fn attended(mut self) -> Self {
         self.attended = true;
         self
     }
 
-    /// After a crash, asks `verifier` whether it happened before running it again.
+    /// Sets a verifier, and [`OnCrash::Verify`]: after a crash, `verifier` tells whether the attempt took
+    /// effect before anything runs again. [`Verification`] has an example.
     pub fn verify<F, Fut>(mut self, verifier: F) -> Self
     where
         F: Fn(Context) -> Fut + Send + Sync + 'static,
@@ -169,46 +194,60 @@ impl Command {
         self
     }
 
-    /// What running it again takes. It is stored with the claim and stays with a failure or a crash,
-    /// so that somebody else can run the operation: see [`Filter::due`](crate::store::Filter::due).
-    /// Only packed where it is written: work in one transaction leaves none when it succeeds. And
-    /// since nobody else may have what was packed, neither its failures nor its crashes expire:
-    /// [`keep`](Self::keep) is for its answer.
+    /// Sets what is needed to run the operation again. It is stored with the claim and kept after a failure
+    /// or a crash, so that a scheduler can run the operation: see
+    /// [`Filter::due`](crate::store::Filter::due). `pack` is called only when it is written, which work in one
+    /// transaction does only if it fails. Since there may be no other copy, failures and crashes of such
+    /// an operation do not expire: [`keep`](Self::keep) applies to its outcome.
     pub fn retry_payload(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
         self.retry_payload = Some(Arc::new(pack));
         self
     }
 
-    /// Every setting at once. Single ones that are said later stand over it.
+    /// Makes `policy` the policy of this command, in every setting: nothing of the executor's default
+    /// policy, nor of a setter that was called before, is left. Setters that are called after it
+    /// change single settings of it; so does [`verify`](Self::verify).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use semel_core::{Command, Key, Policy};
+    ///
+    /// // No limit, also where the executor's default policy has one.
+    /// let import = Policy { work_timeout: None, ..Policy::default() };
+    /// let command = Command::new(Key::command("acme", "IMPORT", "k-1")?)
+    ///     .policy(&import)
+    ///     .lease(Duration::from_secs(60));
+    /// # Ok::<(), semel_core::InvalidKey>(())
+    /// ```
     pub fn policy(mut self, policy: &Policy) -> Self {
         self.keep = Some(policy.keep);
         self.lease = Some(policy.lease);
-        self.work_timeout = policy.work_timeout;
+        self.work_timeout = Some(policy.work_timeout);
         self.wait = Some(policy.wait);
         self.woken = Some(policy.woken);
         self.on_failure = Some(policy.on_failure);
         self.on_crash = Some(policy.on_crash);
-        self.max_attempts = policy.max_attempts;
+        self.max_attempts = Some(policy.max_attempts);
         self.max_outcome = Some(policy.max_outcome);
         self
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// This command with every setting filled in.
+    /// Returns this command with every setting filled in and validated.
     pub(super) fn resolve(self, defaults: &Policy) -> Result<ResolvedCommand, InvalidPolicy> {
         let policy = Policy {
             keep: self.keep.unwrap_or(defaults.keep),
             lease: self.lease.unwrap_or(defaults.lease),
-            work_timeout: self.work_timeout.or(defaults.work_timeout),
+            work_timeout: self.work_timeout.unwrap_or(defaults.work_timeout),
             wait: self.wait.unwrap_or(defaults.wait),
             woken: self.woken.unwrap_or(defaults.woken),
             on_failure: self.on_failure.unwrap_or(defaults.on_failure),
             on_crash: self.on_crash.unwrap_or(defaults.on_crash),
-            max_attempts: self.max_attempts.or(defaults.max_attempts),
+            max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
             max_outcome: self.max_outcome.unwrap_or(defaults.max_outcome),
         };
         policy.check()?;
@@ -234,7 +273,7 @@ impl std::fmt::Debug for Command {
     }
 }
 
-/// A command with every setting filled in and checked.
+/// A command with every setting filled in and validated.
 pub(super) struct ResolvedCommand {
     pub(super) key: Key,
     pub(super) fingerprint: Fingerprint,
@@ -247,8 +286,8 @@ pub(super) struct ResolvedCommand {
 }
 
 impl ResolvedCommand {
-    /// How long its record stays while it has not ended for good. What brings along what running it
-    /// again takes is owed by us alone, so it never goes by itself: only its answer expires.
+    /// Returns how long a record stays that has not succeeded: for ever with a retry payload, of which
+    /// there may be no other copy.
     pub(super) fn keep_unfinished(&self) -> Duration {
         match self.retry_payload {
             Some(_) => Duration::MAX,
@@ -256,17 +295,17 @@ impl ResolvedCommand {
         }
     }
 
-    /// Asks for a task of its own for the attempt: it may take long.
+    /// Requests that the attempt moves to a task of its own: it may take long.
     pub(super) fn detach(&self) {
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the attempt goes on in a task of its own.
+    /// Returns whether the attempt is to move to a task of its own.
     pub(super) fn is_detached(&self) -> bool {
         guard!(Spawn) && !self.attended && self.detached.load(Ordering::Relaxed)
     }
 
-    /// The question to the judge.
+    /// Returns the request to the judge.
     pub(super) fn request(&self) -> judge::Request {
         judge::Request {
             fingerprint: self.fingerprint,
@@ -275,7 +314,7 @@ impl ResolvedCommand {
         }
     }
 
-    /// Whether this command's crash policy can be kept by a claim that is `committed` before the work.
+    /// Validates that the crash policy can be kept, by a claim that is `committed` before the work or not.
     pub(super) fn survives_a_crash(&self, committed: bool) -> Result<(), InvalidPolicy> {
         match self.policy.on_crash {
             OnCrash::Hold | OnCrash::Verify if !committed => {
@@ -283,5 +322,52 @@ impl ResolvedCommand {
             }
             OnCrash::Rerun | OnCrash::Hold | OnCrash::Verify => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A policy that differs from the default in every setting, and sets those that can be unset.
+    fn other() -> Policy {
+        Policy {
+            keep: Duration::from_secs(1),
+            lease: Duration::from_secs(2),
+            work_timeout: Some(Duration::from_secs(3)),
+            wait: Wait::UpTo(Duration::from_secs(4)),
+            woken: Woken::Report,
+            on_failure: OnFailure::Keep,
+            on_crash: OnCrash::Hold,
+            max_attempts: Some(5),
+            max_outcome: 6,
+        }
+    }
+
+    fn resolved(command: impl FnOnce(Command) -> Command, defaults: &Policy) -> Policy {
+        let key = Key::command("acme", "PAY", "k-1").expect("a valid key");
+        let command = command(Command::new(key)).resolve(defaults);
+        command.expect("a valid policy").policy
+    }
+
+    #[test]
+    fn the_policy_of_a_command_replaces_the_defaults_and_earlier_setters() {
+        let default = Policy::default();
+        for (given, defaults) in [(&other(), &default), (&default, &other())] {
+            assert_eq!(resolved(|command| command, defaults), *defaults);
+            assert_eq!(resolved(|command| command.policy(given), defaults), *given);
+            let earlier = |command: Command| {
+                let brief = Duration::from_secs(9);
+                command.work_timeout(brief).max_attempts(9).keep(brief).policy(given)
+            };
+            assert_eq!(resolved(earlier, defaults), *given);
+        }
+    }
+
+    #[test]
+    fn a_setter_after_the_policy_changes_one_setting_of_it() {
+        let later = |command: Command| command.policy(&Policy::default()).max_attempts(9);
+        let expected = Policy { max_attempts: Some(9), ..Policy::default() };
+        assert_eq!(resolved(later, &other()), expected);
     }
 }

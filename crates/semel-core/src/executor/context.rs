@@ -1,4 +1,4 @@
-//! What the work knows about the claim that it runs under.
+//! The context of an attempt: what its work knows about the claim that it runs under.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,30 @@ use crate::key::{Key, hex};
 use crate::outcome::{Recorded, Reference};
 use crate::policy::OnFailure;
 
-/// Handed to the work: what it may know of its claim, and how it says how it ended. Cheap to clone.
+/// The argument of work: what it may know of its claim, and methods that end the work of
+/// [`Executor::serve`](super::Executor::serve). Cheap to clone.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key, Reference};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let executor = Executor::new(MemoryStore::new());
+/// let charge = Command::new(Key::command("acme", "CHARGE", "k-1")?);
+/// let charged = executor
+///     .run(charge, |claim| async move {
+///         // The provider recognises a retry by this key, and a store an old holder by the fence.
+///         let key = claim.downstream_key("charge").map_err(|error| error.to_string())?;
+///         let id = format!("ch_{}", &key[..8]);
+///         claim.refer_to(Reference::new(&id).map_err(|error| error.to_string())?);
+///         Ok::<_, String>(id)
+///     })
+///     .await?;
+/// assert!(charged.value().unwrap().starts_with("ch_"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context(Arc<Attempt>);
 
@@ -32,7 +55,7 @@ struct Attempt {
     known_outside: AtomicBool,
     /// Whether an append failed or was cut off.
     failed_append: AtomicBool,
-    /// Runs when the work's transaction has committed.
+    /// Called when the work's transaction has committed.
     after_commit: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -90,53 +113,53 @@ impl Context {
         &self.0.cancellation
     }
 
-    /// Whether the claim was committed before the work began.
+    /// Returns whether the claim was committed before the work began.
     pub(super) fn is_committed(&self) -> bool {
         self.0.committed
     }
 
-    /// Whether the work runs in a transaction of the store.
+    /// Returns whether the work runs in a transaction of the store.
     pub(super) fn is_transacted(&self) -> bool {
         self.0.transacted
     }
 
-    /// Whether a crashed attempt must be verified before the work runs.
+    /// Returns whether a crashed attempt must be verified before the work runs.
     pub(super) fn wants_verification(&self) -> bool {
         self.0.grant.verify
     }
 
-    /// The key of the operation.
+    /// Returns the key of the operation.
     pub fn key(&self) -> &Key {
         &self.0.command.key
     }
 
-    /// Larger than that of every earlier grant on this key. Hand it to a downstream that can refuse
-    /// writes with an older one.
+    /// Returns the fence, which is larger than that of every earlier grant on this key. Pass it to systems
+    /// that refuse writes with an older one.
     pub fn fence(&self) -> Fence {
         self.0.grant.lease.fence
     }
 
-    /// Names the operation; the same in every retry and takeover.
+    /// Returns the id of the operation: the same in every retry and takeover.
     pub fn operation_id(&self) -> OperationId {
         self.0.grant.operation_id
     }
 
-    /// Which execution this is, counted from 1.
+    /// Returns the number of this execution, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.0.grant.attempt
     }
 
-    /// Why this claim was granted.
+    /// Returns why this claim was granted.
     pub fn origin(&self) -> Origin {
         self.0.grant.origin
     }
 
-    /// An idempotency key for a call to another system: 32 hex digits, the same in every retry and
+    /// Returns an idempotency key for a call to another system: 32 hex digits, the same in every retry and
     /// takeover of this operation, different for each `step`.
     ///
     /// # Errors
-    /// [`NoDurableClaim`] where nothing would remember the operation, so that the next attempt would
-    /// send another key: in a one-commit transaction (add `.claim_first()`), and under
+    /// [`NoDurableClaim`] where the operation id may be lost, so that the next attempt would send another
+    /// key: in a one-commit transaction (add `.claim_first()`), and under
     /// [`OnFailure::Release`](crate::OnFailure::Release), which `consume` uses.
     pub fn downstream_key(&self, step: &str) -> Result<String, NoDurableClaim> {
         // A crash or a failure must leave the operation id behind.
@@ -151,22 +174,22 @@ impl Context {
         Ok(hex(&hash.finalize()[..16]))
     }
 
-    /// Whether the work should stop: its claim was lost, its time is up, or the executor shuts down.
+    /// Returns whether the work should stop: its claim was lost, its time is up, or the executor shuts down.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancellation.is_cancelled()
     }
 
-    /// Ends when the work should stop.
+    /// Completes when the work should stop.
     pub async fn cancelled(&self) {
         self.0.cancellation.cancelled().await;
     }
 
-    /// Names what the work made; stored with the outcome, indexed and searchable.
+    /// Sets the reference to what the work created. It is stored with the outcome, indexed and searchable.
     pub fn refer_to(&self, reference: Reference) {
         *self.0.reference.lock().unwrap_or_else(PoisonError::into_inner) = Some(reference);
     }
 
-    /// The outcome with the reference that the work named, if it named one.
+    /// Returns the outcome with the reference that the work has set, if it has.
     pub(super) fn with_reference(&self, outcome: Recorded) -> Recorded {
         let named = self.0.reference.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (outcome, named) {
@@ -177,8 +200,8 @@ impl Context {
         }
     }
 
-    /// Marks that events are about to be written. Returns whether an earlier append failed: a later one
-    /// that succeeds does not make up for it.
+    /// Marks that events are about to be written. Returns whether an earlier append failed, which a later
+    /// success does not make good.
     pub(super) fn begin_append(&self) -> bool {
         self.0.failed_append.swap(true, Ordering::AcqRel)
     }
@@ -188,20 +211,19 @@ impl Context {
         self.0.failed_append.store(had_failed, Ordering::Release);
     }
 
-    /// Whether an append failed or was cut off.
+    /// Returns whether an append failed or was cut off.
     pub(super) fn has_failed_append(&self) -> bool {
         self.0.failed_append.load(Ordering::Acquire)
     }
 
-    /// Runs `then` when the work's transaction is known to have committed, whether or not its caller
-    /// is still there; if it does not commit, `then` is dropped. It must be quick. Outside
-    /// transactions it never runs.
+    /// Calls `then` when the work's transaction is known to have committed, also if its caller has left; if
+    /// it does not commit, `then` is dropped. It must be quick. Outside transactions it is never called.
     pub fn after_commit(&self, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.0.after_commit.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(Box::new(then));
     }
 
-    /// Runs what waits for the commit.
+    /// Calls what waits for the commit.
     pub(super) fn committed(&self) {
         let mut waiting = self.0.after_commit.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = std::mem::take(&mut *waiting);
@@ -211,14 +233,14 @@ impl Context {
         }
     }
 
-    /// Whether a downstream key was handed out: an operation that another system may know by it must
-    /// not be forgotten, or its repeat would come under another key.
+    /// Returns whether a downstream key was returned: an operation that another system may know by it must
+    /// be kept, or its repeat would use another key.
     pub(super) fn is_known_outside(&self) -> bool {
         self.0.known_outside.load(Ordering::Acquire)
     }
 }
 
-/// A downstream key was asked for where it could not be kept.
+/// The error of [`Context::downstream_key`] where the operation id may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a downstream key must be the same in every retry, but this claim leaves nothing behind: add \

@@ -1,10 +1,10 @@
-//! Polls an attempt in its caller's task, and moves it to a task of its own as soon as it must.
+//! Polls an attempt in its caller's task, and moves it to a task of its own when it must.
 //!
-//! A spawn costs more than a quick attempt does, in bytes moved and in tasks that wake each other.
-//! So the caller's own task polls the attempt while it asks the store and while the work does not
-//! wait. The attempt is spawned, as it stands, when it waits for anything but one step of the store,
-//! and when its caller leaves. Callers cannot tell the difference: nothing that was begun is ever
-//! dropped half way, and work that waits never waits for its caller to be polled.
+//! A spawn costs more than a quick attempt, in bytes moved and in tasks that wake each other. So the
+//! caller's task polls the attempt while it calls the store and while the work does not wait. The attempt
+//! is spawned, as it is, when it waits for anything but one step of the store, and when its caller leaves.
+//! Callers do not notice: an attempt that has begun is never dropped, and work that waits does not depend
+//! on its caller being polled.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +49,7 @@ where
         Self { progress: Progress::New(attempt), command: Arc::clone(command) }
     }
 
-    /// One step in the caller's task.
+    /// Polls the attempt once in the caller's task.
     fn step(&mut self, task: &mut Context<'_>) -> Poll<Result<F::Output, Error>> {
         let (mut attempt, runtime) = match std::mem::replace(&mut self.progress, Progress::Over) {
             Progress::New(attempt) => (attempt, None),
@@ -63,7 +63,7 @@ where
             Ok(Poll::Ready(done)) => return Poll::Ready(Ok(done)),
             Ok(Poll::Pending) => {}
             Err(panic) => {
-                // Should letting go of it panic as well, its caller is answered all the same.
+                // If the drop panics as well, the caller is answered all the same.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(attempt)));
                 return Poll::Ready(Err(Error::Panicked { message: panic_text(panic.as_ref()) }));
             }
@@ -97,7 +97,7 @@ where
             Ok(done) => Ok(done),
             Err(ended) => Err(match ended.try_into_panic() {
                 Ok(panic) => Error::Panicked { message: panic_text(panic.as_ref()) },
-                // The runtime is going down.
+                // The runtime is shutting down.
                 Err(_) => Error::Closed,
             }),
         })
@@ -108,7 +108,7 @@ impl<F: Future + Send + 'static> Drop for Detachable<F>
 where
     F::Output: Send,
 {
-    /// The caller leaves: what it has begun goes on without it.
+    /// Lets the attempt continue without its caller.
     fn drop(&mut self) {
         if !guard!(Spawn) {
             return;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_begun_goes_on_when_its_caller_leaves() {
+    async fn an_attempt_that_has_begun_continues_when_its_caller_leaves() {
         let (open, gate) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel();
         let mut attempt = detachable(async move {
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_begun_does_not_begin() {
+    async fn an_attempt_that_was_not_polled_does_not_begin() {
         let (done, ended) = oneshot::channel::<()>();
         drop(detachable(async move { done.send(()) }));
         assert!(ended.await.is_err());
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_answer_here_and_apart() {
+    async fn a_panic_is_an_error_in_the_callers_task_and_in_a_task_of_its_own() {
         let here = detachable(async { panic!("here") });
         let text = |error| match error {
             Err(Error::Panicked { message }) => message,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_is_attended_stays_until_its_caller_leaves() {
+    async fn attended_work_stays_in_its_callers_task_until_the_caller_leaves() {
         let executor = Executor::new(MemoryStore::new());
         let (open, mut gate) = oneshot::channel::<()>();
         let (done, mut ended) = oneshot::channel();
@@ -197,7 +197,7 @@ mod tests {
         for _ in 0..9 {
             tokio::task::yield_now().await;
         }
-        assert!(ended.try_recv().is_err(), "nobody polled it");
+        assert!(ended.try_recv().is_err(), "it was not polled");
         drop(running);
         ended.await.expect("the work came to its end");
         let again = executor.run(command(), |_| async { Ok::<_, Infallible>(8) }).await;
@@ -216,7 +216,7 @@ mod tests {
         }));
         assert!(poll!(&mut running).is_pending());
         open.send(()).expect("the work is there");
-        // Nobody polls the caller meanwhile.
+        // The caller is not polled meanwhile.
         ended.await.expect("the work came to its end");
         assert_eq!(running.await.expect("executed").value(), Some(&7));
     }

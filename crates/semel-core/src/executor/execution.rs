@@ -1,4 +1,4 @@
-//! What a caller gets back: an execution, or an error that says what happened and what to do.
+//! The results of calls: an execution, or an error that says what happened and what to do.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,68 +10,68 @@ use crate::outcome::{ErrorText, Outcome};
 use crate::policy::InvalidPolicy;
 use crate::store;
 
-/// How an operation came to its answer.
+/// The attempt that a result comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Kept across takeovers and retries.
+    /// The id of the operation: the same across takeovers and retries.
     pub operation_id: OperationId,
-    /// Which execution gave the answer.
+    /// The number of the execution, counted from 1.
     pub attempt: u32,
-    /// Its fence.
+    /// The fence of the attempt.
     pub fence: Fence,
-    /// Whether the ledger has the answer. `false` only when the work ran, its answer could not be
-    /// recorded before the lease ended, and the caller still gets it.
+    /// Whether the result is recorded. `false` only if the work ran and its result could not be recorded
+    /// before the lease ended.
     pub recorded: bool,
 }
 
-/// The answer of an operation.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Execution<T> {
     /// This call ran the work.
     Executed {
-        /// Its result.
+        /// The result of the work.
         value: T,
-        /// How it came about.
+        /// The attempt of this call.
         receipt: Receipt,
     },
-    /// An earlier call ran the work; this is its result.
+    /// An earlier call ran the work.
     Replayed {
-        /// Its result.
+        /// The recorded result.
         value: T,
-        /// How it came about.
+        /// The attempt that it comes from.
         receipt: Receipt,
     },
-    /// Somebody is running it now.
+    /// Another call holds the claim.
     InProgress {
-        /// The operation, where it is known yet.
+        /// The id of the operation, where it is known.
         operation_id: Option<OperationId>,
         /// How long the holder's lease still runs, where it is known.
         lease_remaining: Option<Duration>,
     },
 }
 
-/// What a protocol answers its caller with.
+/// The result of [`Executor::serve`](super::Executor::serve).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Served<A> {
-    /// This call ran the work; this is its answer, kept or not.
+    /// This call ran the work.
     Executed {
-        /// The work's own answer.
+        /// The work's own answer, recorded or not.
         answer: A,
-        /// How it came about, where the answer is what repeats will get.
+        /// The attempt of this call, if its outcome answers repeats.
         receipt: Option<Receipt>,
     },
-    /// An earlier call ran the work; this is its recorded outcome.
+    /// An earlier call ran the work.
     Replayed {
-        /// What was recorded.
+        /// The recorded outcome.
         outcome: Outcome,
-        /// How it came about.
+        /// The attempt that it comes from.
         receipt: Receipt,
     },
-    /// Another call is running it now.
+    /// Another call holds the claim.
     InProgress {
-        /// The operation, where it is known yet.
+        /// The id of the operation, where it is known.
         operation_id: Option<OperationId>,
         /// How long the holder's lease still runs, where it is known.
         lease_remaining: Option<Duration>,
@@ -79,17 +79,17 @@ pub enum Served<A> {
 }
 
 impl<T> Execution<T> {
-    /// Whether the result is an earlier call's.
+    /// Returns whether the result is that of an earlier call.
     pub fn replayed(&self) -> bool {
         matches!(self, Execution::Replayed { .. })
     }
 
-    /// Whether somebody is running it now.
+    /// Returns whether another call holds the claim.
     pub fn in_progress(&self) -> bool {
         matches!(self, Execution::InProgress { .. })
     }
 
-    /// The result; `None` while in progress.
+    /// Returns the result; `None` while in progress.
     pub fn value(&self) -> Option<&T> {
         match self {
             Execution::Executed { value, .. } | Execution::Replayed { value, .. } => Some(value),
@@ -97,7 +97,7 @@ impl<T> Execution<T> {
         }
     }
 
-    /// The result by value; `None` while in progress.
+    /// Returns the result by value; `None` while in progress.
     pub fn into_value(self) -> Option<T> {
         match self {
             Execution::Executed { value, .. } | Execution::Replayed { value, .. } => Some(value),
@@ -105,7 +105,7 @@ impl<T> Execution<T> {
         }
     }
 
-    /// How the result came about; `None` while in progress.
+    /// Returns the attempt that the result comes from; `None` while in progress.
     pub fn receipt(&self) -> Option<&Receipt> {
         match self {
             Execution::Executed { receipt, .. } | Execution::Replayed { receipt, .. } => {
@@ -115,12 +115,12 @@ impl<T> Execution<T> {
         }
     }
 
-    /// Which execution gave the result; `None` while in progress.
+    /// Returns the number of the execution that the result comes from; `None` while in progress.
     pub fn attempt(&self) -> Option<u32> {
         self.receipt().map(|receipt| receipt.attempt)
     }
 
-    /// The same execution with another value.
+    /// Returns the same execution with another value.
     pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Execution<U>, E> {
         Ok(match self {
             Execution::Executed { value, receipt } => {
@@ -136,7 +136,7 @@ impl<T> Execution<T> {
     }
 }
 
-/// Why an operation gave no answer. `E` is the work's own error.
+/// Why a call has no result. `E` is the work's own error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<E = Infallible> {
@@ -146,7 +146,7 @@ pub enum Error<E = Infallible> {
     /// The last attempt failed and the next is not due.
     #[error("attempt {attempt} failed ({error}); the next may start in {retry_after:?}")]
     Backoff {
-        /// When to come again.
+        /// How long until the next attempt is due.
         retry_after: Duration,
         /// Executions so far.
         attempt: u32,
@@ -159,33 +159,33 @@ pub enum Error<E = Infallible> {
         /// The failure.
         error: ErrorText,
     },
-    /// Attempts are used up; an operator must redrive or discard it.
+    /// No attempts are left; an operator must redrive or discard the record.
     #[error("the operation was given up: {error}")]
     Dead {
-        /// Why.
+        /// The last failure, or the operator's reason.
         error: ErrorText,
     },
-    /// A crashed attempt may or may not have happened; somebody must resolve it.
-    #[error("whether the operation happened is uncertain: {error}")]
+    /// A crashed attempt may or may not have taken effect; an operator must resolve the record.
+    #[error("whether the operation took effect is uncertain: {error}")]
     Uncertain {
-        /// Why.
+        /// What is known of the attempt.
         error: ErrorText,
     },
-    /// The lease was lost while the work ran, and the new holder has no answer yet.
-    #[error("the claim was lost while the work ran; its answer was not recorded")]
+    /// The lease was lost while the work ran, and the new holder has no outcome yet.
+    #[error("the claim was lost while the work ran; its result was not recorded")]
     ClaimLost,
     /// The holder that this call waited for failed (policy `Report`).
     #[error("attempt {attempt}, which this call waited for, failed: {error}")]
     HolderFailed {
         /// The failure.
         error: ErrorText,
-        /// Which execution.
+        /// The number of the execution.
         attempt: u32,
     },
-    /// The holder had no answer within the wait's deadline.
-    #[error("no answer within {waited:?}; the operation is still in progress")]
+    /// The holder had no outcome within the deadline of [`Wait::Deadline`](crate::Wait::Deadline).
+    #[error("no outcome within {waited:?}; the operation is still in progress")]
     WaitTimeout {
-        /// How long was waited.
+        /// How long the call has waited.
         waited: Duration,
     },
     /// The work took longer than its limit and was cancelled. It counts as failed, and under Hold or
@@ -199,19 +199,19 @@ pub enum Error<E = Infallible> {
     /// effect.
     #[error("the work panicked: {message}")]
     Panicked {
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
-    /// It is done, but its answer was too large to keep. It is never run again.
-    #[error("the operation is done, but its answer of {bytes} bytes was not kept")]
+    /// The operation has succeeded, but its outcome was too large to keep. It is not run again.
+    #[error("the operation has succeeded, but its outcome of {bytes} bytes was not kept")]
     ResultUnavailable {
-        /// How large it was.
+        /// The size of the outcome.
         bytes: u64,
     },
     /// A transaction's result is larger than the limit; nothing was committed.
     #[error("the result has {bytes} bytes, at most {max} are kept; nothing was committed")]
     ResultTooLarge {
-        /// How large it is.
+        /// The size of the result.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -219,13 +219,13 @@ pub enum Error<E = Infallible> {
     /// The work's result cannot be stored so that it reads back; nothing was committed.
     #[error("the result cannot be stored as JSON and read back: {reason}")]
     Encode {
-        /// What `serde` said.
+        /// The message of the serializer.
         reason: String,
     },
     /// The stored result cannot be read as the type that was asked for.
     #[error("the stored result cannot be read as this type: {reason}")]
     Decode {
-        /// What `serde` said.
+        /// The message of the deserializer.
         reason: String,
     },
     /// The work of a transaction kept its unit beyond its own end; nothing was committed.
@@ -234,20 +234,20 @@ pub enum Error<E = Infallible> {
     /// The store is full and nothing ran.
     #[error("the store is full and nothing ran; try again later")]
     Capacity,
-    /// A setting cannot work.
+    /// The command's policy is not valid.
     #[error(transparent)]
     Policy(#[from] InvalidPolicy),
-    /// The key cannot be one; nothing was sent to the store.
+    /// The key is not valid; nothing was sent to the store.
     #[error(transparent)]
     Key(#[from] InvalidKey),
-    /// What makes the request the same cannot be told; nothing was sent to the store.
+    /// The fingerprint could not be computed; nothing was sent to the store.
     #[error(transparent)]
     Fingerprint(#[from] InvalidFingerprint),
     /// The executor is shutting down and takes no new work.
     #[error("the executor is shutting down")]
     Closed,
-    /// Somebody else is at it right now.
-    #[error("this key is being handled by somebody else right now; come again with the same key")]
+    /// Another call holds the claim.
+    #[error("another call with this key is in progress; retry with the same key")]
     Concurrent,
     /// The work's own error.
     #[error("the work failed: {0}")]
@@ -258,14 +258,14 @@ pub enum Error<E = Infallible> {
 }
 
 impl Error<Infallible> {
-    /// The same error beside another work's error type.
+    /// Returns the same error, for work of another error type.
     pub(super) fn widen<E>(self) -> Error<E> {
         self.map(|never| match never {})
     }
 }
 
 impl<E> Error<E> {
-    /// The same error with another error of the work.
+    /// Returns the same error with `f` applied to the work's own error.
     pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
         match self {
             Error::Mismatch => Error::Mismatch,
@@ -307,7 +307,7 @@ impl<E> From<store::Error> for Error<E> {
     }
 }
 
-/// How a function's call ended, for counting.
+/// Returns the metric label for the result of a function's call.
 pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static str {
     match result {
         Ok(Execution::Executed { .. }) => "executed",
@@ -317,7 +317,7 @@ pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static s
     }
 }
 
-/// How a protocol's call ended, for counting.
+/// Returns the metric label for the result of a protocol's call.
 pub(super) fn served_label<A>(result: &Result<Served<A>, Error>) -> &'static str {
     match result {
         Ok(Served::Executed { receipt: Some(_), .. }) => "executed",

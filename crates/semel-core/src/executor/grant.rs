@@ -1,4 +1,4 @@
-//! A claim as the store granted it: plain values, before the executor keeps it alive.
+//! A granted claim as plain values, without its renewal.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ pub(super) struct Grant {
     pub(super) operation_id: OperationId,
     pub(super) attempt: u32,
     pub(super) origin: Origin,
-    /// What later requests are compared with.
+    /// The fingerprint that later requests are compared with.
     pub(super) fingerprint: Fingerprint,
     /// Whether a crashed attempt must be verified before the work runs.
     pub(super) verify: bool,
-    /// When the grant was asked for.
+    /// When the grant was requested.
     pub(super) since: Instant,
 }

@@ -1,13 +1,12 @@
-//! Keeps leases alive, from a thread of its own.
+//! Renews leases, on a thread of its own.
 //!
-//! On the application's runtime a heartbeat stops whenever handlers block its workers, which is
-//! just when leases are in danger. So renewal has its own thread, its own runtime and its own store
-//! connection. It retries inside the lease, and fires the work's cancellation shortly before a
-//! lease that it could not renew ends.
+//! On the application's runtime a heartbeat would stop whenever handlers block its workers. So renewal
+//! has its own thread, runtime and store connection. It retries within the lease, and cancels the work
+//! shortly before a lease ends that it could not renew.
 //!
-//! How long a step may take follows from the leases in it, so leases of very different lengths do not
-//! share one: each class of lengths that is in use has a thread and a connection of its own. A stream of
-//! short leases neither cuts off the renewals of long ones nor waits for them.
+//! The limit of a step follows from the leases in it, so leases of very different lengths do not share
+//! one: each class of lengths that is in use has a thread and a connection of its own. Many short leases
+//! do not delay the renewal of long ones.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -29,13 +28,13 @@ use crate::store::{self, Renewed, Renewer, Store};
 
 /// Leases renewed in one step.
 const BATCH: usize = 256;
-/// Longest step, so that a lease taken while one hangs is not kept waiting for long.
+/// Longest limit of a step, so that a step that hangs does not hold up new leases for long.
 const MAX_STEP: Duration = Duration::from_secs(3);
-/// Shortest limit of a step: an answer from another room may take that long and be healthy.
+/// Shortest limit of a step: a healthy store may take that long.
 const MIN_STEP: Duration = Duration::from_millis(100);
-/// Shortest limit of connecting, which takes several trips.
+/// Shortest limit of connecting, which takes several round trips.
 const MIN_CONNECT: Duration = Duration::from_secs(1);
-/// Where one class of lease lengths ends and the next begins.
+/// The bounds between the classes of lease lengths.
 const CLASSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// The leases of one executor.
@@ -56,8 +55,8 @@ impl<S: Store> Heartbeat<S> {
         Self { store, classes: Default::default() }
     }
 
-    /// Keeps `lease` alive until the beat is dropped. `since` is when the grant was asked for: the
-    /// store cannot have started counting earlier.
+    /// Renews `lease` until the beat is dropped. `since` is when the grant was requested: the lease cannot
+    /// have begun earlier.
     pub(super) fn start(
         &self,
         lease: Lease,
@@ -71,7 +70,7 @@ impl<S: Store> Heartbeat<S> {
         class.table.insert(Entry { lease, length, since, renew_at, ends, lost })
     }
 
-    /// How many leases there are, and how long the oldest has been there.
+    /// Returns the number of leases, and the age of the oldest.
     pub(super) fn held(&self) -> (usize, Option<Duration>) {
         let (mut count, mut oldest) = (0, None::<Instant>);
         for class in &self.classes {
@@ -92,14 +91,14 @@ impl<S: Store> Drop for Heartbeat<S> {
     }
 }
 
-/// A lease that is kept alive while this lives.
+/// Renews a lease for as long as it lives.
 pub(super) struct Beat {
     table: Arc<Table>,
     id: u64,
 }
 
 impl Beat {
-    /// Whether the lease still runs, with a margin: work may start under it.
+    /// Returns whether the lease has not ended, with a margin: work may start under it.
     pub(super) fn holds(&self) -> bool {
         let now = monotonic();
         self.table.lock().entries.get(&self.id).is_some_and(|entry| !entry.is_over(now))
@@ -125,8 +124,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether the lease is about to end. The margin leaves the work a moment to hear of it before
-    /// a rival may start.
+    /// Returns whether the lease is about to end. The margin leaves the work a moment to stop before another
+    /// attempt may start.
     fn is_over(&self, now: Instant) -> bool {
         now >= self.last_moment()
     }
@@ -148,7 +147,7 @@ struct Leases {
     entries: HashMap<u64, Entry, Mixing>,
     queue: BTreeSet<(Instant, u64)>,
     last_id: u64,
-    /// When the thread will look again by itself; it is woken only for something earlier.
+    /// When the thread wakes by itself; it is woken only for something earlier.
     sleeps_until: Option<Instant>,
 }
 
@@ -170,7 +169,7 @@ impl Table {
         Beat { table: Arc::clone(self), id }
     }
 
-    /// The leases that are due, and when to look again.
+    /// Returns the leases that are due, and when the next ones are.
     fn due(&self, now: Instant) -> (Vec<(u64, Lease, Duration)>, Option<Instant>) {
         let mut leases = self.lock();
         let ids: Vec<u64> =
@@ -203,7 +202,7 @@ impl Table {
         }
     }
 
-    /// Tells the work of every lease that is about to end unrenewed.
+    /// Cancels the work of every lease that is about to end.
     fn fence(&self, now: Instant) {
         let over: Vec<u64> = {
             let leases = self.lock();
@@ -214,12 +213,12 @@ impl Table {
         }
     }
 
-    /// When the next lease is about to end.
+    /// Returns when the next lease is about to end.
     fn next_end(&self) -> Option<Instant> {
         self.lock().entries.values().map(Entry::last_moment).min()
     }
 
-    /// After a failed round: try again soon, or give up a lease that is about to end.
+    /// Reschedules leases that could not be renewed, and gives up those that are about to end.
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
             let last_moment = self.lock().entries.get(id).map(Entry::last_moment);
@@ -246,23 +245,23 @@ fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(beat),
             Err(error) => {
-                tracing::error!(%error, "heartbeat has no runtime: leases will lapse")
+                tracing::error!(%error, "could not start the heartbeat's runtime: leases are not renewed and will lapse")
             }
         }
     });
     if let Err(error) = thread {
-        tracing::error!(%error, "heartbeat has no thread: leases will lapse");
+        tracing::error!(%error, "could not start the heartbeat's thread: leases are not renewed and will lapse");
     }
 }
 
-/// A store that panics once must not cost every later lease.
+/// Runs the renewal, again whenever the store panics.
 async fn keep_running<S: Store>(store: Arc<S>, table: Arc<Table>) {
     while AssertUnwindSafe(run(Arc::clone(&store), Arc::clone(&table)))
         .catch_unwind()
         .await
         .is_err()
     {
-        tracing::error!("renewal panicked; starting it again");
+        tracing::error!("the renewal of leases panicked; restarting it");
         tokio::time::sleep(Duration::from_millis(50)).await;
         table.fence(monotonic());
     }
@@ -294,8 +293,8 @@ async fn renew<S: Store>(
     due: &[(u64, Lease, Duration)],
 ) {
     table.fence(monotonic());
-    // One hung step may cost a part of the leases that it was for, never all of them; and while it
-    // hangs, leases that come to their end are told.
+    // A step that hangs must not cost the leases that it is for; and while it hangs, the work of leases
+    // that are about to end is cancelled.
     let shortest = due.iter().map(|(_, _, length)| *length).min().unwrap_or(MAX_STEP);
     let limit = (shortest / 4).clamp(MIN_STEP, MAX_STEP);
     let tick = limit / 4;
@@ -305,7 +304,7 @@ async fn renew<S: Store>(
         tokio::pin!(step);
         loop {
             let end = table.next_end().map(|end| end.saturating_duration_since(monotonic()));
-            // At least a moment: the end may be now, and the step may be done already.
+            // At least a moment: the step may have finished already.
             let look = end.unwrap_or(tick).clamp(Duration::from_millis(1), tick);
             tokio::select! {
                 done = &mut step => return done,
@@ -328,12 +327,15 @@ async fn renew<S: Store>(
             table.retry(&unknown, monotonic());
         }
         Ok((_, Err(error))) => {
-            tracing::warn!(%error, leases = due.len(), "renewal failed; trying again");
+            tracing::warn!(%error, leases = due.len(), "could not renew leases; retrying");
             measure::renew_failed();
             table.retry(due, monotonic());
         }
         Err(_) => {
-            tracing::warn!(leases = due.len(), "renewal hung; trying again on a new connection");
+            tracing::warn!(
+                leases = due.len(),
+                "the renewal of leases hung; retrying on a new connection"
+            );
             measure::renew_failed();
             *renewer = None;
             table.retry(due, monotonic());
@@ -341,7 +343,7 @@ async fn renew<S: Store>(
     }
 }
 
-/// Renews `leases` once, on the connection that is there or on a new one; gives when it was asked for.
+/// Renews `leases` once, on the connection or on a new one. Returns when the renewal was requested.
 async fn ask<S: Store>(
     store: &S,
     renewer: &mut Option<S::Renewer>,

@@ -1,7 +1,7 @@
-//! Keys that an open transaction of this process holds.
+//! Keys that open transactions of this process hold.
 //!
-//! Such a claim is invisible to the store until it commits. Asking here first costs nothing, never
-//! waits on a row, and still tells a different request from a repeat.
+//! Such a claim is not visible in the store until it commits. A lookup here costs nothing, never waits for
+//! a row lock, and tells a different request from a repeat.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::fingerprint::Fingerprint;
 use crate::judge::Verdict;
 use crate::key::{Digest, Mixing};
 
-/// What each holder was granted under; `None` while it still asks.
+/// The fingerprint of each holder's claim; `None` until it is granted.
 type Held = HashMap<Digest, Option<Fingerprint>, Mixing>;
 
 /// The keys held. Cheap to clone.
@@ -22,7 +22,7 @@ pub(super) struct InFlight(Arc<Flights>);
 #[derive(Default)]
 struct Flights {
     held: Mutex<Held>,
-    /// How many there are: where nobody transacts, nobody needs the lock.
+    /// Number of keys: while there are none, the lock is not taken.
     count: AtomicUsize,
 }
 
@@ -31,7 +31,7 @@ impl InFlight {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the holder's presence means for `command`; `None` if nobody here holds its key.
+    /// Returns the verdict for `command` if a transaction of this process holds its key.
     pub(super) fn judge(&self, command: &ResolvedCommand) -> Option<Verdict> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -40,18 +40,21 @@ impl InFlight {
         let holder = held.get(&command.key.digest())?;
         Some(match holder {
             Some(granted) if !granted.accepts(&command.fingerprint) => Verdict::Mismatch,
-            // Until the store has judged the holder, it may itself be the mismatch.
+            // Until the store has granted the holder's claim, the holder may be the one that mismatches.
             Some(_) | None => Verdict::Running { lease_remaining: None },
         })
     }
 
-    /// Holds the key of `command` until the hold is dropped, or says what the present holder means.
+    /// Holds the key of `command` until the hold is dropped.
+    ///
+    /// # Errors
+    /// The verdict, if the key is held.
     pub(super) fn hold(&self, command: &ResolvedCommand) -> Result<Hold, Verdict> {
         if let Some(verdict) = self.judge(command) {
             return Err(verdict);
         }
         let digest = command.key.digest();
-        // Two callers may both have found the key free: the first to get here has it.
+        // Two callers may have found the key free.
         match self.lock().entry(digest) {
             std::collections::hash_map::Entry::Occupied(_) => {
                 Err(Verdict::Running { lease_remaining: None })
@@ -72,7 +75,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The store has granted the claim, for requests with this fingerprint.
+    /// Records that the store has granted the claim, to requests with this fingerprint.
     pub(super) fn granted(&self, fingerprint: Fingerprint) {
         self.keys.lock().insert(self.digest, Some(fingerprint));
     }

@@ -1,8 +1,7 @@
-//! Claims in the caller's own hands, where no closure fits: claim, do the work, settle.
+//! Claims that the caller settles, where no closure fits.
 //!
-//! The claim is renewed while its value lives. Dropping it unsettled stops the renewal and nothing
-//! else: work that may still run is never given back, so the lease lapses and the crash policy
-//! decides.
+//! The claim is renewed while its value lives. Dropping it unsettled only stops the renewal: its work may
+//! still run, so the lease lapses and the crash policy decides.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,19 +22,19 @@ use crate::measure;
 use crate::outcome::{Outcome, Recorded};
 use crate::store::{self, Peeked, Settlement, Store};
 
-/// What asking for a claim came to.
+/// The result of [`Executor::claim`].
 #[must_use]
 pub enum Claimed<S: Store> {
-    /// It is the caller's: do the work, then settle it.
+    /// The claim is granted: do the work, then settle it.
     Granted(Claim<S>),
-    /// It is done; this is the answer.
+    /// The operation has succeeded.
     Completed {
-        /// The answer.
+        /// Its outcome.
         outcome: Outcome,
-        /// How it came about.
+        /// The attempt that it comes from.
         receipt: Receipt,
     },
-    /// Somebody is at it.
+    /// Another caller holds the claim.
     InProgress {
         /// How long the holder's lease still runs, where it is known.
         lease_remaining: Option<Duration>,
@@ -43,7 +42,7 @@ pub enum Claimed<S: Store> {
 }
 
 impl<S: Store> Claimed<S> {
-    /// An answer in place of a claim.
+    /// Creates the result for a claim that was not granted.
     pub(super) fn answered(served: Served<Outcome>) -> Self {
         match served {
             Served::Replayed { outcome, receipt } => Claimed::Completed { outcome, receipt },
@@ -67,7 +66,8 @@ impl<S: Store> fmt::Debug for Claimed<S> {
     }
 }
 
-/// The right to run, and the duty to settle. Not `Clone`: settling twice does not compile.
+/// A granted claim: the right to run the operation, to be settled once. Not `Clone`, so that settling twice
+/// does not compile.
 #[must_use = "a claim that is not settled blocks its key until its lease lapses"]
 pub struct Claim<S: Store> {
     inner: Arc<Inner<S>>,
@@ -86,11 +86,11 @@ impl<S: Store> fmt::Debug for Claim<S> {
     }
 }
 
-/// A settling that the store did not take. The claim comes back: try again, or let it lapse.
+/// The error of settling a claim where the store failed. It returns the claim: try again, or let it lapse.
 pub struct Unsettled<S: Store> {
     /// The claim, still renewed.
     pub claim: Claim<S>,
-    /// Why.
+    /// The store's error.
     pub error: store::Error,
 }
 
@@ -120,25 +120,25 @@ impl<S: Store> Claim<S> {
         Self { inner: Arc::clone(inner), context, beat }
     }
 
-    /// What the work may know: fence, operation id, downstream keys, cancellation.
+    /// Returns the context: fence, operation id, downstream keys, cancellation.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Whether the attempt before this one crashed and its command wants it verified first.
+    /// Returns whether the attempt before this one crashed and must be verified before the work.
     pub fn wants_verification(&self) -> bool {
         self.context.wants_verification()
     }
 
-    /// Stops renewing the claim: an open transaction keeps it from now on.
+    /// Stops renewing the claim: from now on an open transaction holds it.
     pub(super) fn stop_renewing(&mut self) {
         self.beat = None;
     }
 
-    /// Records the answer. Every repeat is answered with it.
+    /// Records the outcome, which answers every repeat. Returns `None` if the claim was lost.
     ///
     /// # Errors
-    /// [`Unsettled`] if the store did not take it. `Ok(None)` means that the claim was lost.
+    /// [`Unsettled`] if the store failed.
     pub async fn complete(self, outcome: Outcome) -> Result<Option<Receipt>, Unsettled<S>> {
         let max = self.context.command().policy.max_outcome;
         let outcome = self.context.with_reference(Recorded::Whole(outcome)).within(max);
@@ -146,7 +146,26 @@ impl<S: Store> Claim<S> {
         self.settle(settlement).await
     }
 
-    /// Records a failure, by the command's policy.
+    /// Records a failure, by the command's failure policy. Returns `None` if the claim was lost.
+    ///
+    /// ```
+    /// use semel_core::executor::Claimed;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Executor, Key, State};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let key = Key::command("acme", "IMPORT", "file-1")?;
+    /// let Claimed::Granted(claim) = executor.claim(Command::new(key.clone())).await? else {
+    ///     unreachable!("the key is new");
+    /// };
+    /// claim.fail("no such file").await?;
+    /// let record = executor.peek(&key).await?.expect("a failure").record;
+    /// assert_eq!((record.state, record.attempt), (State::Failed, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
@@ -155,8 +174,27 @@ impl<S: Store> Claim<S> {
         self.settle(settlement).await
     }
 
-    /// Gives the key back as it was found: free, or with its earlier attempt due again. A claim that
-    /// [wants verification](Self::wants_verification) is left to lapse: somebody must still ask.
+    /// Releases the claim of work that did not run: the key is free again, or its earlier failure due again.
+    /// A claim that [wants verification](Self::wants_verification) lapses instead, and the next caller
+    /// verifies.
+    ///
+    /// ```
+    /// use semel_core::executor::Claimed;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Executor, Key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let key = Key::command("acme", "IMPORT", "file-1")?;
+    /// let Claimed::Granted(claim) = executor.claim(Command::new(key.clone())).await? else {
+    ///     unreachable!("the key is new");
+    /// };
+    /// claim.release().await?;
+    /// assert!(executor.peek(&key).await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`complete`](Self::complete).
@@ -167,7 +205,7 @@ impl<S: Store> Claim<S> {
         }
     }
 
-    /// In a task of its own: a caller who leaves now must not lose what the work came to.
+    /// Settles in a task of its own, so that the result is recorded also if the caller leaves.
     async fn settle(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let attempts = self.inner.attempts.clone();
         let settling = attempts.spawn(self.write(settlement));
@@ -175,7 +213,7 @@ impl<S: Store> Claim<S> {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is going down, and everybody on it: there is nobody to answer.
+                // The runtime is shutting down, and the caller with it.
                 Err(_) => std::future::pending().await,
             },
         }
@@ -201,17 +239,38 @@ impl<S: Store> Claim<S> {
 }
 
 impl<S: Store> Executor<S> {
-    /// Asks for the claim of `command` without running anything.
+    /// Claims the key of `command` without running anything: the caller does the work and settles the claim.
+    ///
+    /// ```
+    /// use semel_core::executor::Claimed;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Command, Executor, Key, Outcome};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let import = Command::new(Key::command("acme", "IMPORT", "file-1")?);
+    /// match executor.claim(import).await? {
+    ///     Claimed::Granted(claim) => {
+    ///         let rows = 3; // the work
+    ///         claim.complete(Outcome::json(&rows)?).await?.expect("the claim was not lost");
+    ///     }
+    ///     Claimed::Completed { outcome, .. } => println!("imported: {:?}", outcome.body()),
+    ///     Claimed::InProgress { .. } => println!("another process imports it"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`Error`]: everything that [`run`](Self::run) would answer before running.
+    /// See [`Error`]: the errors of [`run`](Self::run) from before the work runs.
     pub async fn claim(&self, command: Command) -> Result<Claimed<S>, Error> {
         let command = self.0.accept(command)?;
         if self.0.closing.is_cancelled() {
             return Err(Error::Closed);
         }
-        // In a task of its own: a caller who leaves now must not strand a claim that the store has
-        // already granted. Nothing ran under it, so it is given back.
+        // In a task of its own: if the caller leaves, a claim that the store has granted is released,
+        // since nothing ran under it.
         let (reply, asked) = tokio::sync::oneshot::channel();
         let (inner, wanted) = (Arc::clone(&self.0), Arc::clone(&command));
         self.0.attempts.spawn(async move {
@@ -234,7 +293,20 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// The record of `key` as it stands, expired or not; `None` if there is none.
+    /// Reads the record of `key`, expired or not; `None` if there is none.
+    ///
+    /// ```
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Executor, Key};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let executor = Executor::new(MemoryStore::new());
+    /// let key = Key::command("acme", "IMPORT", "file-1")?;
+    /// assert!(executor.peek(&key).await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Store`] if the store fails.

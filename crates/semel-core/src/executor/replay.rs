@@ -1,7 +1,7 @@
-//! Outcomes that this process has seen, so that a repeat needs no trip to the store.
+//! The local replay cache: outcomes that this process has seen, so that repeats need no call to the store.
 //!
-//! Safe because a recorded outcome never changes: the only things that can happen to it are its
-//! expiry, which the entry knows, and an operator's hand, for which entries live a minute at most.
+//! Safe because a recorded outcome never changes: it can only expire, which the entry knows, or be changed by
+//! an operator, for which entries live a minute at most.
 
 mod shard;
 
@@ -15,20 +15,20 @@ use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::outcome::Outcome;
 
-/// How much is remembered, and for how long.
+/// Settings of the local replay cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalReplay {
-    /// Entries at most. Default 10,000; 0 turns it off.
+    /// Most entries. Default 10,000; 0 turns the cache off.
     pub entries: u64,
-    /// Bytes at most, bodies and bookkeeping. Default 64 MiB.
+    /// Most bytes, with overhead. Default 64 MiB.
     pub bytes: u64,
-    /// How long an entry is trusted at most: the bound on how late an operator's change in another
-    /// process is seen here. Default 60 s.
+    /// The longest life of an entry: the bound on how late an operator's change in another process is
+    /// seen here. Default 60 s.
     pub max_age: Duration,
 }
 
 impl LocalReplay {
-    /// Every repeat asks the store.
+    /// No cache: every repeat reads the store.
     pub const OFF: Self = Self { entries: 0, bytes: 0, max_age: Duration::ZERO };
 }
 
@@ -38,16 +38,16 @@ impl Default for LocalReplay {
     }
 }
 
-/// Nobody needs a local answer that is older; and instants do not overflow.
+/// Bound on [`LocalReplay::max_age`], so that instants do not overflow.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Bytes up to which an answer is copied rather than shared.
+/// Outcomes of up to this many bytes are copied rather than shared.
 const COPIED: usize = 4 << 10;
 
-/// What an entry takes beside its body.
+/// The overhead of an entry, in bytes.
 const BOOKKEEPING: usize = 256;
 
-/// A settled answer.
+/// A recorded outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     pub(super) fingerprint: Fingerprint,
@@ -63,7 +63,7 @@ impl Replay {
     }
 }
 
-/// The cache, or nothing.
+/// The cache; empty if it is off.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
     shards: Option<Shards>,
@@ -84,7 +84,7 @@ impl ReplayCache {
         (replay.until > clock::monotonic()).then_some(replay)
     }
 
-    /// Remembers an answer that the store had at `as_of` and keeps for `fresh_for` from then.
+    /// Caches an outcome that the store had at `as_of` and keeps for `fresh_for` from then.
     pub(super) fn insert(
         &self,
         key: &Key,
@@ -95,8 +95,8 @@ impl ReplayCache {
     ) {
         let Some(shards) = &self.shards else { return };
         let until = as_of + fresh_for.min(self.max_age);
-        // Small answers in memory of their own: what they are a part of may be larger than they are,
-        // and to share them costs more than to copy them.
+        // Small outcomes are copied: the buffer that they are a part of may be much larger, and sharing
+        // costs more than copying.
         let outcome = match outcome.size() {
             0..=COPIED => outcome.copied(),
             _ => outcome.clone(),
@@ -105,8 +105,7 @@ impl ReplayCache {
         shards.put(key.digest(), replay, clock::monotonic());
     }
 
-    /// An operator changed the key: what was read of it until now is not to be trusted, even if it
-    /// arrives here later.
+    /// Removes a key that an operator has changed, and refuses what was read of it until now.
     pub(super) fn revoke(&self, key: &Key) {
         if let Some(shards) = &self.shards {
             shards.revoke(key.digest(), clock::monotonic());

@@ -1,6 +1,6 @@
-//! Gauges of the ledger: what this process holds, and what waits for somebody.
+//! Gauges of the ledger: the claims that this process holds, and the records that wait.
 //!
-//! Taken when somebody asks, never by a scrape: whoever scrapes must not cost the store anything.
+//! Set when these methods are called, never by a scrape, which must not query the store.
 
 use super::Executor;
 use crate::measure;
@@ -8,8 +8,8 @@ use crate::record::State;
 use crate::store::{Filter, Inspect, Result, Store};
 
 impl<S: Store> Executor<S> {
-    /// Sets the gauges of what this process holds: `semel_records{state="running"}` and
-    /// `semel_oldest_running_age_seconds`. Asks nobody.
+    /// Sets the gauges of the claims that this process holds: `semel_records{state="running"}` and
+    /// `semel_oldest_running_age_seconds`. Does not read the store.
     pub fn sample_held(&self) {
         let (claims, oldest) = self.0.heartbeat.held();
         measure::records(State::Running, claims as u64);
@@ -17,9 +17,9 @@ impl<S: Store> Executor<S> {
     }
 
     /// Sets `semel_records` for the states that need a retry or a decision: failed, dead, uncertain and
-    /// discarded. Counted in the store, all of them: a few short queries in a database; on Redis, which
-    /// has no index, it would walk all records, so leave it out there. Successes are not counted: they
-    /// are most of a ledger, and `semel_executions_total` counts them as they come.
+    /// discarded. A few short queries in a database; Redis has no index, and all its records would be
+    /// read, so do not call it there. Successes are not counted: they are most of a ledger, and
+    /// `semel_executions_total` counts them.
     ///
     /// # Errors
     /// The store could not be read; the gauges stay as they were.

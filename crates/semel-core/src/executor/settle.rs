@@ -12,13 +12,13 @@ use crate::measure;
 use crate::record::State;
 use crate::store::{Error, ErrorKind, Peeked, Settled, Settlement, Store};
 
-/// What came of writing a settlement.
+/// The result of writing a settlement.
 pub(super) enum Written {
-    /// The store has it.
+    /// It is written.
     Recorded,
-    /// The claim was taken over before.
+    /// The claim was taken over before it was written.
     Lost,
-    /// The store did not take it before the lease ended.
+    /// It could not be written before the lease ended.
     Unrecorded(Error),
 }
 
@@ -39,7 +39,7 @@ impl<S: Store> Inner<S> {
             match self.store.settle(lease, settlement).await {
                 Ok(Settled::Done) => return Written::Recorded,
                 Ok(Settled::Lost) if !doubt => return Written::Lost,
-                // An earlier try may have been the one that ended it.
+                // An earlier try, whose reply was lost, may have written it.
                 Ok(Settled::Lost) => match self.store.peek(&command.key).await {
                     Ok(found) if is_ours(found.as_ref(), lease, settlement) => {
                         return Written::Recorded;
@@ -51,11 +51,11 @@ impl<S: Store> Inner<S> {
                     Err(_) => {}
                 },
                 Err(error) => {
-                    // One trouble, however often it is tried.
+                    // Counted once per settlement.
                     if !std::mem::replace(&mut counted, true) {
                         measure::store_failed(&error);
                     }
-                    // The work ran: only a record that cannot be read is beyond another try.
+                    // The work ran: every error is retried, except for a record that cannot be read.
                     if error.kind() == ErrorKind::Corrupt || since.elapsed() >= patience {
                         return Written::Unrecorded(error);
                     }
@@ -79,8 +79,8 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// Whether what is stored is the very settlement we wrote. Rivals and operators who end a lapsed claim
-/// leave its attempt id in place, so that alone proves nothing.
+/// Returns whether the record holds this settlement. The attempt id alone does not prove it: other callers
+/// and operators that settle a lapsed claim leave it in place.
 fn is_ours(found: Option<&Peeked>, lease: &Lease, settlement: &Settlement) -> bool {
     let Some(Peeked { record, .. }) = found else { return *settlement == Settlement::Removed };
     if record.attempt_id != lease.attempt_id {

@@ -1,8 +1,7 @@
 //! How work ends: the answer for its caller, and the settlement that the store writes.
 //!
 //! A [`Settlement`] is made once, here, where the work has ended: by a handler through its
-//! [`Context`], or by the executor for a panic, a timeout or a shutdown. Nothing translates it on its
-//! way to the store.
+//! [`Context`], or by the executor for a panic, a timeout or a shutdown. The store writes it as it is.
 
 use std::time::Duration;
 
@@ -14,13 +13,13 @@ use crate::outcome::{ErrorText, Recorded};
 use crate::policy::{OnCrash, OnFailure};
 use crate::store::{ErrorKind, Settlement};
 
-/// What work came to: the answer for its caller, and what is recorded of it. Made by the methods of
+/// How work ended: the answer for its caller, and what is recorded. Returned by the methods of
 /// [`Context`]: [`complete`](Context::complete), [`refuse`](Context::refuse), [`fail`](Context::fail),
 /// [`doubt`](Context::doubt), [`bury`](Context::bury) and [`release`](Context::release).
 #[derive(Debug)]
 #[must_use]
 pub struct Finished<A> {
-    /// The caller's answer, or why there is none.
+    /// The caller's answer, or the error.
     pub(super) answer: Result<A, Error>,
     /// What the store writes; `None` leaves the record as it is.
     pub(super) settlement: Option<Settlement>,
@@ -29,17 +28,17 @@ pub struct Finished<A> {
 }
 
 impl<A> Finished<A> {
-    /// Work that broke off, or whose end the executor made.
+    /// Creates the end of work that broke off.
     pub(super) fn broken(error: Error, settlement: Option<Settlement>) -> Self {
         Self { answer: Err(error), settlement, commits: false }
     }
 
-    /// Whether the work's own writes are committed with it, where it runs in a transaction.
+    /// Returns whether the work's own writes are committed, where it runs in a transaction.
     pub fn commits(&self) -> bool {
         self.commits
     }
 
-    /// The same end with another answer.
+    /// Returns the same end with another answer.
     pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Finished<B> {
         let Self { answer, settlement, commits } = self;
         Finished { answer: answer.map(f), settlement, commits }
@@ -47,7 +46,7 @@ impl<A> Finished<A> {
 }
 
 impl Context {
-    /// Ends the work well: `outcome` answers every repeat. An outcome above
+    /// Ends the work as succeeded: `outcome` answers every repeat. An outcome above
     /// [`Policy::max_outcome`](crate::Policy::max_outcome) is delivered once and not kept; in a
     /// transaction nothing is committed then, and the call fails with [`Error::ResultTooLarge`].
     pub fn complete<A>(&self, answer: A, outcome: Recorded) -> Finished<A> {
@@ -62,10 +61,10 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(self.succeeded(outcome)), commits: true }
     }
 
-    /// Ends the work with a refusal that is the answer: it is kept as a completed one is, but what the
-    /// work wrote in its transaction is rolled back first. After an earlier attempt it counts as a
-    /// failure instead: that attempt may be what it is about ("exists already"), and to keep it would
-    /// send the caller to a new key.
+    /// Ends the work with a refusal that answers every repeat. It is kept as an outcome, but what the work
+    /// wrote in its transaction is rolled back first. After an earlier attempt it counts as a failure
+    /// instead: that attempt may be the cause of it ("exists already"), and a kept refusal would send the
+    /// caller to a new key.
     pub fn refuse<A>(&self, answer: A, outcome: Recorded) -> Finished<A> {
         let settlement = if self.attempt() > 1 {
             self.failed("refused, after an earlier attempt that may have had effects")
@@ -75,8 +74,8 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends the work with a failure, by the command's failure policy: visible, counted, and run again
-    /// when it is due. Operators read `error`.
+    /// Ends the work with a failure, by the command's failure policy: counted, and run again when it is
+    /// due. `error` is for operators.
     pub fn fail<A>(&self, answer: A, error: &str) -> Finished<A> {
         Finished { answer: Ok(answer), settlement: Some(self.failed(error)), commits: false }
     }
@@ -88,36 +87,36 @@ impl Context {
         Finished { answer: Ok(answer), settlement: self.doubted(error), commits: false }
     }
 
-    /// Ends the work with a failure that no retry would help: dead at once, until an operator decides.
+    /// Ends the work with a failure that a retry would not fix: dead at once, until an operator decides.
     pub fn bury<A>(&self, answer: A, error: &str) -> Finished<A> {
         let settlement = Settlement::Dead { error: ErrorText::new(error) };
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends work that was refused without effect: the key is free again, also for another request.
-    /// Where an earlier attempt failed or crashed, or this one asked for a downstream key, there may be
-    /// an effect after all: the operation keeps its id, and the next caller runs it again.
+    /// Ends work that had no effect: the key is free again, also for another request. Where an earlier
+    /// attempt failed or crashed, or this one has used a downstream key, there may be an effect after all:
+    /// the operation keeps its id, and the next caller runs it again.
     pub fn release<A>(&self, answer: A) -> Finished<A> {
         let settlement = match self.origin() {
             Origin::Fresh if !self.is_known_outside() => Settlement::Removed,
             Origin::Fresh | Origin::AfterFailure | Origin::Takeover => {
-                self.due_now("refused, and the claim was given back")
+                self.due_now("refused, and the claim was released")
             }
         };
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends work whose answer cannot be committed: nothing of it is kept.
+    /// Ends work whose result cannot be committed.
     pub(super) fn uncommittable<A>(&self, answer: A, error: &str) -> Finished<A> {
         Finished { answer: Ok(answer), settlement: self.uncommitted(error), commits: false }
     }
 
-    /// A success with its outcome.
+    /// Returns the settlement of a success.
     pub(super) fn succeeded(&self, outcome: Recorded) -> Settlement {
         Settlement::Succeeded { outcome, keep: self.command().policy.keep }
     }
 
-    /// A failure, by the command's failure policy.
+    /// Returns the settlement of a failure, by the command's failure policy.
     pub(super) fn failed(&self, error: &str) -> Settlement {
         let error = ErrorText::new(error);
         let policy = &self.command().policy;
@@ -126,7 +125,7 @@ impl Context {
         }
         match policy.on_failure {
             OnFailure::Release => Settlement::Removed,
-            // Never tried again: it is the answer, and expires as answers do.
+            // Never tried again: it is the answer, and expires as an outcome does.
             OnFailure::Keep => Settlement::Failed { error, retry_after: None, keep: policy.keep },
             OnFailure::Retry | OnFailure::Backoff { .. } => Settlement::Failed {
                 error,
@@ -136,8 +135,8 @@ impl Context {
         }
     }
 
-    /// Unknown effects, by the command's crash policy. `None`: the lease lapses, and the next caller
-    /// verifies.
+    /// Returns the settlement of work with unknown effects, by the command's crash policy. `None`: the
+    /// lease lapses, and the next caller verifies.
     pub(super) fn doubted(&self, error: &str) -> Option<Settlement> {
         match self.command().policy.on_crash {
             OnCrash::Rerun => Some(self.failed(error)),
@@ -146,8 +145,8 @@ impl Context {
         }
     }
 
-    /// An attempt that was stopped from outside: as [`doubted`](Self::doubted), but due at once and
-    /// whatever the failure policy says, since the work itself did not fail.
+    /// Returns the settlement of an attempt that was stopped from outside: as [`doubted`](Self::doubted),
+    /// but due at once under every failure policy, since the work itself did not fail.
     pub(super) fn interrupted(&self, error: &str) -> Option<Settlement> {
         match self.command().policy.on_crash {
             OnCrash::Rerun => Some(self.due_now(error)),
@@ -155,13 +154,13 @@ impl Context {
         }
     }
 
-    /// Work whose transaction was rolled back without a word of the work. A claim that was committed
-    /// before it is in doubt; one that was not went with the rollback.
+    /// Returns the settlement of work whose transaction was rolled back. A claim that was committed before
+    /// it is in doubt; another was rolled back with it.
     pub(super) fn uncommitted(&self, error: &str) -> Option<Settlement> {
         if self.is_committed() { self.doubted(error) } else { None }
     }
 
-    /// A transaction that the store refused.
+    /// Returns the settlement of a transaction that the store refused.
     pub(super) fn refused_by(&self, error: &crate::store::Error) -> Option<Settlement> {
         let text = error.to_string();
         let is_away = match error.kind() {
@@ -176,15 +175,15 @@ impl Context {
             self.interrupted(&text)
         } else if !self.is_committed() && self.command().retry_payload.is_some() && !is_away {
             // The work left its transaction in a state that cannot be committed, and reported success.
-            // An event must be counted for that, or it is redelivered for ever.
+            // That must count as an attempt of an event, or it is redelivered for ever.
             Some(self.failed(&text))
         } else {
             self.uncommitted(&text)
         }
     }
 
-    /// Gives back a claim under which nothing ran, as it was found. `None` where a crashed attempt still
-    /// awaits its verifier: the lease lapses, and the next caller verifies.
+    /// Returns the settlement of a claim under which nothing ran: the record becomes what it was before.
+    /// `None` where a crashed attempt must still be verified: the lease lapses, and the next caller verifies.
     pub(super) fn untouched(&self) -> Option<Settlement> {
         untouched(self.origin(), self.wants_verification(), self.command().keep_unfinished())
     }
@@ -195,14 +194,14 @@ impl Context {
     }
 }
 
-/// [`Context::untouched`] for a claim that nobody got to hold.
+/// As [`Context::untouched`], for a claim that has no context.
 pub(super) fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Settlement> {
     match origin {
         _ if verify => None,
         Origin::Fresh => Some(Settlement::Removed),
         // An earlier attempt's operation id and count must survive.
         Origin::AfterFailure | Origin::Takeover => {
-            let error = ErrorText::new("the claim was given back; nothing ran under it");
+            let error = ErrorText::new("the claim was released; nothing ran under it");
             Some(Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep })
         }
     }

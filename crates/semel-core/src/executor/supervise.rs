@@ -1,7 +1,7 @@
 //! Polls work until it ends by itself, by its limit, or by the executor's shutdown.
 //!
-//! A hand-written future rather than `select!`: work is large, and an async function holds what it is
-//! given twice, once as it came and once where it polls it.
+//! A hand-written future rather than `select!`: work is large, and an async function would hold it twice,
+//! as its argument and as what it polls.
 
 use std::any::Any;
 use std::future::Future;
@@ -24,12 +24,12 @@ pub(super) enum WorkEnd<T> {
     Finished(T),
     Panicked(String),
     TimedOut(Duration),
-    /// A shutdown dropped it: it is no longer running.
+    /// A shutdown dropped it.
     Aborted,
 }
 
 impl<T> WorkEnd<T> {
-    /// What its caller is answered where the work did not finish, and what is recorded of it.
+    /// Returns the error for the caller of work that did not finish, and the text that is recorded.
     pub(super) fn into_error(self) -> (Error, String) {
         match self {
             WorkEnd::Panicked(message) => {
@@ -47,7 +47,7 @@ impl<T> WorkEnd<T> {
     }
 }
 
-/// The text of a panic.
+/// Returns the message of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -71,7 +71,7 @@ pin_project! {
 }
 
 impl<S: Store> Inner<S> {
-    /// Runs the work to its end, its limit, or the executor's.
+    /// Runs the work until it ends, reaches its limit, or is aborted by a shutdown.
     pub(super) fn supervise<'a, F>(
         &'a self,
         context: &'a Context,
@@ -94,7 +94,7 @@ impl<F: Future> Future for Supervised<'_, F> {
 
     fn poll(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // Before the work: an attempt that slipped in behind a shutdown does not start it.
+        // Checked before the work, so that an attempt that races with a shutdown does not start it.
         let aborted = match this.aborted.as_mut().as_pin_mut() {
             Some(aborted) => aborted.poll(task).is_ready(),
             None => this.abort.is_cancelled(),
@@ -132,7 +132,7 @@ impl<F: Future> Future for Supervised<'_, F> {
     }
 }
 
-/// Drops the work. Should that panic as well, its claim is settled all the same.
+/// Drops the work. If that panics as well, its claim is settled all the same.
 fn drop_work<F>(mut work: Pin<&mut Option<F>>) {
     let _ = catch_unwind(AssertUnwindSafe(|| work.set(None)));
 }

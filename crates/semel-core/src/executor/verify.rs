@@ -1,19 +1,25 @@
 //! Verifies a crashed attempt before anything runs again.
 
+use std::time::Duration;
+
 use super::Inner;
 use super::answer::receipt;
+use super::claim::{pause, transient};
 use super::command::Verification;
 use super::context::Context;
 use super::execution::{Error, Served};
 use super::settle::Written;
 use super::supervise::WorkEnd;
+use crate::clock::monotonic;
 use crate::judge::exceeded;
 use crate::measure;
 use crate::outcome::{ErrorText, Recorded};
-use crate::store::{Settlement, Store};
+use crate::policy::{OnCrash, Policy};
+use crate::record::{Draft, State};
+use crate::store::{self, Change, Settlement, Store, Swapped};
 
 impl<S: Store> Inner<S> {
-    /// Asks the verifier about the crashed attempt. `None` means that the work runs.
+    /// Calls the verifier of a crashed attempt. Returns `None` if the work is to run.
     pub(super) async fn verify<A>(&self, context: &Context) -> Option<Result<Served<A>, Error>> {
         let (command, grant) = (context.command(), context.grant());
         let verifier = command.verifier.as_ref().filter(|_| grant.verify)?;
@@ -21,7 +27,7 @@ impl<S: Store> Inner<S> {
         let found = match self.supervise(context, command.policy.work_timeout, asking).await {
             WorkEnd::Finished(found) => found,
             WorkEnd::Panicked(_) | WorkEnd::TimedOut(_) => Verification::Unknown,
-            // Nothing was learnt: the lease lapses, and the next caller asks again.
+            // Nothing was found out: the lease lapses, and the next caller verifies.
             WorkEnd::Aborted => return Some(Err(Error::Closed)),
         };
         let (settlement, answer) = match found {
@@ -32,9 +38,11 @@ impl<S: Store> Inner<S> {
                 (Settlement::Dead { error: error.clone() }, Err(Error::Dead { error }))
             }
             Verification::Unknown => {
-                let error = ErrorText::new("the verifier could not tell whether it happened");
+                let error =
+                    ErrorText::new("the verifier could not tell whether the attempt took effect");
                 (Settlement::Uncertain { error: error.clone() }, Err(Error::Uncertain { error }))
             }
+            Verification::Later(after) => return Some(self.verify_later(context, after).await),
             Verification::Done(outcome) => {
                 let answer =
                     Served::Replayed { outcome: outcome.clone(), receipt: receipt(grant, true) };
@@ -49,12 +57,70 @@ impl<S: Store> Inner<S> {
                 answer
             }
             Written::Lost => self.after_loss(command, Err(Error::ClaimLost)).await,
-            // What was found out is true, whether or not it could be recorded.
+            // What was found out holds whether or not it could be recorded.
             Written::Unrecorded(error) => {
-                tracing::error!(key = ?command.key, %error, "what the verifier found is not recorded");
+                tracing::error!(key = ?command.key, %error, "the result of the verifier could not be recorded; the next caller verifies again");
                 measure::unrecorded();
                 answer
             }
         })
+    }
+
+    /// Leaves a crashed attempt unresolved for `after`: its record stays Running, under a claim that no
+    /// process holds or renews. The first call after that claim has lapsed verifies again.
+    async fn verify_later<A>(
+        &self,
+        context: &Context,
+        after: Duration,
+    ) -> Result<Served<A>, Error> {
+        let (command, grant) = (context.command(), context.grant());
+        let after = after.clamp(Policy::MIN_LEASE, Policy::MAX_LEASE);
+        let unresolved = Draft {
+            fingerprint: grant.fingerprint,
+            operation_id: grant.operation_id,
+            // The verification was no execution.
+            attempt: grant.attempt.saturating_sub(1),
+            lease: after,
+            on_crash: OnCrash::Verify,
+            ..self.request(command).draft
+        };
+        let since = monotonic();
+        loop {
+            match self.hand_over(context, &unresolved).await {
+                Ok(Some(true)) => break,
+                Ok(Some(false)) => return self.after_loss(command, Err(Error::ClaimLost)).await,
+                // The heartbeat has renewed the claim in between.
+                Ok(None) => {}
+                // The claim lapses with its own lease, and is verified again then.
+                Err(error) if !transient(&error) || since.elapsed() >= command.policy.lease => {
+                    measure::store_failed(&error);
+                    return Err(error.into());
+                }
+                Err(_) => {}
+            }
+            pause(Duration::from_millis(5)).await;
+        }
+        let operation_id = Some(grant.operation_id);
+        Ok(Served::InProgress { operation_id, lease_remaining: Some(after) })
+    }
+
+    /// Writes `claim` over the claim of an attempt. `Some(false)` if the attempt does not hold it any
+    /// more, `None` if the record was written in between.
+    async fn hand_over(&self, context: &Context, claim: &Draft) -> store::Result<Option<bool>> {
+        let key = context.key();
+        let Some(found) = self.store.peek(key).await? else { return Ok(Some(false)) };
+        let holder = (found.record.attempt_id, found.record.state);
+        // An earlier try, whose reply was lost.
+        if holder == (claim.attempt_id, State::Running) {
+            return Ok(Some(true));
+        }
+        if holder != (context.grant().lease.attempt_id, State::Running) {
+            return Ok(Some(false));
+        }
+        let change = Change::Regrant(claim.clone());
+        match self.store.swap(key, found.record.version(), &change).await? {
+            Swapped::Done { .. } => Ok(Some(true)),
+            Swapped::Lost => Ok(None),
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Waiting for somebody else's answer.
+//! Waits for the outcome of another call.
 //!
-//! However many wait for a key, one watch looks at the store. It is woken in-process when a claim of
-//! this executor ends, across processes where the store carries wake-ups, and otherwise looks by
-//! itself, 50 ms at first and doubling to 500 ms, with jitter.
+//! One task polls the store for all waiters of a key. It is woken when a claim of this executor ends, and
+//! across processes where the store carries wake-ups; otherwise it polls after 50 ms, doubling to 500 ms,
+//! with jitter.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,12 +24,12 @@ use crate::policy::{Wait, Woken};
 use crate::record::State;
 use crate::store::{Peeked, Store};
 
-/// How often a watch looks by itself.
+/// How often the store is polled for waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polling {
-    /// First. Default 50 ms.
+    /// The first pause. Default 50 ms.
     pub first: Duration,
-    /// Doubling to this. Default 500 ms.
+    /// The longest pause; each is twice the one before. Default 500 ms.
     pub max: Duration,
 }
 
@@ -39,23 +39,23 @@ impl Default for Polling {
     }
 }
 
-/// Everybody of this executor who waits.
+/// The waiters of an executor.
 #[derive(Default)]
 pub(super) struct Waiters {
     watches: Mutex<Watches>,
-    /// How many places are taken: where nobody waits, nobody needs the lock.
+    /// Number of waiters: while there are none, the lock is not taken.
     places: AtomicUsize,
     listening: AtomicBool,
 }
 
-/// The watch of each key, with the number of places at it.
+/// The watch of each key, with the number of its waiters.
 type Watches = HashMap<Hint, (Arc<Watch>, usize), Mixing>;
 
 #[derive(Default)]
 struct Watch {
-    /// Counts what may have been an end of the claim.
+    /// Counts possible ends of the claim.
     moved: watch::Sender<u64>,
-    /// Makes the poller look now.
+    /// Makes the poller read the store now.
     nudge: Notify,
     polled: AtomicBool,
     deserted: AtomicBool,
@@ -66,9 +66,9 @@ impl Waiters {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever waits for this key that its claim has ended.
+    /// Wakes the waiters of a key whose claim has ended.
     pub(super) fn wake(&self, hint: Hint) {
-        // Whoever takes a place after this reads the record after it too, and finds the end.
+        // A waiter that registers after this reads the record after it too, and finds the end.
         if self.places.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -77,7 +77,7 @@ impl Waiters {
         }
     }
 
-    /// Makes the watch of this key look at the store at once: the word came from outside.
+    /// Makes the poller of this key read the store now: another process has announced a change.
     fn nudge(&self, hint: Hint) {
         if let Some((watch, _)) = self.lock().get(&hint) {
             watch.nudge.notify_one();
@@ -91,7 +91,7 @@ impl Waiters {
     }
 }
 
-/// One waiter's place. Taken before the record is read, so that no end can slip in between.
+/// The registration of a waiter. Made before the record is read, so that no end is missed in between.
 struct Place<S: Store> {
     inner: Arc<Inner<S>>,
     key: Key,
@@ -110,7 +110,7 @@ impl<S: Store> Place<S> {
         Self { inner: Arc::clone(inner), key: key.clone(), watch, moved }
     }
 
-    /// Waits until the claim may have ended, at most `limit`. `false` means that time is up.
+    /// Waits until the claim may have ended, at most `limit`. Returns `false` if the time is up.
     async fn wait(&mut self, limit: Duration) -> bool {
         if !self.watch.polled.swap(true, Ordering::SeqCst) {
             let (inner, watch) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.watch));
@@ -138,7 +138,7 @@ impl<S: Store> Drop for Place<S> {
     }
 }
 
-/// Looks at the record until its claim has ended or nobody waits any more.
+/// Polls the record until its claim has ended or no waiters are left.
 async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, polling: Polling) {
     let mut span = polling.first;
     loop {
@@ -159,20 +159,20 @@ async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, pol
             continue;
         };
         if let Some(found) = &peeked {
-            // A lease that a clock ahead of its time wrote is dated anew by the next `begin`.
+            // A lease that a clock wrote which was ahead is redated by the next claim.
             if found.record.held(found.now) && !found.record.is_ahead(found.now) {
                 continue;
             }
-            // One look answers every waiter: they find the outcome in the replay cache.
+            // One read serves every waiter: they find the outcome in the replay cache.
             inner.remember(&key, found, as_of);
         }
-        // No record may be a claim in somebody's open transaction: let the waiters ask, and go on.
+        // Without a record, an open transaction may hold the key: the waiters try to claim it.
         held.moved.send_modify(|count| *count += 1);
     }
 }
 
 impl<S: Store> Inner<S> {
-    /// Starts carrying wake-ups from other processes, the first time anybody waits.
+    /// Starts receiving wake-ups from other processes, when the first waiter comes.
     fn listen_once(self: &Arc<Self>) {
         if !self.waiters.listening.swap(true, Ordering::SeqCst) {
             self.tasks.spawn(listen(Arc::downgrade(self)));
@@ -197,7 +197,7 @@ async fn listen<S: Store>(inner: Weak<Inner<S>>) {
             }
         };
         drop(store);
-        // What ended before the listener was there was not heard.
+        // Ends from before the subscription were missed.
         if let Some(strong) = inner.upgrade() {
             strong.waiters.nudge_all();
         }
@@ -215,7 +215,7 @@ async fn listen<S: Store>(inner: Weak<Inner<S>>) {
     }
 }
 
-/// A caller's wait for somebody else's answer.
+/// A caller's wait for the outcome of another call.
 pub(super) struct Waiting<S: Store> {
     place: Option<Place<S>>,
     pub(super) since: Instant,
@@ -229,7 +229,7 @@ impl<S: Store> Waiting<S> {
         Self { place, since: monotonic(), local: false }
     }
 
-    /// Waits for the claim to end; `false` if the wait is over.
+    /// Waits for the claim to end. Returns `false` if the time is up.
     pub(super) async fn again(&mut self, inner: &Inner<S>, command: &ResolvedCommand) -> bool {
         let Some(place) = &mut self.place else {
             return false;
@@ -244,22 +244,22 @@ impl<S: Store> Waiting<S> {
         woken
     }
 
-    /// Under [`Woken::Report`]: the holder's failure, if that is what ended the wait.
+    /// Returns the holder's failure, if it ended the wait and the policy is [`Woken::Report`].
     pub(super) async fn reported(
         &self,
         inner: &Inner<S>,
         command: &ResolvedCommand,
         waited_on: &Verdict,
     ) -> Option<Error> {
-        // A claim in an open transaction is not visible, nor is its end until it is over; of one in
-        // another process not even that is known. What is stored then belongs to an earlier attempt.
+        // A claim in an open transaction is not visible before its end, and in another process not even
+        // then. The stored record belongs to an earlier attempt.
         let invisible = matches!(waited_on, Verdict::Running { lease_remaining: None });
         let unknown = inner.in_flight.judge(command).is_some() || (invisible && !self.local);
         if command.policy.woken != Woken::Report || unknown {
             return None;
         }
         let found = inner.store.peek(&command.key).await.ok()?;
-        let gone = || ErrorText::new("the holder gave the key back without an answer");
+        let gone = || ErrorText::new("the holder released the key without an outcome");
         let Some(Peeked { record, now }) = found else {
             return Some(Error::HolderFailed { error: gone(), attempt: 0 });
         };

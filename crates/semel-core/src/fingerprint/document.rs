@@ -14,8 +14,8 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 /// The largest integer up to which every one is a double.
 const MAX_SAFE: u64 = 1 << 53;
 
-/// How `serde_json` hands on a number where some crate of the build asked for arbitrary precision:
-/// as an object with this one member. What a request is must not depend on who else is in a build.
+/// The only member of the object that `serde_json` makes of a number if a crate of the build has enabled
+/// arbitrary precision. A fingerprint must not depend on the features of a build.
 const NUMBER: &str = "$serde_json::private::Number";
 
 /// A document, or a part of one.
@@ -42,14 +42,14 @@ impl<'j> Document<'j> {
         serde_json::from_str(text).ok()
     }
 
-    /// An object; `None` if two members have one name.
+    /// Creates an object; `None` if two members have the same name.
     pub(super) fn object(mut members: Vec<Member<'j>>) -> Option<Self> {
         members.sort_unstable_by(|(one, _), (two, _)| by_utf_16(one, two));
         let twice = members.windows(2).any(|pair| pair[0].0 == pair[1].0);
         (!twice).then_some(Self::Object(members))
     }
 
-    /// Whether any number in it is not an integer.
+    /// Returns whether any number in it is not an integer.
     pub(super) fn has_doubles(&self) -> bool {
         match self {
             Self::Double(_) => true,
@@ -59,7 +59,7 @@ impl<'j> Document<'j> {
         }
     }
 
-    /// How many numbers are in it.
+    /// Returns how many numbers are in it.
     pub(super) fn numbers(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Double(_) => 1,
@@ -69,7 +69,7 @@ impl<'j> Document<'j> {
         }
     }
 
-    /// The canonical form, which takes about `room` bytes.
+    /// Returns the canonical form, which has about `room` bytes.
     pub(super) fn canonical(&self, room: usize) -> Option<Vec<u8>> {
         let mut form = Vec::with_capacity(room);
         self.write(&mut form)?;
@@ -105,10 +105,10 @@ impl<'j> Document<'j> {
     }
 }
 
-/// A text in quotes. Most have nothing to escape.
+/// Writes a text in quotes. Most have nothing to escape.
 fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
     let escaped = |byte: &u8| (*byte < 0x20) | (*byte == b'"') | (*byte == b'\\');
-    // Without a way out in the middle, so that it is done many bytes at a time.
+    // Without an early exit, so that the loop is vectorised.
     if text.as_bytes().iter().fold(0, |any, byte| any | u8::from(escaped(byte))) != 0 {
         return serde_json::to_writer(form, text).ok();
     }
@@ -118,7 +118,7 @@ fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// The order of the language that JSON comes from; bytes have another, from U+E000 on.
+/// Compares texts by their UTF-16 code units, as RFC 8785 does; from U+E000 on, bytes have another order.
 fn by_utf_16(one: &str, two: &str) -> Ordering {
     const FROM_E000: u8 = 0xee;
     match one.bytes().zip(two.bytes()).find(|(one, two)| one != two) {
@@ -262,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_form_is_the_one_that_others_write(value in values()) {
+        fn the_canonical_form_is_that_of_the_reference_crate(value in values()) {
             let theirs = serde_json_canonicalizer::to_vec(&value).expect("a form");
             for text in [value.to_string(), format!("{value:#}")] {
                 let ours = Document::read(&text).and_then(|document| document.canonical(0));

@@ -1,32 +1,31 @@
-//! Canonical JSON of a body, where the body is I-JSON (RFC 7493) and survives the trip unchanged.
+//! Decides whether a body can be hashed in its canonical form: it is I-JSON (RFC 7493), and no number changes.
 //!
-//! This room only decides whether a body may be trusted to its canonical form. When in doubt the
-//! answer is `None` and the raw bytes are hashed.
+//! When in doubt the result is `None`, and the raw bytes are hashed.
 
 use super::document::Document;
 
-/// Beyond this, neighbouring integers share one `f64` and RFC 8785 would merge them.
+/// Beyond this, neighbouring integers share one `f64`, and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
-/// The canonical form of `body`, or `None` if it is not I-JSON or a number would change.
+/// Returns the canonical form of `body`; `None` if it is not I-JSON or a number would change.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     canonical_part(body, |whole| whole)
 }
 
-/// The canonical form of a part of `body`, on the same conditions for the whole of it.
+/// Returns the canonical form of a part of `body`, under the same conditions for the whole body.
 pub(super) fn canonical_part<'b>(
     body: &'b [u8],
     part: impl FnOnce(Document<'b>) -> Document<'b>,
 ) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
     let document = Document::read(text)?;
-    // Integers are what they were read as; of a double only the text knows what was written.
+    // Integers are exact; of a double only the text tells what was written.
     if document.has_doubles() {
         let mut written = 0;
         if !numbers(text).inspect(|_| written += 1).all(survives) {
             return None;
         }
-        // Somebody's object may have been taken for a number; then there is one that nobody wrote.
+        // An object of the body may have been taken for a number, which then is not in the text.
         if written != document.numbers() {
             return None;
         }
@@ -34,7 +33,7 @@ pub(super) fn canonical_part<'b>(
     part(document).canonical(body.len())
 }
 
-/// The number tokens of a text that already parsed as JSON.
+/// Returns the number tokens of a text that was parsed as JSON.
 fn numbers(text: &str) -> impl Iterator<Item = &str> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -64,7 +63,7 @@ fn numbers(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether the canonical (double precision) form of this number is the number that was written.
+/// Returns whether the canonical (double precision) form of a number equals the number that was written.
 fn survives(token: &str) -> bool {
     let Ok(double) = token.parse::<f64>() else {
         return false;
@@ -72,12 +71,12 @@ fn survives(token: &str) -> bool {
     if !double.is_finite() || double.abs() > MAX_SAFE {
         return false;
     }
-    // Where two shortest forms are equally near, only the canonicaliser's own will do.
+    // Where two shortest forms are equally near, only that of the canonicaliser counts.
     let form = serde_json_canonicalizer::to_string(&double);
     form.is_ok_and(|form| decimal(token) == decimal(&form))
 }
 
-/// A decimal number as its significant digits and exponent: `1.50`, `15e-1` are both ("15", -1).
+/// Returns a decimal number as its significant digits and exponent: ("15", -1) for `1.50` and `15e-1`.
 fn decimal(token: &str) -> (bool, String, i64) {
     let (mantissa, exponent) = match token.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse().unwrap_or(i64::MAX / 2)),

@@ -1,5 +1,5 @@
-//! Choosing parts of a JSON document, for requests that carry what does not make them different: a
-//! trace id, a client's clock.
+//! Selects parts of a JSON document, for requests with members that do not make them different, such as a
+//! trace id or a timestamp.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,10 +14,10 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// Reads a pointer.
+    /// Parses a pointer.
     ///
     /// # Errors
-    /// [`InvalidPointer`] if it is not one.
+    /// [`InvalidPointer`] if the text is not one.
     pub fn new(text: &str) -> Result<Self, InvalidPointer> {
         let invalid = || InvalidPointer { text: text.into() };
         let mut steps = text.split('/');
@@ -35,12 +35,12 @@ impl Pointer {
         Ok(Self { text: text.into(), steps: steps.collect::<Result<_, _>>()? })
     }
 
-    /// The pointer as it was written.
+    /// Returns the text of the pointer.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Takes away what this points at; nothing there is no change.
+    /// Removes what the pointer points at, if there is anything.
     fn remove_from(&self, document: &mut Document<'_>) {
         let Some((last, path)) = self.steps.split_last() else {
             *document = Document::Null;
@@ -49,7 +49,7 @@ impl Pointer {
         let parent = path.iter().try_fold(document, |value, step| child(value, step));
         match parent {
             Some(Document::Object(members)) => members.retain(|(name, _)| *name != **last),
-            // An absent item would move its neighbours: an emptied place does not.
+            // Removing an item would move the others: it is emptied instead.
             Some(Document::List(items)) => {
                 if let Some(item) = index(last).and_then(|at| items.get_mut(at)) {
                     *item = Document::Null;
@@ -70,11 +70,11 @@ impl fmt::Debug for Pointer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a JSON pointer: it starts with `/`, and `~` is written `~0`, `/` `~1`")]
 pub struct InvalidPointer {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
-/// What `include` points at, by pointer (everything, if empty), without what `exclude` points at.
+/// Returns what `include` points at, by pointer (everything, if empty), without what `exclude` points at.
 pub(super) fn select<'j>(
     mut whole: Document<'j>,
     include: &[Pointer],
@@ -89,7 +89,7 @@ pub(super) fn select<'j>(
     let mut pointers: Vec<&Pointer> = include.iter().collect();
     pointers.sort_unstable_by_key(|pointer| &pointer.text);
     pointers.dedup();
-    // Keyed by the pointer: what is absent and what is null must not look alike.
+    // Keyed by the pointer, so that an absent member differs from null.
     let chosen = pointers.into_iter().filter_map(|pointer| {
         let value = pointer.steps.iter().try_fold(&mut whole, |value, step| child(value, step))?;
         Some((Cow::Owned(pointer.text.to_string()), value.clone()))
@@ -111,7 +111,7 @@ fn child<'v, 'j>(value: &'v mut Document<'j>, step: &str) -> Option<&'v mut Docu
     }
 }
 
-/// An array index: decimal, without leading zeros.
+/// Parses an array index: decimal, without leading zeros.
 fn index(step: &str) -> Option<usize> {
     let digits = !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (step == "0" || !step.starts_with('0'))).then(|| step.parse().ok())?

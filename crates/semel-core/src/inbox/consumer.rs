@@ -1,7 +1,7 @@
-//! Drives a group from a broker: takes messages, handles them, answers.
+//! Consumes the messages of a broker: receives them, has a group handle them, and answers the broker.
 //!
-//! Bounded: as many messages are under way as were allowed, and the rest stays with the broker. Long
-//! handlers are kept alive at the broker. The broker hears nothing before the ledger has committed.
+//! A limited number of messages is handled at once; the rest stays at the broker. The delivery of a long
+//! handler is extended. The broker is answered after the ledger has committed.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,10 +18,26 @@ use crate::event::Event;
 use crate::outbox::Partition;
 use crate::store::{Inspect, Store};
 
-/// How long to rest when the broker is away, at first and at most.
+/// The first and the longest pause while the broker is unreachable.
 const REST: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// A group and where its messages come from.
+/// Has a group handle the messages of a source.
+///
+/// ```
+/// use semel_core::inbox::{Consumer, Group, InvalidGroup, Source};
+/// use semel_core::store::memory::MemoryStore;
+///
+/// /// `source` is that of a broker's crate: `NatsSource`, `AmqpSource`, `StreamSource`.
+/// async fn consume(
+///     group: Group<MemoryStore>,
+///     source: impl Source,
+/// ) -> Result<(), InvalidGroup> {
+///     let consuming = Consumer::new(group, source)?.at_once(32).start();
+///     // … until the service stops:
+///     consuming.stop().await;
+///     Ok(())
+/// }
+/// ```
 pub struct Consumer<S: Store, B: Source> {
     group: Group<S>,
     source: Arc<B>,
@@ -36,10 +52,10 @@ impl<S: Store, B: Source> std::fmt::Debug for Consumer<S, B> {
 }
 
 impl<S: Inspect, B: Source> Consumer<S, B> {
-    /// A consumer with every default.
+    /// Creates a consumer with default settings.
     ///
     /// # Errors
-    /// [`InvalidGroup`] if the group cannot work.
+    /// [`InvalidGroup`] if the group is not valid, or ordered while the source is not, or the reverse.
     pub fn new(group: Group<S>, source: B) -> Result<Self, InvalidGroup> {
         group.check()?;
         if group.is_ordered() != source.is_ordered() {
@@ -49,21 +65,21 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
         Ok(Self { group, source, at_once: 16, retry_every })
     }
 
-    /// Messages under way at once. Default 16.
+    /// Sets how many messages are handled at once. Default 16.
     #[must_use]
     pub fn at_once(mut self, messages: usize) -> Self {
         self.at_once = messages.clamp(1, 10_000);
         self
     }
 
-    /// How often failures that are due are looked for. Default 1 s.
+    /// Sets how often failures that are due are looked for. Default 1 s.
     #[must_use]
     pub fn retry_every(mut self, every: Duration) -> Self {
         self.retry_every = every;
         self
     }
 
-    /// Consumes in the background until it is [stopped](Consuming::stop), and retries what failed.
+    /// Consumes in the background until it is [stopped](Consuming::stop), and retries failures.
     pub fn start(self) -> Consuming {
         let consuming = Consuming {
             stopping: CancellationToken::new(),
@@ -100,7 +116,7 @@ impl<S: Store, B: Source> Work<S, B> {
                 let permit = Arc::clone(&self.room).acquire_owned().await;
                 (permit.expect("never closed"), self.source.next().await)
             };
-            // In this order: once it is told to stop it takes nothing, even where both are ready.
+            // Biased, so that no message is received once it is stopping.
             let (permit, taken) = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return,
@@ -116,7 +132,7 @@ impl<S: Store, B: Source> Work<S, B> {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(group = self.group.name(), %error, "trying again");
+                    tracing::warn!(group = self.group.name(), %error, "could not receive from the broker; retrying");
                     drop(permit);
                     tokio::select! {
                         () = tokio::time::sleep(rest) => {}
@@ -147,12 +163,12 @@ impl<S: Store, B: Source> Work<S, B> {
             return;
         }
         if let Err(error) = message.answer(answer).await {
-            // It comes again, and the inbox recognises it.
-            tracing::debug!(group = self.group.name(), %error, "an answer was lost");
+            // It is redelivered, and the inbox recognises it.
+            tracing::debug!(group = self.group.name(), %error, "could not answer the broker; it will deliver the message again");
         }
     }
 
-    /// Handles an event after the ones of its partition that came before it.
+    /// Handles an event after the earlier ones of its partition.
     async fn in_turn(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
         let ordered = Partition::of(event).filter(|_| self.group.is_ordered());
         let Some(partition) = ordered else { return self.group.receive_with(event, care).await };
@@ -165,7 +181,7 @@ impl<S: Store, B: Source> Work<S, B> {
     }
 }
 
-/// Does `work` while the broker hears that the message is still in hands.
+/// Runs `work` and extends the delivery of its message meanwhile.
 async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) -> T {
     let Some(every) = message.keep_every() else { return work.await };
     let mut work = std::pin::pin!(work);
@@ -174,14 +190,14 @@ async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) ->
             done = &mut work => return done,
             () = tokio::time::sleep(every) => {
                 if let Err(error) = message.keep().await {
-                    tracing::debug!(%error, "the broker did not hear that a message is in hands");
+                    tracing::debug!(%error, "could not extend the delivery of a message");
                 }
             }
         }
     }
 }
 
-/// Whose turn it is in each partition that has somebody.
+/// A lock for each partition that has messages in progress.
 #[derive(Default)]
 struct Partitions(Mutex<HashMap<Partition, Arc<Turn<()>>>>);
 
@@ -193,14 +209,14 @@ impl Partitions {
 
     fn leave(&self, partition: Partition, turn: Arc<Turn<()>>) {
         let mut partitions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ours and the map's: nobody waits.
+        // Only this one and the map's: no other message waits.
         if Arc::strong_count(&turn) == 2 {
             partitions.remove(&partition);
         }
     }
 }
 
-/// A consumer at work. Cheap to clone. Dropping it changes nothing.
+/// A running consumer. Cheap to clone. Dropping it does not stop it.
 #[derive(Clone, Debug)]
 pub struct Consuming {
     stopping: CancellationToken,
@@ -209,7 +225,7 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Takes no more messages, finishes and answers those under way, and ends.
+    /// Receives no more messages, and waits until those in progress are handled and answered.
     pub async fn stop(&self) {
         self.stopping.cancel();
         self.tasks.wait().await;

@@ -1,21 +1,34 @@
-//! What a handler says when it cannot handle an event.
+//! The error of an event handler.
 
 use std::fmt;
 
-/// A handler's failure. Any error that can be shown turns into one that is retried; what no retry
-/// can help is [hopeless](Failure::hopeless).
+/// The error of an event handler. Every error that implements `Display` converts into one that is retried; one
+/// that a retry would not fix is [hopeless](Failure::hopeless).
+///
+/// ```
+/// use semel_core::inbox::Failure;
+///
+/// fn reserve(body: &[u8]) -> Result<u32, Failure> {
+///     let pieces = serde_json::from_slice(body).map_err(Failure::hopeless)?;
+///     if pieces > 10 {
+///         return Err(Failure::retry("the shelf is empty"));
+///     }
+///     Ok(pieces)
+/// }
+/// assert_eq!(reserve(b"3").unwrap(), 3);
+/// ```
 pub struct Failure {
     pub(super) error: String,
     pub(super) hopeless: bool,
 }
 
 impl Failure {
-    /// To be tried again, by the inbox's policy.
+    /// Creates a failure that is retried, by the inbox's policy.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self { error: error.to_string(), hopeless: false }
     }
 
-    /// No retry would help: the event is given up at once, and waits for an operator.
+    /// Creates a failure that a retry would not fix: the event is dead at once, and waits for an operator.
     pub fn hopeless(error: impl fmt::Display) -> Self {
         Self { error: error.to_string(), hopeless: true }
     }
@@ -27,7 +40,7 @@ impl<E: fmt::Display> From<E> for Failure {
     }
 }
 
-// Not `Display`: the conversion above would then be two.
+// Not `Display`: the conversion above would be ambiguous.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Failure").field("error", &self.error).finish_non_exhaustive()

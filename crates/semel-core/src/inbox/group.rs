@@ -1,7 +1,7 @@
-//! A consumer group: which handler an event of which type goes to.
+//! Consumer groups: which handler an event goes to, by its type.
 //!
-//! Groups know nothing of each other. Named handlers inside a group are consumers of their own: one
-//! that fails does not make another handle its event again.
+//! Groups are independent of each other. Named handlers inside a group are consumers of their own: if one
+//! fails, the others do not handle the event again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,8 +26,8 @@ struct Task {
     care: Care,
 }
 
-/// Whether the attempt is counted before it begins, at the price of one commit more. What was in
-/// hands before may be what kills them.
+/// Whether the attempt is counted before it begins, which costs one more commit. An event that was delivered
+/// before may be the cause of a crash.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Care {
     First,
@@ -37,10 +37,10 @@ pub(super) enum Care {
 /// A handler under its own name.
 type Named<S> = (Box<str>, Work<S>);
 
-/// The tenant of messages that are no events, and so have none.
+/// The tenant of messages that are not events, and so have none.
 const NOBODY: &str = "unknown";
 
-/// Where the events of one consumer group go. Cheap to clone once it is set up.
+/// The handlers of one consumer group, by event type. Cheap to clone.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,7 +53,7 @@ const NOBODY: &str = "unknown";
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let inventory = Inbox::new(Executor::new(MemoryStore::new()))
 ///     .group("INVENTORY")
-///     .on("order.placed", |event, _claim| async move {
+///     .on_fenced("order.placed", |event, _claim| async move {
 ///         let order: serde_json::Value = event.parse().map_err(Failure::hopeless)?;
 ///         println!("taking {} off the shelf", order["sku"]);
 ///         Ok::<_, Failure>(())
@@ -110,21 +110,21 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// Events of `kind` go to `handler`, which runs under a claim of its own.
+    /// Adds a handler for events of type `kind`. It runs under a claim, outside transactions (Fenced).
     #[must_use]
-    pub fn on<F, Fut, E>(self, kind: &str, handler: F) -> Self
+    pub fn on_fenced<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
         F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        self.on_named("", kind, handler)
+        self.on_fenced_named("", kind, handler)
     }
 
-    /// As [`on`](Self::on), for one of several handlers of a type: each is a consumer of its own
-    /// under `group/name`.
+    /// As [`on_fenced`](Self::on_fenced), for one of several handlers of a type: each is a consumer of its
+    /// own, `group/name`.
     #[must_use]
-    pub fn on_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
+    pub fn on_fenced_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
         F: Fn(Arc<Event>, Context) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
@@ -138,7 +138,8 @@ impl<S: Store> Group<S> {
         })
     }
 
-    /// Events of `kind` go to `handler`, which writes in the transaction that records its success.
+    /// Adds a handler for events of type `kind`. It writes in the transaction that records its success
+    /// (Atomic).
     #[must_use]
     pub fn on_atomic<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
@@ -183,34 +184,34 @@ impl<S: Store> Group<S> {
         self
     }
 
-    /// Events about one aggregate are handled in their order: one that failed is the broker's again
-    /// until it is handled or dead, and nothing overtakes it. Needs a source that brings the events
-    /// of a partition one after another.
+    /// Handles the events of an aggregate in their order: the broker redelivers one that failed until it is
+    /// handled or dead, and later ones wait. Needs a source that delivers the events of a partition one
+    /// after another.
     #[must_use]
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// Events of a type that nobody here handles are none of this group's business. Default: they
-    /// are kept, given up, so that a forgotten handler loses nothing.
+    /// Ignores events of types that the group has no handler for. Default: they are kept as dead, so that a
+    /// missing handler loses nothing.
     #[must_use]
     pub fn ignore_unknown(mut self) -> Self {
         self.ignore_unknown = true;
         self
     }
 
-    /// The group's name.
+    /// Returns the group's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The inbox that it belongs to.
+    /// Returns the inbox that it belongs to.
     pub fn inbox(&self) -> &Inbox<S> {
         &self.inbox
     }
 
-    /// The types that it handles.
+    /// Returns the event types that it handles.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.handlers.keys().map(|kind| &**kind)
     }
@@ -223,10 +224,10 @@ impl<S: Store> Group<S> {
         self.ordered
     }
 
-    /// Whether it can work at all.
+    /// Validates the group.
     ///
     /// # Errors
-    /// [`InvalidGroup`] says what is wrong.
+    /// [`InvalidGroup`] if it is not valid.
     pub fn check(&self) -> Result<(), InvalidGroup> {
         if let Some(kind) = &self.twice {
             return Err(InvalidGroup::Twice { kind: kind.clone() });
@@ -248,7 +249,7 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// The scopes under which its consumers' records are.
+    /// Returns the scopes of its consumers' records.
     pub(super) fn scopes(&self) -> BTreeSet<String> {
         let names = self.handlers.values().flatten().map(|(name, _)| self.scope(name));
         names.chain([self.name.to_string()]).collect()
@@ -261,7 +262,7 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// Hands an event to every handler of its type: one result each, under the consumer's scope.
+    /// Has every handler of its type handle an event. Returns one result each, with the consumer's scope.
     pub async fn handle(&self, event: &Arc<Event>) -> Vec<(String, Outcome)> {
         self.handle_with(event, Care::First).await
     }
@@ -286,7 +287,7 @@ impl<S: Store> Group<S> {
         join_all(handlers.iter().map(run)).await
     }
 
-    /// Hands an event to the one consumer whose record `key` names; `None` if there is none.
+    /// Has the consumer that `key` belongs to handle an event; `None` if there is none.
     pub(super) async fn handle_as(&self, key: &Key, event: &Arc<Event>) -> Option<Outcome> {
         let handlers = self.handlers.get(event.kind())?;
         let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == key.scope())?;
@@ -298,14 +299,32 @@ impl<S: Store> Group<S> {
         if self.ignore_unknown {
             return Vec::new();
         }
-        let reason = format!("no-handler: nobody in this group handles {:?}", event.kind());
+        let reason = format!("no-handler: this group has no handler for {:?}", event.kind());
         let buried = self.inbox.bury(&self.name, event, &reason).await;
         let error = crate::outcome::ErrorText::new(&reason);
         vec![(self.name.to_string(), buried.map(|()| Handled::Dead { error }))]
     }
 
-    /// Handles an event and says what its broker is to be told: an ack only where every handler is
-    /// done with it or has its envelope stored.
+    /// Handles an event and returns the answer for its broker: an ack only if every handler has handled it or
+    /// stored it for a retry. For brokers that this crate has no [`Source`](super::Source) for.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use semel_core::inbox::{BrokerReply, Failure, Inbox};
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_core::{Event, Executor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = Inbox::new(Executor::new(MemoryStore::new()))
+    ///     .group("SHIPPING")
+    ///     .on_fenced("order.paid", |_event, _claim| async { Err::<(), _>(Failure::retry("no van")) });
+    /// let paid = Event::builder("acme", "order.paid", "/orders").json(&"ord_1").build()?;
+    /// // The failure and the event are stored: the broker may forget it.
+    /// assert_eq!(group.receive(&Arc::new(paid)).await, BrokerReply::Ack);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn receive(&self, event: &Arc<Event>) -> BrokerReply {
         self.receive_with(event, Care::First).await
     }
@@ -320,11 +339,11 @@ impl<S: Store> Group<S> {
         })
     }
 
-    /// Keeps a message that is no event, given up, with its bytes.
+    /// Records a message as dead, with its bytes, that is not an event.
     pub(super) async fn unreadable(&self, raw: &bytes::Bytes, why: &Unreadable) -> BrokerReply {
         use sha2::{Digest as _, Sha256};
         let digest = crate::key::hex(&Sha256::digest(raw));
-        tracing::warn!(group = &*self.name, %why, "a message that is no event was given up");
+        tracing::warn!(group = &*self.name, %why, "a message is not an event; it is kept, dead");
         let store = self.inbox.executor().store();
         let held = store.max_retry_payload().unwrap_or(usize::MAX);
         let most = MAX_PAYLOAD.min(held.saturating_sub(MAX_PACKED_ATTRIBUTES));
@@ -341,31 +360,33 @@ impl<S: Store> Group<S> {
     }
 }
 
-/// A group that cannot work.
+/// Why a group is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroup {
-    /// Two handlers of one type have one name: the second would find every event handled.
-    #[error("two handlers for {kind:?} have the same name; give each its own with `.on_named(…)`")]
+    /// Two handlers of one type have the same name.
+    #[error(
+        "two handlers for {kind:?} have the same name; give each its own with `.on_fenced_named(…)`"
+    )]
     Twice {
-        /// The type.
+        /// The event type.
         kind: Box<str>,
     },
-    /// A name holds what separates a group from its handlers.
+    /// A name contains a slash, which separates a group from its handlers.
     #[error("{name:?} holds a slash, which separates a group from its handlers; use another name")]
     Slash {
         /// The name.
         name: Box<str>,
     },
-    /// A failure would not be kept for its retry.
+    /// The failure policy keeps nothing for a retry.
     #[error("on_failure is Keep or Release, so a failed event would never be tried again")]
     Forgets,
-    /// The source brings events in order and the group does not ask for it, or the other way round.
-    #[error("order must be asked for on the group and on its source, or on neither")]
+    /// The source is ordered and the group is not, or the reverse.
+    #[error("either both the group and its source are ordered, or neither")]
     Order,
-    /// The group's or a handler's name is no scope.
+    /// The name of the group or of a handler is not a valid scope.
     #[error(transparent)]
     Name(#[from] InvalidKey),
-    /// The inbox's policy cannot work.
+    /// The inbox's policy is not valid.
     #[error(transparent)]
     Policy(#[from] crate::policy::InvalidPolicy),
 }

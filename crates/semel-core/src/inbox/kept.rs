@@ -1,8 +1,7 @@
-//! What a group keeps of the events that it has not handled, and what an operator does about them.
+//! The events that a group has not handled, and the operator's verbs for them.
 //!
-//! Everything of the group is in reach: its named handlers, also those that are no longer deployed,
-//! and events that were kept because another one has their id. Handling them again is the
-//! scheduler's.
+//! They cover the whole group: named handlers, also those that are no longer deployed, and events that were
+//! kept because another one has their id. The scheduler runs what is due again.
 
 use std::collections::HashSet;
 
@@ -14,15 +13,15 @@ use crate::operate::{Operate as _, Operated};
 use crate::record::{Record, State};
 use crate::store::{Cursor, Filter, Inspect, Result};
 
-/// Records that one look for the records of an event takes.
+/// Records in one page.
 const LOOK: u32 = 100;
 
-/// Whose record of an event it is.
+/// The consumer that a record of an event belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whose {
-    /// The handler's own name; `None` is the group's handler that has none.
+    /// The handler's name; `None` for the group's unnamed handler.
     pub handler: Option<Box<str>>,
-    /// Whether it was kept beside another event of the same id. Redriven, it is handled as an event
+    /// Whether it was kept because another event has its id. When it is redriven, it is handled as an event
     /// of its own.
     pub conflict: bool,
 }
@@ -34,40 +33,39 @@ impl Whose {
     }
 }
 
-/// An event that waits for its next attempt or for an operator.
+/// An event that a consumer has not handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Who has not handled it.
+    /// The consumer.
     pub whose: Whose,
-    /// Its key in the ledger, for the [verbs of operators](crate::Operate).
+    /// The key of its record, for the [verbs of operators](crate::Operate).
     pub key: Key,
     /// Its record: attempts, last error, when it is due.
     pub record: Record,
 }
 
 impl Kept {
-    /// The event; `None` if the record has none that could be read.
+    /// Returns the event; `None` if the record has none that can be read.
     pub fn event(&self) -> Option<Event> {
         envelope(&self.key, &self.record)
     }
 }
 
-/// A part of what a group keeps. It may be empty and still have a next one.
+/// A page of events that were not handled. It may be empty and still have a next one.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// The events.
     pub entries: Vec<Kept>,
-    /// Where to go on; `None` at the end.
+    /// Where the listing continues; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// What came of a verb for each record of an event that it applies to: none if there is none.
+/// The result of an operator's verb for each record of an event; empty if there is none.
 pub type Reached = Vec<(Whose, Operated)>;
 
 impl<S: Inspect> Group<S> {
-    /// Events in this state that the group, any handler of it, keeps with their envelopes: failed,
-    /// dead, uncertain or discarded ones; and running ones, of which those whose lease is over have
-    /// crashed.
+    /// Lists the group's events in a state, of all its handlers: failed, dead, uncertain or discarded ones,
+    /// or running ones, of which those whose lease has lapsed have crashed.
     ///
     /// # Errors
     /// The ledger could not be read.
@@ -87,9 +85,9 @@ impl<S: Inspect> Group<S> {
         Ok(Failures { entries: entries.collect(), next: page.next })
     }
 
-    /// Sends an event round again for everybody in the group who has failed at it or given it up, and
-    /// where it was discarded: due now, attempts counted from zero. The retry is the scheduler's. For
-    /// many events, list them and use [`Operate::redrive_seen`](crate::Operate::redrive_seen) with each.
+    /// Redrives an event in all consumers of the group where it is failed, dead or discarded: due now, with
+    /// attempts counted from zero. The scheduler runs it. For many events, list them and use
+    /// [`Operate::redrive_seen`](crate::Operate::redrive_seen) with each.
     ///
     /// # Errors
     /// The ledger could not be read or written.
@@ -103,8 +101,7 @@ impl<S: Inspect> Group<S> {
         Ok(reached)
     }
 
-    /// Discards an event for this reason, for everybody in the group who has not handled it and is
-    /// not at it now.
+    /// Discards an event in all consumers of the group that have not handled it and are not handling it now.
     ///
     /// # Errors
     /// The ledger could not be read or written.
@@ -120,7 +117,7 @@ impl<S: Inspect> Group<S> {
         Ok(reached)
     }
 
-    /// The keys of an event's records in these states (or only what is due of them), each once.
+    /// Returns the keys of an event's records in these states, or only of those that are due, each once.
     async fn records(
         &self,
         tenant: &str,
@@ -152,7 +149,7 @@ impl<S: Inspect> Group<S> {
         Ok(keys)
     }
 
-    /// Everything of the group.
+    /// Returns a filter for all records of the group.
     pub(super) fn all(&self) -> Filter {
         Filter {
             kind: Some(Kind::Event),

@@ -1,7 +1,7 @@
-//! Retries from the ledger: what failed and is due, or crashed, is handled again from its stored
-//! envelope. No broker is asked.
+//! Retries events from the ledger: those that failed and are due, and those whose attempt crashed. The event
+//! is stored with its record; no broker is involved.
 //!
-//! What an operator sees and does of it is in `kept`.
+//! The operator's view of them is in `kept`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::key::{Digest, Key, Kind};
 use crate::measure;
 use crate::operate::Operate as _;
 use crate::record::{Entry, Record, State};
-use crate::store::{BoxFuture, Filter, Inspect, Result, Unreadable};
+use crate::store::{BoxFuture, Filter, Inspect, Result, UnreadableRecord};
 
-/// Events that are handled again at once.
+/// Events that are retried at once.
 const AT_ONCE: usize = 8;
-/// Records that one look takes.
+/// Records in one page.
 const LOOK: u32 = 100;
-/// How often it is counted what has failed.
+/// How often failures are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
-/// How many times as long as a count took the next one waits at least: a store without an index walks
-/// over all its records.
+/// The next count waits at least this many times as long as the last one took: a store without an index
+/// reads all its records.
 const REST: u32 = 20;
 
-/// What one look for due events came to.
+/// The result of [`Group::retry_due`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retried {
-    /// Events that were due.
+    /// Number of events that were due.
     pub due: u32,
-    /// Those that are handled now.
+    /// Number of those that are handled now.
     pub handled: u32,
-    /// Those that failed again.
+    /// Number of those that failed again.
     pub failed: u32,
-    /// Those that nobody here can handle, or whose envelope cannot be read.
+    /// Number of those that the group has no handler for, or that cannot be read.
     pub left: u32,
 }
 
@@ -48,7 +48,7 @@ impl Retried {
         self.due += 1;
         match result {
             Some(Ok(handled)) if handled.succeeded() => self.handled += 1,
-            // Somebody else is at it, or was.
+            // Another process handles it, or has.
             Some(Ok(_)) => {}
             Some(Err(_)) => self.failed += 1,
             None => self.left += 1,
@@ -56,19 +56,19 @@ impl Retried {
     }
 }
 
-/// What a group has not handled.
+/// How many events a group has not handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Events that wait for their next attempt.
+    /// Number of events that wait for their next attempt.
     pub failed: u64,
-    /// Attempts of the one among them that has had most.
+    /// The most attempts that one of them has had.
     pub attempts: u32,
-    /// Events that were given up, and wait for an operator.
+    /// Number of dead events, which wait for an operator.
     pub dead: u64,
 }
 
 impl<S: Inspect> Group<S> {
-    /// Handles what is due, once. `keep_retrying` does it in the background.
+    /// Retries what is due, once. [`keep_retrying`](Self::keep_retrying) does it in the background.
     ///
     /// # Errors
     /// The ledger could not be read.
@@ -89,9 +89,14 @@ impl<S: Inspect> Group<S> {
                 };
                 let store = self.inbox().executor().store();
                 let page = store.list(&filter, after.as_ref(), LOOK).await?;
-                for Unreadable { digest, why } in &page.unreadable {
+                for UnreadableRecord { digest, why } in &page.unreadable {
                     let digest = Digest::from_bytes(digest);
-                    tracing::warn!(group = self.name(), ?digest, why, "a due event is unreadable");
+                    tracing::warn!(
+                        group = self.name(),
+                        ?digest,
+                        why,
+                        "the record of a due event cannot be read; inspect it with `semel records`"
+                    );
                 }
                 let retries: Vec<BoxFuture<'_, _>> = page
                     .entries
@@ -116,19 +121,19 @@ impl<S: Inspect> Group<S> {
         if let Some(result) = self.handle_as(&entry.key, &event).await {
             return Some(result);
         }
-        // Kept when nobody handled its type; by now somebody does, under a name of its own.
+        // Kept when the group had no handler for its type; now it has one, with a name of its own.
         if entry.key.scope() != self.name() || !self.handles(event.kind()) {
             return None;
         }
         let results = self.handle(&event).await;
         if results.iter().all(|(_, result)| BrokerReply::to(result, false) == BrokerReply::Ack) {
             let purged = self.inbox().executor().purge(&entry.key).await;
-            tracing::debug!(key = ?entry.key, ?purged, "handled under another name");
+            tracing::debug!(key = ?entry.key, ?purged, "an event was handled by a named handler; its record of the unnamed one is removed");
         }
         results.into_iter().next().map(|(_, result)| result)
     }
 
-    /// Retries in the background: a look every `every`, and another at once where one found much.
+    /// Retries what is due in the background, every `every`.
     pub fn keep_retrying(&self, every: Duration) -> Retrying {
         let retrying = Retrying { stopping: CancellationToken::new(), tasks: TaskTracker::new() };
         let (group, stopping) = (self.clone(), retrying.stopping.clone());
@@ -142,7 +147,7 @@ impl<S: Inspect> Group<S> {
                 }
                 if let Err(error) = group.retry_until(&stopping).await {
                     measure::store_failed(&error);
-                    tracing::warn!(group = group.name(), %error, "due events could not be listed");
+                    tracing::warn!(group = group.name(), %error, "could not list due events; retrying");
                 }
             }
         });
@@ -165,8 +170,8 @@ impl<S: Inspect> Group<S> {
         retrying
     }
 
-    /// Counts what the group, any handler of it, has not handled: all of it, in the store.
-    /// `keep_retrying` does it every 15 s and sets the gauges `semel_inbox_failed`,
+    /// Counts the events that the group, with all its handlers, has not handled.
+    /// [`keep_retrying`](Self::keep_retrying) does it every 15 s and sets the gauges `semel_inbox_failed`,
     /// `semel_inbox_max_attempts` and `semel_inbox_dead`.
     ///
     /// # Errors
@@ -181,25 +186,27 @@ impl<S: Inspect> Group<S> {
 
     async fn count(&self) {
         match self.waiting().await {
-            Ok(waiting) => measure::inbox_waiting(self.name(), &waiting),
+            Ok(Waiting { failed, attempts, dead }) => {
+                measure::inbox_waiting(self.name(), failed, attempts, dead);
+            }
             Err(error) => measure::store_failed(&error),
         }
     }
 }
 
-/// The event that a record keeps for its retry.
+/// Returns the event that is stored in a record for its retry.
 pub(super) fn envelope(key: &Key, record: &Record) -> Option<Event> {
     let retry_payload = record.retry_payload.as_ref()?;
     match Event::unpack(retry_payload.body()) {
         Ok(event) => Some(event),
         Err(why) => {
-            tracing::warn!(?key, %why, "a stored event cannot be read");
+            tracing::warn!(?key, %why, "the event of a record cannot be read; it is not retried");
             None
         }
     }
 }
 
-/// Retries in the background. Dropping it changes nothing.
+/// A running retry scheduler. Dropping it does not stop it.
 #[derive(Clone, Debug)]
 pub struct Retrying {
     stopping: CancellationToken,
@@ -207,12 +214,12 @@ pub struct Retrying {
 }
 
 impl Retrying {
-    /// Ends when it can, and nobody waits for it.
+    /// Stops without waiting for what is being handled.
     pub(crate) fn leave(&self) {
         self.stopping.cancel();
     }
 
-    /// Finishes what is being handled, and ends.
+    /// Stops, and waits until what is being handled has ended.
     pub async fn stop(&self) {
         self.stopping.cancel();
         self.tasks.wait().await;

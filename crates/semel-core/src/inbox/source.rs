@@ -1,4 +1,4 @@
-//! What a broker must offer to whoever consumes.
+//! What a broker must offer to consumers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,63 +8,62 @@ use bytes::Bytes;
 use super::BrokerReply;
 use crate::event::{Event, Unreadable};
 
-/// Brings the messages of one consumer group. It connects, and connects again, by itself.
+/// Delivers the messages of one consumer group. It connects and reconnects by itself.
 ///
-/// Whether messages of one partition come one after another (the next only when the last was answered
-/// with an ack) is the source's own setting; an [ordered](super::Group::ordered) group needs it.
+/// Whether the messages of a partition are delivered one after another (the next when the last was
+/// acknowledged) is a setting of the source; an [ordered](super::Group::ordered) group needs it.
 pub trait Source: Send + Sync + 'static {
-    /// What it brings.
+    /// The type of its messages.
     type Message: Message;
 
-    /// The next message. May be called from several tasks and dropped at any time: a message that
-    /// was taken from the broker and not handed over is brought again.
+    /// Waits for the next message. May be called from several tasks and dropped at any time: a message
+    /// that was received from the broker and not returned must be delivered again.
     ///
     /// # Errors
-    /// The broker is away. The caller rests a while and asks again.
+    /// The broker is unreachable. The caller pauses and calls again.
     fn next(&self) -> impl Future<Output = Result<Self::Message, SourceError>> + Send;
 
-    /// Whether messages of one partition come one after another: the next when the last was acked.
+    /// Returns whether the messages of a partition are delivered one after another.
     fn is_ordered(&self) -> bool;
 }
 
-/// A message that the broker waits for an answer to. Dropping it is no answer.
+/// A message that the broker expects an answer for. Dropping it is no answer.
 pub trait Message: Send + Sync + 'static {
-    /// The event in it.
+    /// Returns the event in the message.
     ///
     /// # Errors
-    /// [`Unreadable`]: it is no event.
+    /// [`Unreadable`] if it is not an event.
     fn envelope(&self) -> Result<Event, Unreadable>;
 
-    /// All of it as it came, headers and payload, for the grave of what cannot be read.
+    /// Returns the whole message as it was received, headers and payload, to be kept if it cannot be read.
     fn raw(&self) -> Bytes;
 
-    /// Whether the broker has brought it before. Whoever had it in hand may have died of it, so
-    /// its next attempt is counted before it begins.
+    /// Returns whether the broker has delivered it before. The message may have crashed its consumer, so its
+    /// next attempt is counted before it begins.
     fn redelivered(&self) -> bool;
 
-    /// How often the broker wants to hear that the message is still being handled; `None` if it
-    /// does not.
+    /// Returns how often the delivery must be extended while the message is handled; `None` if it need not.
     fn keep_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Tells the broker that the message is still being handled.
+    /// Extends the delivery: the message is still being handled.
     ///
     /// # Errors
-    /// The broker is away, or has given the message to somebody else.
+    /// The broker is unreachable, or has delivered the message to another consumer.
     fn keep(&self) -> impl Future<Output = Result<(), SourceError>> + Send {
         async { Ok(()) }
     }
 
-    /// Answers. Only an ack must be certain when this ends; and where it is lost the message comes
-    /// again, which the inbox recognises.
+    /// Answers the broker. If the answer is lost, the message is delivered again, which the inbox
+    /// recognises.
     ///
     /// # Errors
     /// The answer may not have arrived.
     fn answer(&self, answer: BrokerReply) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
-/// The broker is away, or did not take an answer.
+/// The broker is unreachable, or did not accept an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the broker is not available: {0}")]
 pub struct SourceError(pub String);

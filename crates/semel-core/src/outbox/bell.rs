@@ -1,20 +1,20 @@
-//! Tells a relay of this process that there may be something to do.
+//! Wakes the relays of this process.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// Rung after a commit that appended. Cheap to clone; rings are not counted: one look finds all.
+/// Rung after a commit that appended events. Cheap to clone. Rings are not counted: one claim finds all rows.
 #[derive(Clone, Debug, Default)]
 pub struct Bell(Arc<Notify>);
 
 impl Bell {
-    /// Wakes whoever listens, or the next one who does.
+    /// Wakes a relay that waits, or the next one that does.
     pub fn ring(&self) {
         self.0.notify_one();
     }
 
-    /// Ends when it was rung since the last time that this ended.
+    /// Completes when the bell is rung, or was since this last completed.
     pub async fn rung(&self) {
         self.0.notified().await;
     }

@@ -1,5 +1,5 @@
-//! An outbox in this process's memory: for tests and development. What is appended is there at once;
-//! there is no transaction, and nothing survives the process.
+//! An outbox in memory, for tests and development. Appended events are visible at once: there are no
+//! transactions, and nothing survives the process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Partition, Row,
-    Selection, Status, Ticket, Verb,
+    RowAction, Selection, Status, Ticket,
 };
 use crate::claim::AttemptId;
 use crate::clock::{Clock, SteadyClock, Timestamp};
@@ -16,7 +16,7 @@ use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
-/// The outbox. Cheap to clone; clones share everything.
+/// An outbox in memory. Cheap to clone; clones share everything.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryOutbox(Arc<Inner>);
 
@@ -40,7 +40,7 @@ struct Kept {
     status: Status,
     attempts: u32,
     token: Option<AttemptId>,
-    /// What holds the partition up; `None` once it does not.
+    /// The partition that the row holds up; `None` once it does not.
     partition: Option<Partition>,
     error: Option<ErrorText>,
     created_at: Timestamp,
@@ -49,12 +49,12 @@ struct Kept {
 }
 
 impl MemoryOutbox {
-    /// An empty outbox.
+    /// Creates an empty outbox.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty outbox that goes by `clock`.
+    /// Creates an empty outbox with a clock.
     pub fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(Inner { clock: SteadyClock::new(&clock), ..Inner::default() }))
     }
@@ -84,10 +84,10 @@ impl Rows {
         self.by_sequence.insert(self.last, kept);
     }
 
-    /// The rows to lease: either one that lapsed, or due ones that were not leased.
+    /// Returns the rows to lease: either one whose lease has lapsed, or due ones that were not leased.
     fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
         let mut seen: HashSet<Partition> = HashSet::new();
-        // How long the partitions are due that this claim may go on with.
+        // When the partitions became due that this claim may continue with.
         let mut open: HashMap<Partition, Timestamp> = HashMap::new();
         let mut chosen: Vec<(Timestamp, u64)> = Vec::new();
         let mut lapsed: Option<(Timestamp, u64)> = None;
@@ -110,7 +110,7 @@ impl Rows {
             seen.extend(row.partition);
         }
         chosen.sort_unstable();
-        // What lapsed is taken alone, when its turn has come.
+        // A lapsed row is claimed alone, when it is the first that is due.
         let first = chosen.first().copied();
         if let Some(alone) = lapsed.filter(|one| first.is_none_or(|first| *one <= first)) {
             return vec![alone.1];
@@ -121,7 +121,7 @@ impl Rows {
         chosen
     }
 
-    /// How many of the first of them have no more than so many bytes together.
+    /// Returns how many of the first rows have at most `bytes` bytes together.
     fn light(&self, chosen: &[u64], bytes: u64) -> usize {
         let mut total = 0;
         let fits = |sequence: &&u64| {
@@ -166,15 +166,15 @@ impl Kept {
         }
     }
 
-    fn apply(&mut self, verb: &Verb, now: Timestamp) {
+    fn apply(&mut self, verb: &RowAction, now: Timestamp) {
         self.token = None;
         match verb {
-            Verb::Redrive | Verb::Republish => {
+            RowAction::Redrive | RowAction::Republish => {
                 (self.status, self.attempts) = (Status::Pending, 0);
                 (self.due_at, self.settled_at) = (Some(now), None);
                 self.partition = Partition::of(&self.envelope);
             }
-            Verb::Discard { reason } => {
+            RowAction::Discard { reason } => {
                 self.status = Status::Discarded;
                 (self.due_at, self.partition, self.settled_at) = (None, None, Some(now));
                 self.error = Some(ErrorText::new(reason));
@@ -182,7 +182,7 @@ impl Kept {
         }
     }
 
-    fn is_meant(&self, selection: &Selection, verb: &Verb) -> bool {
+    fn is_meant(&self, selection: &Selection, verb: &RowAction) -> bool {
         selection.reaches(verb, self.status) && selection.matches(&self.envelope, self.status)
     }
 
@@ -202,7 +202,7 @@ impl Kept {
 }
 
 impl Selection {
-    /// Whether a row matches, for outboxes that select in this process.
+    /// Returns whether a row matches, for outboxes that select in this process.
     pub fn matches(&self, envelope: &Event, status: Status) -> bool {
         (self.ids.is_empty() || self.ids.contains(&envelope.id()))
             && self.tenant.as_deref().is_none_or(|tenant| envelope.tenant() == tenant)
@@ -292,7 +292,7 @@ impl Outbox for MemoryOutbox {
         Ok(matching.take(limit as usize).map(|(sequence, row)| row.shown(*sequence)).collect())
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         let rows = self.rows();
         let meant = |row: &&Kept| row.is_meant(selection, verb);
         let count = rows.by_sequence.values().filter(meant).count() as u64;
@@ -302,7 +302,7 @@ impl Outbox for MemoryOutbox {
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

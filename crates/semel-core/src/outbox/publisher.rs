@@ -1,15 +1,29 @@
-//! What a broker must offer to whoever publishes.
+//! What a broker must offer to the relay.
 
 use std::future::Future;
 use std::time::Duration;
 
 use crate::event::Event;
 
-/// Hands events to a broker.
+/// Publishes events to a broker.
+///
+/// ```
+/// use semel_core::Event;
+/// use semel_core::outbox::{PublishError, Publisher};
+///
+/// /// Prints events. A real publisher returns `Ok` when its broker has stored the event.
+/// struct Print;
+///
+/// impl Publisher for Print {
+///     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
+///         events.iter().map(|event| Ok(println!("{} {}", event.id(), event.kind()))).collect()
+///     }
+/// }
+/// ```
 pub trait Publisher: Send + Sync + 'static {
-    /// Publishes events and waits until the broker has confirmed each: one answer per event, in
-    /// order. `Ok` means that the broker has it durably. An event may arrive although its answer is
-    /// an error, and arrive again when it is tried again: consumers recognise it by its id.
+    /// Publishes events and waits until the broker has confirmed each. Returns one result per event, in
+    /// order; `Ok` means that the broker has stored it durably. An event may be published although its
+    /// result is an error, and be published again: consumers recognise it by its id.
     fn publish(
         &self,
         events: &[Event],
@@ -28,28 +42,26 @@ impl<P: Publisher> Publisher for std::sync::Arc<P> {
 /// Why an event is not known to be published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The broker cannot be reached or takes nothing from anybody. Says nothing about the event, so
-    /// it is not counted as a try.
+    /// The broker is unreachable or accepts nothing. Not counted as an attempt of the event.
     #[error("the broker is not available: {0}")]
     Unavailable(String),
-    /// This event was not taken now, and may be later. Counted.
-    #[error("the broker did not take the event: {0}")]
+    /// The broker did not accept the event now, and may later. Counted as an attempt.
+    #[error("the broker did not accept the event: {0}")]
     Failed(String),
-    /// This event is not to be tried for a while, which is nobody's fault: whoever is to take it has
-    /// asked for it later. Not counted, however often it is said; its partition waits.
-    #[error("the event was put off: {reason}")]
+    /// The consumer has asked for the event later. Not counted as an attempt; its partition waits.
+    #[error("the event was postponed: {reason}")]
     Later {
-        /// Come again after this.
+        /// How long until the next attempt.
         after: Duration,
-        /// Who asked, and why.
+        /// The consumer, and its reason.
         reason: String,
     },
-    /// The broker has no route for this event yet: no queue is bound, the stream lacks its subject, the
-    /// user may not write there. That is a broker which is not set up, as before its first consumer
-    /// starts, and not an event that is wrong: it is not counted, its partition waits, others go on.
+    /// The broker has no route for the event yet: no queue is bound, the stream lacks its subject, the user
+    /// may not write there. The broker is not set up, as before its first consumer starts, and the event is
+    /// not wrong: not counted as an attempt; its partition waits, others continue.
     #[error("the broker has no route for the event: {0}")]
     Unrouted(String),
-    /// This event will never be taken as it is: too large, no handler.
+    /// The broker will never accept the event: it is too large, or there is no handler for it.
     #[error("the broker refuses the event: {0}")]
     Refused(String),
 }

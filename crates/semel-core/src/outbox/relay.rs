@@ -1,8 +1,8 @@
-//! The relay: carries rows from the outbox to a broker, and decides what becomes of each.
+//! The relay: publishes rows of the outbox to a broker, and decides what becomes of each.
 //!
-//! Several relays share the work by leases. A row that no broker will ever take is buried with its
-//! reason and stops nobody; a broker that is away costs no row a try. Within a partition nothing is
-//! published before its predecessor was confirmed.
+//! Several relays share the rows by leases. A row that the broker refuses is dead, with the reason, and holds
+//! up no others; an unreachable broker costs no row an attempt. Within a partition an event is published
+//! after its predecessor was confirmed.
 
 mod pass;
 
@@ -18,19 +18,46 @@ use tokio_util::task::TaskTracker;
 
 pub use pass::Pass;
 
-use super::{Ask, Outbox, Publisher};
+use super::{Ask, Backlog, Outbox, Publisher};
 use crate::clock::monotonic;
 use crate::measure;
 use crate::policy::{InvalidPolicy, OnFailure, Policy};
 use crate::store::Result;
 use crate::sweeper;
 
-/// How long a relay rests after the broker was away, at first and at most.
+/// The first and the longest pause while the broker is unreachable.
 const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Batches that one round of cleaning takes away at most.
+/// Most batches in one round of cleaning.
 const CLEANING: u32 = 100;
 
-/// Carries events from an outbox to a publisher. Cheap to clone; clones share everything.
+/// Publishes the events of an outbox. Cheap to clone; clones share everything.
+///
+/// ```
+/// use semel_core::outbox::memory::MemoryOutbox;
+/// use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
+/// use semel_core::Event;
+///
+/// # struct Broker;
+/// # impl Publisher for Broker {
+/// #     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
+/// #         events.iter().map(|_| Ok(())).collect()
+/// #     }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let outbox = MemoryOutbox::new();
+/// let placed = Event::builder("acme", "order.placed", "/orders").json(&"ord_1").build()?;
+/// let mut transaction = outbox.clone(); // in a database: the transaction that writes the order
+/// outbox.append(&mut transaction, &[placed]).await?;
+///
+/// let relay = Relay::new(outbox, Broker);
+/// let relaying = relay.start(); // in the background …
+/// relaying.stop().await;
+/// relay.drain().await?; // … or until nothing is due
+/// assert_eq!(relay.outbox().backlog().await?.waiting, 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Relay<O: Outbox, P: Publisher>(Arc<Inner<O, P>>);
 
 impl<O: Outbox, P: Publisher> Clone for Relay<O, P> {
@@ -49,11 +76,11 @@ struct Inner<O, P> {
     outbox: Arc<O>,
     publisher: P,
     settings: Settings,
-    /// Rows that a broker passed over while it took others, and how often in a row.
+    /// Rows that the broker did not accept while it accepted others, and how often in a row.
     suspects: Mutex<HashMap<u64, u8>>,
-    /// Why the broker was last said to be away.
+    /// The last reason why the broker was unreachable.
     away: Mutex<String>,
-    /// When the log was last told that events have no route.
+    /// When it was last logged that events have no route.
     complained: Mutex<Option<Instant>>,
 }
 
@@ -71,7 +98,7 @@ struct Settings {
     clean_every: Duration,
 }
 
-/// Settings of a [`Relay`].
+/// Configures a [`Relay`].
 #[derive(Debug)]
 #[must_use]
 pub struct RelayBuilder<O, P> {
@@ -81,77 +108,78 @@ pub struct RelayBuilder<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
-    /// Rows in one claim. Default 100.
+    /// Sets the number of rows in one claim. Default 100.
     pub fn batch(mut self, rows: u32) -> Self {
         self.settings.batch = rows.clamp(1, 10_000);
         self
     }
 
-    /// Bytes of payload in one claim, so that a batch of large events fits into memory and into the
-    /// lease. A larger event travels alone. Default 8 MiB.
+    /// Sets the bytes of payload in one claim, so that a batch of large events fits into memory and into the
+    /// lease. A larger event is claimed alone. Default 8 MiB.
     pub fn batch_bytes(mut self, bytes: u64) -> Self {
         self.settings.batch_bytes = bytes;
         self
     }
 
-    /// How long a claimed row is this relay's. It must publish within that time, so it should be
-    /// many times what the broker takes for a batch. Default 30 s.
+    /// Sets the length of the leases. A batch must be published within it, so it should be many times what
+    /// the broker needs for one. Default 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// Batches under way at once. Default 2: one is claimed or marked while the other is published.
+    /// Sets how many batches are in progress at once. Default 2: one is claimed or marked while the other
+    /// is published.
     pub fn at_once(mut self, batches: usize) -> Self {
         self.settings.concurrency = batches.clamp(1, 64);
         self
     }
 
-    /// Tries before a row is dead. Default 20. A broker that is away does not count.
+    /// Sets the attempts before a row is dead. Default 20. An unreachable broker does not count.
     pub fn max_attempts(mut self, tries: u32) -> Self {
         self.settings.max_attempts = tries;
         self
     }
 
-    /// How long a failed row rests: `min(cap, base * 2^(n - 1))`. Default 1 s to 5 min.
+    /// Sets when a failed row is due again: after `min(cap, base * 2^(n - 1))`. Default 1 s to 5 min.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.settings.backoff = OnFailure::Backoff { base, cap };
         self
     }
 
-    /// Whether the later events of a partition wait behind a dead one until somebody has dealt with it.
-    /// Default: they go on.
+    /// Sets whether the later events of a partition wait behind a dead one until an operator has decided.
+    /// Default `false`: they continue.
     pub fn dead_hold_their_partition(mut self, hold: bool) -> Self {
         self.settings.dead_hold_partition = hold;
         self
     }
 
-    /// How long the relay waits between looks when there is nothing to do: at first, and at most. A
-    /// commit in this process wakes it at once. Default 10 ms doubling to 500 ms.
+    /// Sets the first and the longest pause between claims that find nothing. A commit in this process wakes
+    /// the relay at once. Default 10 ms doubling to 500 ms.
     pub fn idle(mut self, first: Duration, most: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         self.settings.idle = (first, most.max(first));
         self
     }
 
-    /// How long published rows stay. Default 7 days: long enough to publish again what a broker
-    /// lost after confirming it. `Duration::MAX` keeps them for ever.
+    /// Sets how long published rows stay. Default 7 days, in which events can be published again that a
+    /// broker lost after confirming them. `Duration::MAX` keeps them for ever.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.settings.keep = keep;
         self
     }
 
-    /// How often published rows are cleaned away. Default 60 s.
+    /// Sets how often published rows are removed. Default 60 s.
     pub fn clean_every(mut self, span: Duration) -> Self {
         let longest = Duration::from_secs(24 * 60 * 60);
         self.settings.clean_every = span.clamp(Duration::from_millis(10), longest);
         self
     }
 
-    /// The relay. It does nothing until [`start`](Relay::start) or [`pass`](Relay::pass).
+    /// Builds the relay. It does nothing until [`start`](Relay::start) or [`pass`](Relay::pass).
     ///
     /// # Errors
-    /// [`InvalidPolicy`] if a setting cannot work.
+    /// [`InvalidPolicy`] if a setting is not valid.
     pub fn build(self) -> std::result::Result<Relay<O, P>, InvalidPolicy> {
         let lease = self.settings.lease;
         let max_attempts = Some(self.settings.max_attempts);
@@ -163,12 +191,12 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> Relay<O, P> {
-    /// A relay with every default.
+    /// Creates a relay with default settings.
     pub fn new(outbox: impl Into<Arc<O>>, publisher: P) -> Self {
         Self::builder(outbox, publisher).build().expect("the defaults are valid")
     }
 
-    /// Settings, beginning with the defaults.
+    /// Returns a builder with default settings.
     pub fn builder(outbox: impl Into<Arc<O>>, publisher: P) -> RelayBuilder<O, P> {
         let settings = Settings {
             batch: 100,
@@ -185,12 +213,12 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         RelayBuilder { outbox: outbox.into(), publisher, settings }
     }
 
-    /// The outbox.
+    /// Returns the outbox.
     pub fn outbox(&self) -> &Arc<O> {
         &self.0.outbox
     }
 
-    /// How long published rows stay.
+    /// Returns how long published rows stay.
     pub fn keep(&self) -> Duration {
         self.0.settings.keep
     }
@@ -198,12 +226,12 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
     /// Claims one batch, publishes it and marks what became of it.
     ///
     /// # Errors
-    /// The outbox failed. What was leased is claimable again when its lease is over.
+    /// The outbox failed. Leased rows are claimable again when their lease has lapsed.
     pub async fn pass(&self) -> Result<Pass> {
         self.0.pass(&CancellationToken::new()).await
     }
 
-    /// Passes until nothing is due, or the broker is away. For tests, and for a last run by hand.
+    /// Publishes until nothing is due or the broker is unreachable. For tests, and for a last run by hand.
     ///
     /// # Errors
     /// As [`pass`](Self::pass).
@@ -212,7 +240,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         loop {
             let pass = self.pass().await?;
             all += pass;
-            // A claim that looked through much in vain has rung, and wants to be asked again.
+            // A claim that has read many rows and found nothing has rung, and is to be called again.
             let more = pass.claimed > 0 || self.0.outbox.bell().rung().now_or_never().is_some();
             if !more || pass.away {
                 return Ok(all);
@@ -220,7 +248,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         }
     }
 
-    /// Relays in the background until it is [stopped](Relaying::stop).
+    /// Publishes in the background until it is [stopped](Relaying::stop).
     pub fn start(&self) -> Relaying {
         let relaying = Relaying {
             stopping: CancellationToken::new(),
@@ -240,7 +268,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> Inner<O, P> {
-    /// One of the relay's batches: pass after pass, resting where there is nothing to do.
+    /// Publishes batch after batch, with pauses while there is nothing to do.
     async fn relay(self: Arc<Self>, relaying: Relaying) {
         let (mut idle, mut rest) = (self.settings.idle.0, REST.0);
         let mut paused = relaying.paused.subscribe();
@@ -254,7 +282,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     relaying.standing.add(&pass);
                     if pass.claimed > 0 && !pass.away {
                         (idle, rest) = (self.settings.idle.0, REST.0);
-                        // There may be more than one batch can carry.
+                        // There may be more rows than fit into the batch.
                         self.outbox.bell().ring();
                         continue;
                     }
@@ -262,7 +290,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
                 Err(error) => {
                     measure::store_failed(&error);
-                    tracing::warn!(%error, "the outbox could not be read; trying again");
+                    tracing::warn!(%error, "could not read the outbox; retrying");
                     true
                 }
             };
@@ -270,10 +298,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 let reason = std::mem::take(&mut *self.away());
                 tracing::warn!(
                     reason,
-                    "the broker or the outbox is away; nothing is lost, trying again"
+                    "the broker or the outbox is unreachable; events stay in the outbox, retrying"
                 );
             }
-            // While the broker is away nothing that is appended makes it come back.
+            // While the broker is unreachable, appended events are no reason to try earlier.
             let span = if away { &mut rest } else { &mut idle };
             let pause = span.mul_f64(0.75 + 0.5 * fastrand::f64());
             *span = (*span * 2).min(if away { REST.1 } else { self.settings.idle.1 });
@@ -289,7 +317,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes published rows away when their time is over, and looks how much there is to do.
+    /// Removes published rows when their time is over, and measures the backlog.
     async fn clean(self: Arc<Self>, stopping: CancellationToken) {
         let mut suspected = false;
         loop {
@@ -308,7 +336,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     }
                     Err(error) => measure::store_failed(&error),
                 }
-                // Beside the others, not before them.
+                // At most a fifth of the time.
                 let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
                 tokio::select! {
                     () = tokio::time::sleep(rest) => {}
@@ -318,14 +346,14 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     break;
                 }
             }
-            if let Ok(backlog) = self.outbox.backlog().await {
-                measure::outbox(&backlog);
+            if let Ok(Backlog { waiting, dead, oldest }) = self.outbox.backlog().await {
+                measure::outbox(waiting, dead, oldest);
             }
         }
     }
 }
 
-/// A relay at work. Cheap to clone. Dropping it changes nothing.
+/// A running relay. Cheap to clone. Dropping it does not stop it.
 #[derive(Clone, Debug)]
 pub struct Relaying {
     stopping: CancellationToken,
@@ -353,31 +381,31 @@ impl Counts {
     }
 }
 
-/// What a relay has done since its start.
+/// The counts of a relay since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Rows that the broker confirmed.
+    /// Number of rows that the broker confirmed.
     pub published: u64,
-    /// Tries that failed and will be repeated.
+    /// Number of attempts that failed and are retried.
     pub failed: u64,
-    /// Rows that were given up.
+    /// Number of rows that are dead.
     pub dead: u64,
     /// Whether it is paused.
     pub paused: bool,
 }
 
 impl Relaying {
-    /// Claims nothing new until [`resume`](Self::resume); batches under way are finished.
+    /// Claims nothing until [`resume`](Self::resume); batches in progress are finished.
     pub fn pause(&self) {
         self.paused.send_replace(true);
     }
 
-    /// Goes on.
+    /// Continues after a [`pause`](Self::pause).
     pub fn resume(&self) {
         self.paused.send_replace(false);
     }
 
-    /// What it has done so far.
+    /// Returns the counts so far.
     pub fn standing(&self) -> Standing {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Counts { published, failed, dead } = &*self.standing;
@@ -385,7 +413,7 @@ impl Relaying {
         Standing { published: read(published), failed: read(failed), dead: read(dead), paused }
     }
 
-    /// Publishes what is being published, gives the rest back, and ends.
+    /// Stops: finishes what is being published, and releases the other leased rows.
     pub async fn stop(&self) -> Standing {
         self.stopping.cancel();
         self.tasks.wait().await;

@@ -1,6 +1,6 @@
-//! Any store behind one type, for programs that choose theirs at run time.
+//! A store of any type behind one type, for programs that choose theirs at run time.
 //!
-//! The erased twin of the trait is private: a public one would make every call ambiguous.
+//! The object-safe twin of the trait is private: a public one would make every call ambiguous.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,16 @@ use crate::claim::Lease;
 use crate::key::{Hint, Key};
 use crate::record::Version;
 
-/// A store of some kind. Cheap to clone.
+/// A store of any type. Cheap to clone.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{AnyStore, Executor};
+///
+/// // As a program does that opens its store by a URL.
+/// let store = AnyStore::new(MemoryStore::new());
+/// let executor: Executor<AnyStore> = Executor::new(store);
+/// ```
 #[derive(Clone)]
 pub struct AnyStore(Arc<dyn Erased>);
 

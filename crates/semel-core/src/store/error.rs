@@ -1,48 +1,50 @@
-//! What can go wrong between us and a store. Expected answers are not here: they are `Ok` values.
+//! Failures of a store. Expected results are not here: they are `Ok` values.
 
 use std::fmt;
 
-/// What kind of failure it was, which decides what may be done about it.
+/// The kind of a store's failure, which decides how it may be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
-    /// The step did not happen: the store was not reached, or refused before doing anything.
+pub enum ErrorKind {
+    /// The step did not take place: the store was not reached, or refused before doing anything.
     Unavailable,
-    /// The step may have happened: the reply was lost. Never repeated blindly.
+    /// The step may have taken place: the reply was lost. It must not be repeated blindly.
     Ambiguous,
-    /// What is stored cannot be read: damaged, or written by a newer version.
+    /// The stored data cannot be read: it is damaged, or a newer version wrote it.
     Corrupt,
     /// The store is not set up as it must be: no schema, read-only, an unsafe setting, a wrong URL.
     Misconfigured,
-    /// The store is full and took nothing.
+    /// The store is full; nothing was written.
     Capacity,
     /// The caller's own transaction must be run again from its start (serialisation, deadlock).
     RetryTransaction,
 }
 
-impl Kind {
-    /// The name used in metric labels.
+impl ErrorKind {
+    /// Returns the name used in metric labels.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Unavailable => "unavailable",
-            Kind::Ambiguous => "ambiguous",
-            Kind::Corrupt => "corrupt",
-            Kind::Misconfigured => "misconfigured",
-            Kind::Capacity => "capacity",
-            Kind::RetryTransaction => "retry_transaction",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Ambiguous => "ambiguous",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Misconfigured => "misconfigured",
+            ErrorKind::Capacity => "capacity",
+            ErrorKind::RetryTransaction => "retry_transaction",
         }
     }
 
     const fn advice(self) -> &'static str {
         match self {
-            Kind::Unavailable => "nothing was changed; try again once the store answers",
-            Kind::Ambiguous => "the reply was lost, so it may or may not have happened",
-            Kind::Corrupt => "look at the record with an operator tool before touching it",
-            Kind::Misconfigured => {
+            ErrorKind::Unavailable => "nothing was changed; try again once the store answers",
+            ErrorKind::Ambiguous => "the reply was lost, so it may or may not have happened",
+            ErrorKind::Corrupt => "inspect the record with `semel records` before changing it",
+            ErrorKind::Misconfigured => {
                 "fix the store's set-up; `check`, or `semel doctor`, lists what is wrong"
             }
-            Kind::Capacity => "nothing was stored; raise the limit or wait for records to expire",
-            Kind::RetryTransaction => "roll back and run the whole transaction again",
+            ErrorKind::Capacity => {
+                "nothing was stored; raise the limit or wait for records to expire"
+            }
+            ErrorKind::RetryTransaction => "roll back and run the whole transaction again",
         }
     }
 }
@@ -52,30 +54,30 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// A failed step of a store.
 #[derive(Debug)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     operation: &'static str,
     source: Source,
 }
 
 impl Error {
-    /// A failure of `operation` ("open", "settle", …) with its cause.
-    pub fn new(kind: Kind, operation: &'static str, source: impl Into<Source>) -> Self {
+    /// Creates a failure of `operation` ("open", "settle", …) with its cause.
+    pub fn new(kind: ErrorKind, operation: &'static str, source: impl Into<Source>) -> Self {
         Self { kind, operation, source: source.into() }
     }
 
-    /// What kind of failure it was.
-    pub fn kind(&self) -> Kind {
+    /// Returns the kind of the failure.
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Which step failed.
+    /// Returns the step that failed.
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// The same failure, seen as another kind: a layer that knows more may say so.
+    /// Returns the same failure as another kind, for layers that know more about it.
     #[must_use]
-    pub fn with_kind(mut self, kind: Kind) -> Self {
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;
         self
     }

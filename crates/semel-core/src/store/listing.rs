@@ -1,6 +1,6 @@
-//! Reading the ledger for operators and schedulers: which records, a page at a time.
+//! Lists records for operators and schedulers, a page at a time.
 //!
-//! Nothing here changes a record: the verbs are [`Operate`](crate::Operate)'s.
+//! Nothing here changes a record; see [`Operate`](crate::Operate) for that.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,18 +16,18 @@ use crate::record::{Entry, Record, State};
 /// Which records to list. Unset fields match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Through this door.
+    /// Of this kind.
     pub kind: Option<Kind>,
     /// Of this tenant.
     pub tenant: Option<String>,
     /// In this scope.
     pub scope: Option<String>,
-    /// And in those below it: the handlers of a group, as `scope/handler`.
+    /// Whether scopes below it match too: the handlers of a group, as `scope/handler`.
     pub below: bool,
-    /// With this id, whosever it is.
+    /// With this id, of any principal.
     pub id: Option<String>,
-    /// Whose key's digest begins with these bytes: four of them are what logs show. What is longer
-    /// than a digest matches nothing.
+    /// With a digest that begins with these bytes, of which logs show four. More bytes than a digest has
+    /// match nothing.
     pub digest: Option<Vec<u8>>,
     /// Of this operation.
     pub operation: Option<OperationId>,
@@ -35,19 +35,19 @@ pub struct Filter {
     pub state: Option<State>,
     /// With this reference.
     pub reference: Option<String>,
-    /// Only what waits for somebody to run it: Failed records whose retry is due, and claims whose
-    /// lease is over and whose retry payload is here.
+    /// Only what is due to run again: Failed records whose retry is due, and lapsed claims that have a
+    /// retry payload.
     pub due: bool,
 }
 
 impl Filter {
-    /// Where the scopes below `scope` begin and where they have ended, byte by byte: what comes
-    /// after a slash lies before what comes after the next character.
+    /// Returns the range of the scopes below `scope` in byte order: from `scope/` up to, but not including,
+    /// `scope0` (`0` follows `/`).
     pub fn range_below(scope: &str) -> [String; 2] {
         [format!("{scope}/"), format!("{scope}0")]
     }
 
-    /// Between which digests those lie that begin with `digest`, both included.
+    /// Returns the smallest and the largest digest that begin with `digest`.
     pub fn range_of(digest: &[u8]) -> [Vec<u8>; 2] {
         [0x00, 0xff].map(|fill| {
             let mut end = digest.to_vec();
@@ -64,7 +64,7 @@ impl Filter {
         }
     }
 
-    /// Whether `entry` matches at `now`, for stores that filter in this process.
+    /// Returns whether `entry` matches at `now`, for stores that filter in this process.
     pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
         let Entry { key, record } = entry;
         let reference = match &record.outcome {
@@ -94,23 +94,23 @@ impl Filter {
     }
 }
 
-/// Where a listing goes on. Opaque; belongs to the store that gave it.
+/// Where a listing continues. Opaque, and valid for the store that returned it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
-/// Why a store cannot go on from a [`Cursor`]: the cause of its error.
+/// The cause of the error for a [`Cursor`] of another store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is not one of this store's")]
 pub struct ForeignCursor;
 
-/// A part of a listing. A page may be empty and still have a next one.
+/// A page of a listing. It may be empty and still have a next one.
 #[derive(Clone, Debug)]
 pub struct Page<E = Entry> {
     /// The records.
     pub entries: Vec<E>,
-    /// What lies among them and cannot be read: one damaged record hides no other.
-    pub unreadable: Vec<Unreadable>,
-    /// Where to go on; `None` at the end.
+    /// Records of this page that cannot be read; they hide no others.
+    pub unreadable: Vec<UnreadableRecord>,
+    /// Where the listing continues; `None` at the end.
     pub next: Option<Cursor>,
 }
 
@@ -120,35 +120,35 @@ impl<E> Default for Page<E> {
     }
 }
 
-/// A record that was met in a listing and cannot be read. Where a store cannot tell of such a record
-/// whether it matches, it is shown whatever the filter says.
+/// A record of a listing that cannot be read. It is listed regardless of the filter where the store cannot
+/// tell whether it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// The digest that it lies under.
+pub struct UnreadableRecord {
+    /// The digest of its key.
     pub digest: Vec<u8>,
-    /// What is wrong with it, without its key or any value of it.
+    /// What is wrong with it, without its key or its values.
     pub why: String,
 }
 
-/// A record as a survey shows it: everything but the bytes of its answer or retry payload.
+/// A record of a survey: without the bytes of its outcome and retry payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Whose record.
+    /// The key.
     pub key: Key,
-    /// The record. An answer that is kept whole is not in it, and no retry payload.
+    /// The record, without an outcome that is kept whole and without a retry payload.
     pub record: Record,
-    /// What was left out.
+    /// A description of what was left out.
     pub content: Option<Content>,
 }
 
-/// What is said of an answer or a retry payload instead of its bytes.
+/// A description of an outcome or a retry payload, without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// How long the body is.
+    /// The size of the body.
     pub bytes: u64,
-    /// What the bytes are.
+    /// The content type.
     pub content_type: Cow<'static, str>,
-    /// The short name of what an operation made, or the type of an event.
+    /// The reference of the outcome, or the type of the event.
     pub reference: Option<Reference>,
 }
 
@@ -177,15 +177,15 @@ impl From<Entry> for Listed {
     }
 }
 
-/// Records that one look of the default [`Inspect::tally`] takes.
+/// Records in one page of the default [`Inspect::tally`].
 const LOOK: u32 = 1_000;
 
-/// How many records match a [`Filter`], and how far the worst of them has come.
+/// How many records match a [`Filter`], and the most attempts that one of them has had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Records that match.
+    /// Number of records that match.
     pub records: u64,
-    /// Attempts of the record that has had most; 0 where none matches.
+    /// The most attempts that one of them has had; 0 if none matches.
     pub attempts: u32,
 }
 
@@ -196,7 +196,7 @@ impl Tally {
         self.attempts = self.attempts.max(attempts);
     }
 
-    /// Both together, of records that are in one of them only.
+    /// Returns the sum of two tallies that have no record in common.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -206,13 +206,32 @@ impl Tally {
     }
 }
 
-/// Reading for operators.
+/// Lists records.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::store::{Filter, Inspect};
+/// use semel_core::{Command, Executor, Key, State};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let executor = Executor::new(MemoryStore::new());
+/// let pay = Command::new(Key::command("acme", "PAY", "k-1")?);
+/// let failed = executor.run(pay, |_| async { Err::<u8, _>("no money") }).await;
+/// assert!(failed.is_err());
+///
+/// let failures = Filter { state: Some(State::Failed), ..Filter::default() };
+/// let page = executor.store().survey(&failures, None, 100).await?;
+/// assert_eq!(page.entries[0].record.error.as_ref().unwrap().as_str(), "no money");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Inspect: Store {
-    /// At most `limit` records that match, in an order of the store's choosing. A record that
-    /// exists throughout the listing is shown at least once.
+    /// Returns at most `limit` records that match, in an order of the store's choosing. A record that
+    /// exists throughout the listing is returned at least once.
     ///
-    /// Brings every record whole, its answer of a megabyte too: for those who need them. A listing
-    /// for people, or one that counts, is a [survey](Self::survey).
+    /// Returns whole records, with outcomes of up to a megabyte. Use [`survey`](Self::survey) where these
+    /// are not needed.
     fn list(
         &self,
         filter: &Filter,
@@ -220,9 +239,9 @@ pub trait Inspect: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page>> + Send;
 
-    /// The same as [`list`](Self::list) without the bytes of answers and retry payloads; a cursor of the one
-    /// goes on in the other. A store whose records lie elsewhere leaves them there; the default, for
-    /// stores in this process, lets go of them.
+    /// Returns the same as [`list`](Self::list) without the bytes of outcomes and retry payloads; cursors
+    /// of both are interchangeable. The default, for stores in this process, lists and drops the bytes;
+    /// others do not read them.
     fn survey(
         &self,
         filter: &Filter,
@@ -236,15 +255,15 @@ pub trait Inspect: Store {
         }
     }
 
-    /// Counts all records that match, however many there are, each once. What cannot be read is
-    /// counted where the store can tell that it matches. A store that can count does so where the
-    /// records are; the default goes through a [survey](Self::survey).
+    /// Counts all records that match, each once. A record that cannot be read is counted where the store
+    /// can tell that it matches. The default goes through a [survey](Self::survey); databases count by
+    /// themselves.
     fn tally(&self, filter: &Filter) -> impl Future<Output = Result<Tally>> + Send {
         async move {
             let (mut tally, mut seen, mut after) = (Tally::default(), HashSet::new(), None);
             loop {
                 let page = self.survey(filter, after.as_ref(), LOOK).await?;
-                // A record may be shown twice.
+                // A record may be returned twice.
                 for Listed { key, record, .. } in &page.entries {
                     if seen.insert(key.digest()) {
                         tally.add(record.attempt);

@@ -1,9 +1,9 @@
 //! A bounded store in this process's memory, for tests, caches and single-process tools.
 //!
-//! Best effort by nature: a restart forgets everything. It is also the reference that the other
-//! stores are compared with, so it is written to be read: one map per shard, one lock per shard, no
-//! background work. Every new key takes expired answers with it, so that memory follows the keys that
-//! live; claims that lapsed stay until somebody sweeps, or until there is no room left.
+//! Best effort: a restart forgets everything. It is also the reference that the other stores are compared
+//! with, so it is simple: one map and one lock per shard, no background work. Every new key removes a few
+//! expired records, so that memory follows the number of live keys; lapsed claims stay until a sweep, or
+//! until there is no room left.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -23,36 +23,51 @@ use crate::outcome::ErrorText;
 use crate::policy::OnCrash;
 use crate::record::{Entry, Record, State, Version};
 
-/// Locks that are taken often enough to be worth spreading; a power of two.
+/// Number of shards; a power of two.
 const SHARDS: usize = 64;
 
-/// How many times as long as a look took a full store refuses without looking again for what it could
-/// remove: a large one has other things to do.
+/// A full store that found hardly anything to remove refuses new keys for this many times as long as the
+/// search took, before it searches again.
 const PAUSE: u32 = 10;
-/// How long that is at least, and at most, should somebody set the clock meanwhile.
+/// The least and the most of that pause, should the clock be set meanwhile.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The part of its keys, one in so many, that a look must remove for the next one to be worth it.
+/// A search must remove one key in this many for the next search to be worth it.
 const WORTH: usize = 64;
 
 /// Records in memory. Cheap to clone: clones share the records.
+///
+/// ```
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_core::{Command, Executor, Key};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let executor = Executor::new(store.clone());
+/// let greet = Command::new(Key::command("acme", "GREET", "k-1")?);
+/// let _ = executor.run(greet, |_| async { Ok::<_, String>("hello".to_owned()) }).await?;
+/// assert_eq!(store.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Inner>);
 
-/// Expired keys that a new one removes, at most: more than one, or what has piled up would stay.
+/// Most expired keys that a new key removes: more than one, or a backlog would never shrink.
 const TAKEN: usize = 2;
-/// Reminders beyond two for each key, before those that mean nothing any more are thrown away.
+/// Most queue entries beyond two for each key, before outdated ones are dropped.
 const SPARE: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
     /// Boxed: a map that grows moves what it holds.
     keys: HashMap<Digest, Box<Entry>, Mixing>,
-    /// Who may expire, and when at the earliest; whether it did is for its record to say.
+    /// Keys in the order of their earliest possible expiry; the record tells whether it has expired.
     due: BinaryHeap<Reverse<(Timestamp, Digest)>>,
 }
 
 impl Shard {
-    /// Writes the next record of a key that is held, or removes the key; how many keys that removes.
+    /// Writes the next record of a key, or removes the key. Returns how many keys were removed.
     fn put(&mut self, digest: Digest, next: Option<Record>) -> usize {
         let Some(record) = next else { return usize::from(self.keys.remove(&digest).is_some()) };
         let expires_at = record.expires_at;
@@ -67,7 +82,7 @@ impl Shard {
 
     fn remind(&mut self, at: Timestamp, digest: Digest) {
         self.due.push(Reverse((at, digest)));
-        // A key that fails again and again is reminded of again and again.
+        // A key that fails repeatedly has an entry for every failure.
         if self.due.len() > 2 * self.keys.len() + SPARE {
             let held = self.keys.iter();
             let ends = held.filter_map(|(digest, entry)| Some((entry.record.expires_at?, *digest)));
@@ -75,7 +90,7 @@ impl Shard {
         }
     }
 
-    /// Removes a few keys that have expired; how many.
+    /// Removes a few expired keys. Returns how many.
     fn take_expired(&mut self, now: Timestamp) -> usize {
         let mut taken = 0;
         while let Some(first) = self.due.peek_mut()
@@ -99,23 +114,22 @@ struct Inner {
     capacity: usize,
     len: AtomicUsize,
     last_fence: AtomicU64,
-    /// Before this nobody looks for room.
+    /// Before this time, no search for room is made.
     full_until: Mutex<Option<Timestamp>>,
 }
 
 impl MemoryStore {
-    /// How many keys are held by default.
+    /// The default capacity, in keys.
     pub const CAPACITY: usize = 10_000;
 
-    /// A store for [`MemoryStore::CAPACITY`] keys, by the machine's clock.
+    /// Creates a store for [`MemoryStore::CAPACITY`] keys, by the machine's clock.
     pub fn new() -> Self {
         Self::with(Self::CAPACITY, Clock::system())
     }
 
-    /// A store for `capacity` keys, by `clock`: by what it shows now, and the time that passes from
-    /// now on. Setting the clock afterwards moves nothing. Expired ones make room for new keys; where there are
-    /// hardly any, a new key is refused with a `Capacity` error. Calls on keys that are held are
-    /// always admitted.
+    /// Creates a store for `capacity` keys. Its time starts at what `clock` shows now and advances with it;
+    /// setting the clock later has no effect. Expired keys make room for new ones; where there are hardly
+    /// any, a new key is refused with a `Capacity` error. Calls on existing keys are always admitted.
     pub fn with(capacity: usize, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -127,12 +141,12 @@ impl MemoryStore {
         }))
     }
 
-    /// Keys held, expired ones included.
+    /// Returns the number of keys, expired ones included.
     pub fn len(&self) -> usize {
         self.0.len.load(Ordering::SeqCst)
     }
 
-    /// Whether no key is held.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -140,11 +154,11 @@ impl MemoryStore {
     fn shard(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
         // A panic while a shard is locked cannot leave a record half-written: each is one assignment. A
-        // reminder that was lost keeps a key longer, no more. So a poisoned lock is still good.
+        // lost queue entry only keeps a key longer. So a poisoned lock can be used.
         self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Larger than every fence this store gave, and than its clock.
+    /// Returns a fence that is larger than every earlier one and than the clock.
     fn next_fence(&self, now: Timestamp) -> Fence {
         let floor = Fence::from_i64(now.as_micros()).0;
         let last = self
@@ -160,14 +174,14 @@ impl MemoryStore {
     }
 
     fn forget(&self, count: usize) {
-        // Everybody counts in one place: it is left alone where there is nothing to count.
+        // The counter is shared by all shards: it is not touched where there is nothing to count.
         if count > 0 {
             self.0.len.fetch_sub(count, Ordering::SeqCst);
         }
     }
 
-    /// Removes what nobody can need, before anybody is refused. Whoever comes meanwhile waits and finds
-    /// the room; where there was hardly any, the next callers are spared the look at every key.
+    /// Removes what has expired, before a new key is refused. Concurrent callers wait for it and use the
+    /// room; where there was hardly any, the next callers skip the search.
     fn make_room(&self) {
         let mut full_until = self.0.full_until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
@@ -176,7 +190,7 @@ impl MemoryStore {
         }
         let removed = self.sweep_now(u32::MAX).removed as usize;
         let scarce = removed.saturating_mul(WORTH) < self.0.capacity;
-        // From its end on: the look itself may have taken longer than the least pause.
+        // From its end on: the search itself may have taken longer than the least pause.
         let end = self.0.clock.now();
         let took = end.remaining(now).unwrap_or_default();
         let pause = took.saturating_mul(PAUSE).clamp(PAUSES.0, PAUSES.1);
@@ -379,7 +393,7 @@ impl Inspect for MemoryStore {
         let now = self.0.clock.now();
         let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
         let most = limit as usize;
-        // The first of those that match, and one more: never all of them.
+        // Keeps one entry more than the page has, to know whether there is a next one.
         let mut found: BTreeMap<Digest, Entry> = BTreeMap::new();
         for shard in &self.0.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -520,7 +534,7 @@ mod tests {
         });
         let reminders = store.shard(&busy.digest()).due.clone().into_vec();
         assert!(reminders.len() <= 2 * 2 + SPARE, "{}", reminders.len());
-        assert!(ends.iter().all(|end| reminders.contains(end)), "nobody is forgotten");
+        assert!(ends.iter().all(|end| reminders.contains(end)), "no key is forgotten");
         clock.advance(KEEP);
         open(&store, &last);
         assert_eq!(store.len(), 1);

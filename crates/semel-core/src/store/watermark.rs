@@ -1,48 +1,48 @@
-//! Whether a store's clock can be believed when it says that something may be removed.
+//! Decides whether a store's clock is trusted when records are removed by it.
 //!
-//! A clock that is set a day ahead for a moment makes every answer look expired. What a caller asks for
-//! meanwhile is judged by that clock, but nothing that is stored may be removed by it: so each sweep
-//! leaves behind when it was, and a clock that is suddenly far beyond that mark is not believed until it
-//! has gone on for a while. Stopping every process for long looks the same; it only delays sweeping.
+//! A clock that is set a day ahead for a moment makes every record look expired. Requests are judged by that
+//! clock, but no record may be removed by it: each sweep stores its time, and a clock that is suddenly far
+//! ahead of that mark is not trusted until it has run on for a while. A long stop of every process looks the
+//! same; it only delays sweeping.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// When a store's clock was last believed. A store with a sweeper keeps one, beside its records.
+/// The time up to which a store's clock is trusted. Stores with a sweeper keep one beside their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermark {
-    /// The latest moment at which the clock was believed.
+    /// The latest time at which the clock was trusted.
     pub trusted: Timestamp,
-    /// The first moment of a time that is not believed yet.
+    /// When the clock was first seen far ahead; `None` while it is trusted.
     pub suspect: Option<Timestamp>,
 }
 
-/// Whether the clock is believed.
+/// Whether the clock is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ClockTrust {
-    /// What is past may be removed.
+    /// Expired records may be removed.
     Trusted,
-    /// Nothing may be removed.
+    /// No record may be removed.
     Suspect,
 }
 
 impl Watermark {
-    /// How far the clock may be ahead of the mark. A sweeper looks every minute.
+    /// How far the clock may be ahead of the mark. A sweeper runs every minute.
     pub const LIMIT: Duration = Duration::from_secs(60 * 60);
-    /// How long a clock that jumped must go on before it is believed.
+    /// How long a clock that jumped must run on before it is trusted.
     pub const CONFIRMATION: Duration = Duration::from_secs(60 * 60);
-    /// How far the mark may lag behind: it need not be written more often.
+    /// How far the mark may lag behind, so that it is not written at every sweep.
     const LAG: Duration = Duration::from_secs(1);
 
-    /// The mark of a store that has none yet.
+    /// Creates the mark of a store that has none yet.
     pub const fn new(now: Timestamp) -> Self {
         Self { trusted: now, suspect: None }
     }
 
-    /// Compares the clock with the mark: whether it is believed, and the mark that is to be stored now,
-    /// if it changed.
+    /// Compares the clock with the mark. Returns whether the clock is trusted, and the mark to be stored, if
+    /// it changed.
     pub fn observe(self, now: Timestamp) -> (ClockTrust, Option<Self>) {
         let believed = Self::new(now);
         if !guard!(ClockJump) {
@@ -60,7 +60,7 @@ impl Watermark {
                 (ClockTrust::Trusted, Some(believed))
             }
             Some(since) if now >= since => (ClockTrust::Suspect, None),
-            // The first look, or the clock was set back to another time that is not believed.
+            // Seen for the first time, or the clock was set back to another time that is not trusted.
             Some(_) | None => (ClockTrust::Suspect, Some(Self { suspect: Some(now), ..self })),
         }
     }
@@ -74,7 +74,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(25 * 60 * 60);
 
-    /// Looks at the clock, and keeps what is to be stored.
+    /// Observes the clock, and stores the mark.
     fn look(mark: &mut Watermark, now: Timestamp) -> ClockTrust {
         let (trust, next) = mark.observe(now);
         *mark = next.unwrap_or(*mark);

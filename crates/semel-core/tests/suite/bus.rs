@@ -53,14 +53,14 @@ fn placed() -> Event {
 /// Lets `group` note what it handles.
 fn noting(group: Group<MemoryStore>, handler: &str, diary: &Diary) -> Group<MemoryStore> {
     let (diary, name) = (diary.clone(), format!("{}/{handler}", group.name()));
-    group.on_named(handler, KIND, move |event, _| {
+    group.on_fenced_named(handler, KIND, move |event, _| {
         diary.note(&name, &event);
         async { Ok::<_, String>(()) }
     })
 }
 
 fn failing(group: Group<MemoryStore>) -> Group<MemoryStore> {
-    group.on(KIND, |_, _| async { Err::<(), _>("the shelf is gone") })
+    group.on_fenced(KIND, |_, _| async { Err::<(), _>("the shelf is gone") })
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -73,8 +73,10 @@ async fn every_consumer_gives_one_result() {
     bus.register(noting(noting(inbox.group("MAIL"), "to-buyer", &diary), "to-seller", &diary))
         .unwrap();
     bus.register(noting(inbox.group("INVENTORY"), "", &diary)).unwrap();
-    bus.register(inbox.group("OTHER").on("order.sent", |_, _| async { Ok::<_, String>(()) }))
-        .unwrap();
+    bus.register(
+        inbox.group("OTHER").on_fenced("order.sent", |_, _| async { Ok::<_, String>(()) }),
+    )
+    .unwrap();
     let event = placed();
     for replayed in [false, true] {
         let mut results = bus.publish(event.clone()).await;
@@ -89,11 +91,11 @@ async fn every_consumer_gives_one_result() {
 }
 
 #[tokio::test]
-async fn a_group_that_fails_stops_nobody() {
+async fn a_group_that_fails_does_not_affect_the_others() {
     let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
     let broken = failing(inbox.group("BROKEN"));
     bus.register(broken.clone()).unwrap();
-    bus.register(inbox.group("PANICS").on(KIND, |_, _| async {
+    bus.register(inbox.group("PANICS").on_fenced(KIND, |_, _| async {
         if true {
             panic!("this handler panics on purpose");
         }
@@ -112,14 +114,16 @@ async fn a_group_that_fails_stops_nobody() {
 }
 
 #[tokio::test]
-async fn without_a_handler_nobody_answers() {
+async fn an_event_without_a_handler_has_no_results() {
     let bus: Bus<MemoryStore> = Bus::new().retry_every(Duration::MAX);
     assert!(bus.publish(placed()).await.is_empty());
     // A relay that was started first, say.
     let early = Publisher::publish(&bus, &[placed()]).await;
     assert!(matches!(early[..], [Err(PublishError::Unrouted(_))]), "{early:?}");
-    bus.register(inbox().group("OTHER").on("another.type", |_, _| async { Ok::<_, String>(()) }))
-        .unwrap();
+    bus.register(
+        inbox().group("OTHER").on_fenced("another.type", |_, _| async { Ok::<_, String>(()) }),
+    )
+    .unwrap();
     let refused = Publisher::publish(&bus, &[placed()]).await;
     let [Err(PublishError::Refused(text))] = &refused[..] else { panic!("{refused:?}") };
     assert!(text.starts_with("no-handler"), "{text}");
@@ -138,7 +142,7 @@ async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_succe
     let handled: Arc<Mutex<Vec<u32>>> = Arc::default();
     let (mended, seen) = (Arc::new(Mutex::new(false)), Arc::clone(&handled));
     let cured = Arc::clone(&mended);
-    let group = inbox().group("G").ordered().on(KIND, move |event, _| {
+    let group = inbox().group("G").ordered().on_fenced(KIND, move |event, _| {
         let order: u32 = event.parse().unwrap();
         let fails = order == 1 && !*cured.lock().unwrap();
         if !fails {
@@ -261,7 +265,7 @@ async fn through_a_relay_every_group_handles_every_event_once() {
 }
 
 #[tokio::test]
-async fn through_a_relay_what_nobody_handles_is_buried_or_dropped() {
+async fn through_a_relay_an_event_without_a_handler_is_dead_or_dropped() {
     for (drops, status) in [(false, Status::Dead), (true, Status::Published)] {
         let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
         let bus = if drops { bus.drop_unhandled() } else { bus };
@@ -288,7 +292,7 @@ async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
     let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
     let group = {
         let (diary, tries) = (diary.clone(), Arc::new(Mutex::new(0)));
-        inbox().group("MAIL").on(KIND, move |event, _| {
+        inbox().group("MAIL").on_fenced(KIND, move |event, _| {
             let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
             *tries += 1;
             let result = if *tries < 4 { Err("not yet") } else { Ok(()) };
@@ -317,13 +321,13 @@ async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
 }
 
 #[tokio::test]
-async fn what_failed_on_the_bus_is_handled_again_by_itself() {
+async fn a_failure_on_the_bus_is_retried_by_itself() {
     let backoff =
         OnFailure::Backoff { base: Duration::from_millis(5), cap: Duration::from_secs(1) };
     let policy = Policy { on_failure: backoff, ..Inbox::<MemoryStore>::default_policy() };
     let runs = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&runs);
-    let group = inbox().policy(policy).group("MAIL").on(KIND, move |_, _| {
+    let group = inbox().policy(policy).group("MAIL").on_fenced(KIND, move |_, _| {
         let mut runs = counted.lock().unwrap_or_else(PoisonError::into_inner);
         *runs += 1;
         let first = *runs == 1;

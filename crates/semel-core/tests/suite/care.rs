@@ -138,6 +138,23 @@ async fn a_verifier_is_asked_even_if_the_takeovers_reply_is_lost() {
 }
 
 #[tokio::test]
+async fn a_verification_stays_put_off_even_if_the_reply_is_lost() {
+    let (executor, store, clock) = ledger();
+    let asked = Arc::default();
+    let later = || verified(&asked, Verification::Later(PAST_LEASE));
+    crash(&executor, &clock, later()).await;
+    // The first swap is the takeover.
+    store.faults().spare(Verb::Swap, 1);
+    store.faults().next(Verb::Swap, Fault::LoseReply);
+    for _ in 0..2 {
+        let answer: Answer = executor.run(later(), |_| async { panic!("ran unverified") }).await;
+        assert!(answer.expect("an answer").in_progress());
+    }
+    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(Verb::Swap)), (1, 1));
+    assert_eq!(record(&store).await.map(|record| record.attempt), Some(1));
+}
+
+#[tokio::test]
 async fn a_verifier_that_panics_leaves_the_question_open() {
     let (executor, store, clock) = ledger();
     let broken = || command().verify(|_| async { panic!("cannot ask") });
@@ -148,7 +165,7 @@ async fn a_verifier_that_panics_leaves_the_question_open() {
 }
 
 #[tokio::test]
-async fn a_claim_that_nobody_waits_for_goes_back_as_it_was_found() {
+async fn a_claim_whose_caller_left_is_released_as_it_was_found() {
     let (executor, store, _) = ledger();
     let failed: Answer = executor.run(command(), |_| async { Err("no".to_owned()) }).await;
     assert!(failed.is_err());
@@ -217,7 +234,7 @@ async fn work_that_panics_while_it_is_dropped_has_its_claim_settled() {
 }
 
 #[tokio::test]
-async fn work_is_told_in_time_even_if_every_renewal_hangs() {
+async fn work_is_cancelled_in_time_even_if_every_renewal_hangs() {
     let (executor, store, _) = ledger();
     store.faults().always(StoreCall::Renew, Fault::Hang);
     let lease = Duration::from_secs(15);
@@ -283,7 +300,7 @@ async fn a_result_that_panics_while_it_is_written_is_never_run_again() {
 }
 
 #[tokio::test]
-async fn somebody_elses_ending_is_not_taken_for_our_own() {
+async fn a_settlement_of_another_caller_is_not_taken_for_its_own() {
     let (executor, store, _) = ledger();
     store.faults().next(StoreCall::Settle, Fault::LoseRequest);
     let rival = store.clone();
@@ -333,7 +350,7 @@ async fn settling_by_hand_survives_a_caller_who_leaves() {
 }
 
 #[tokio::test]
-async fn an_operator_can_decide_about_a_claim_that_nobody_holds() {
+async fn an_operator_can_decide_a_lapsed_claim() {
     let (executor, store, clock) = ledger();
     let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
     let held = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("a store");

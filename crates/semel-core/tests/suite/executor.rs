@@ -95,7 +95,7 @@ async fn a_repeat_of_a_settled_key_costs_no_trip() {
 }
 
 #[tokio::test]
-async fn who_waits_for_anothers_answer_is_told_at_once_when_nobody_is_to_wait() {
+async fn calls_that_wait_are_answered_at_once_when_waiting_is_stopped() {
     let bench = Bench::new(LocalReplay::OFF);
     let (begun, begins) = oneshot::channel();
     let (end, ends) = oneshot::channel::<()>();
@@ -135,7 +135,7 @@ async fn a_remembered_answer_still_tells_another_request_apart() {
 }
 
 #[tokio::test]
-async fn a_remembered_answer_is_never_given_past_its_expiry() {
+async fn a_cached_outcome_is_not_replayed_past_its_expiry() {
     let bench = Bench::new(LocalReplay::default());
     let keep = Duration::from_millis(80);
     let _ = bench.run(command().keep(keep)).await;
@@ -238,7 +238,7 @@ async fn a_lost_reply_to_a_completion_is_a_completion() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_was_told_of_a_failure_is_given_back() {
+async fn a_claim_whose_caller_got_an_error_is_released() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Open, Fault::LoseReply);
     // A claim in doubt is asked after for half of this, and given back within all of it.
@@ -286,7 +286,7 @@ async fn one_failed_renewal_does_not_cancel_the_work() {
 }
 
 #[tokio::test]
-async fn work_is_told_before_a_lease_that_cannot_be_renewed_ends() {
+async fn work_is_cancelled_before_a_lease_that_cannot_be_renewed_ends() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Renew, Fault::Refuse);
     let (asked, lateness) = (tokio::time::Instant::now(), Lateness::watch());
@@ -504,7 +504,7 @@ async fn a_watch_looks_after_50_ms_and_then_less_and_less_often() {
 }
 
 #[tokio::test]
-async fn after_the_last_waiter_left_nobody_looks() {
+async fn the_store_is_not_polled_after_the_last_waiter_left() {
     let bench = Bench::new(LocalReplay::OFF);
     let _release = holder(&bench.executor, command()).await;
     let elsewhere = watching(&bench, Duration::from_millis(10));

@@ -221,7 +221,7 @@ async fn an_outage_shows_in_the_gauges_of_the_backlog_and_its_end_too() {
     book.shows("semel_outbox_pending", 0.0).await;
     assert_eq!(book.get("semel_outbox_oldest_age_seconds"), Some(0.0));
     assert_eq!(book.get("semel_outbox_dead"), Some(1.0), "until somebody deals with it");
-    let verb = semel_core::outbox::Verb::Discard { reason: "a test".to_owned() };
+    let verb = semel_core::outbox::RowAction::Discard { reason: "a test".to_owned() };
     let applied = outbox.apply(&Selection::default(), &verb, None, 10).await;
     assert_eq!(applied.expect("a verb").changed, 1);
     book.shows("semel_outbox_dead", 0.0).await;
@@ -242,10 +242,10 @@ fn by_type(inbox: &Inbox<Store>) -> Group<Store> {
     let fails = |_, _| async { Err::<(), _>("no") };
     inbox
         .group("INVENTORY")
-        .on("good", |_, _| async { Ok::<_, Failure>(()) })
-        .on_named("audit", "good", |_, _| async { Ok::<_, Failure>(()) })
-        .on("bad", fails)
-        .on("hopeless", |_, _| async { Err::<(), _>(Failure::hopeless("never")) })
+        .on_fenced("good", |_, _| async { Ok::<_, Failure>(()) })
+        .on_fenced_named("audit", "good", |_, _| async { Ok::<_, Failure>(()) })
+        .on_fenced("bad", fails)
+        .on_fenced("hopeless", |_, _| async { Err::<(), _>(Failure::hopeless("never")) })
 }
 
 fn of_group(book: &Book, group: &str) -> BTreeMap<String, f64> {
@@ -301,7 +301,7 @@ async fn what_became_of_each_event_is_counted_by_consumer() {
 }
 
 #[tokio::test]
-async fn who_comes_while_an_event_is_handled_is_counted() {
+async fn a_delivery_while_an_event_is_handled_is_counted() {
     let book = Book::default();
     let _here = metrics::set_default_local_recorder(&book);
     let (inbox, _) = inbox();
@@ -343,7 +343,8 @@ async fn what_a_group_has_not_handled_shows_in_its_gauges() {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
     let inbox = Inbox::new(Executor::new(store));
-    let group = by_type(&inbox).on_named("audit", "bad", |_, _| async { Err::<(), _>("no") });
+    let group =
+        by_type(&inbox).on_fenced_named("audit", "bad", |_, _| async { Err::<(), _>("no") });
     let bad = Arc::new(event("bad"));
     for attempt in 0..3_u32 {
         group.handle(&bad).await;

@@ -22,7 +22,7 @@ fn event(kind: &str) -> Event {
 }
 
 #[tokio::test]
-async fn an_event_that_is_passed_over_beside_others_is_counted_in_the_end() {
+async fn an_event_that_the_broker_does_not_accept_beside_others_counts_as_failed() {
     let outbox = MemoryOutbox::new();
     let relay = Relay::new(outbox.clone(), Deaf);
     outbox.append(&mut outbox.clone(), &[event("unheard")]).await.expect("appended");
@@ -37,5 +37,5 @@ async fn an_event_that_is_passed_over_beside_others_is_counted_in_the_end() {
     let selection = Selection { kind: Some("unheard".to_owned()), ..Selection::default() };
     let row = outbox.list(&selection, None, 1).await.expect("a list").remove(0);
     assert_eq!((row.status, row.attempts), (Status::Failed, 1));
-    assert!(row.error.is_some_and(|error| error.as_str().contains("others were taken")));
+    assert!(row.error.is_some_and(|error| error.as_str().contains("accepted other events")));
 }

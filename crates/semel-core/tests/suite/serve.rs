@@ -117,7 +117,7 @@ async fn a_store_that_is_down_stops_the_request_before_the_handler() {
 }
 
 #[tokio::test]
-async fn an_ending_whose_reply_is_lost_is_found_again() {
+async fn a_settlement_whose_reply_is_lost_is_found_again() {
     for (end, receipt) in
         [(keeps as fn(&Context, u32) -> Finished<u32>, Some(true)), (refuses, Some(true))]
     {

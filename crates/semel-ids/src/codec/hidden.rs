@@ -6,6 +6,18 @@ use aes::Aes128;
 use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
 
 /// A secret key of 16 bytes. With it, the time in an id can be read.
+///
+/// ```
+/// use semel_ids::codec::HidingKey;
+/// use semel_ids::{Codec, Prefix};
+/// use ulid::Ulid;
+///
+/// let key = HidingKey::from_hex("000102030405060708090a0b0c0d0e0f")?;
+/// let codec = Codec::new().hiding_time([key]);
+/// let (order, id) = (Prefix::new("ord")?, Ulid::from_parts(1_469_922_850_259, 7));
+/// assert_eq!(codec.decode(&codec.encode(order, id))?, (order, id));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct HidingKey(Aes128);
 

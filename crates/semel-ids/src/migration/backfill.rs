@@ -1,4 +1,4 @@
-//! Filling the map from a business table.
+//! Fills the map from a business table.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,25 +15,24 @@ use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
 use crate::map::{Binding, IdMap, Inserted};
 
-/// What a backfill did, or in a dry run would do.
+/// The report of a backfill: what it did, or would do without `dry_run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backfilled {
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub seen: u64,
-    /// Bindings written. Where a batch was committed and its process died before it could say so,
-    /// its bindings count as there already.
+    /// Number of bindings written. Those of a batch that was committed just before its process died count
+    /// as already there.
     pub written: u64,
-    /// Bindings that were there.
+    /// Number of bindings that were already there.
     pub already: u64,
-    /// Rows that are not in the map and cannot be put there. Of those that an earlier run met there
-    /// are counts and no samples.
+    /// Rows that cannot be written to the map. Those of an earlier run have counts and no samples.
     pub refused: Refusals,
-    /// Rows that an earlier run of the same walk has seen.
+    /// Number of rows that an earlier run has seen, which this one continues.
     pub resumed: u64,
 }
 
 impl Backfilled {
-    /// Whether every row is in the map.
+    /// Returns whether every row is in the map.
     pub fn complete(&self) -> bool {
         self.refused.count() == 0
     }
@@ -48,17 +47,16 @@ impl fmt::Display for Backfilled {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Writes a binding for every row that has none. Rows that cannot be used are counted by reason
-    /// and stop nothing.
+    /// Writes a binding for every row that has none. Rows that cannot be used are counted by reason.
     ///
-    /// Goes on where the checkpoint says; `()` is no checkpoint. To stop it, drop the future or the
-    /// process: what was committed stays, and nothing is half done. A dry run begins at the beginning
-    /// and leaves the checkpoint alone; it does not see that another public id has a row's internal
-    /// id, which the real run refuses as [`RefusalReason::Conflict`].
+    /// Continues from the checkpoint; `()` is no checkpoint. To stop it, drop the future or end the process:
+    /// committed batches stay. A dry run begins at the beginning and does not touch the checkpoint; it does
+    /// not find internal ids that another public id has, which the real run refuses as
+    /// [`RefusalReason::Conflict`].
     ///
     /// # Errors
-    /// `Misconfigured` if the checkpoint is another backfill's; else what the table, the map or the
-    /// checkpoint failed with, after the retries. Run it again: it goes on.
+    /// `Misconfigured` if the checkpoint is that of another backfill; else the error of the table, the map or
+    /// the checkpoint, after the retries. Run it again to continue.
     pub async fn backfill<C: Checkpoint>(
         &self,
         checkpoint: &C,
@@ -72,8 +70,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
             let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
             let rows = page.rows.len();
             cursor = page.next.clone();
-            // Committed first, saved after: a checkpoint must never speak of rows that are not
-            // in the map. To die in between is to write a batch twice, which changes nothing.
+            // Saved after the commit: a checkpoint must not cover rows that are not in the map. A crash in
+            // between repeats a batch, which changes nothing.
             self.fill(page, &mut report).await?;
             if let (Some(cursor), false) = (&cursor, self.dry) {
                 checkpoint.save(&self.saved(cursor, &report)).await?;
@@ -136,7 +134,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         }
     }
 
-    /// Writes the bindings of a page, and counts.
+    /// Writes the bindings of a page, and counts them.
     async fn fill(&self, page: TablePage, report: &mut Backfilled) -> Result<()> {
         let (mut keys, mut bindings) = (Vec::new(), Vec::new());
         report.seen += page.rows.len() as u64;
@@ -174,17 +172,18 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(())
     }
 
-    /// Writes bindings: one answer each.
+    /// Writes bindings. Returns one result each.
     pub(super) async fn written(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let answers = self.tried(|| self.map.insert_many(bindings)).await?;
         if answers.len() == bindings.len() {
             return Ok(answers);
         }
-        let text = format!("{} answers to {} bindings", answers.len(), bindings.len());
+        let text =
+            format!("the map returned {} results for {} bindings", answers.len(), bindings.len());
         Err(Error::new(ErrorKind::Corrupt, "write bindings", text))
     }
 
-    /// What writing bindings would answer, as far as reading tells.
+    /// Returns what writing bindings would return, as far as reading the map tells.
     async fn foresee(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let mut tenants: HashMap<&str, Vec<PublicId>> = HashMap::new();
         for binding in bindings {

@@ -1,7 +1,6 @@
 //! What a business table must offer: its rows page by page, and rows by their public ids.
 //!
-//! A table gives what is stored, readable or not. What it means is decided where it is read; see
-//! [`RefusalReason`](super::RefusalReason).
+//! A table returns what is stored, valid or not; see [`RefusalReason`](super::RefusalReason).
 
 use std::fmt;
 use std::future::Future;
@@ -9,14 +8,14 @@ use std::future::Future;
 use semel_core::store::Result;
 use serde::{Deserialize, Serialize};
 
-/// A column of a row, as it was found.
+/// The value of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field<T> {
     /// A value.
     Value(T),
-    /// Nothing.
+    /// NULL.
     Null,
-    /// A value of another type than the column should have, or bytes that are no text.
+    /// A value of an unexpected type, or bytes that are not text.
     Unreadable,
 }
 
@@ -25,27 +24,27 @@ pub enum Field<T> {
 pub struct BusinessRow {
     /// The row's key as text, for people.
     pub key: String,
-    /// Whose it is. Integers as decimal text.
+    /// The tenant. Integers as decimal text.
     pub tenant: Field<String>,
-    /// Its public id.
+    /// The public id.
     pub public: Field<String>,
-    /// Its internal id: 16 bytes, or the 26 characters of a ULID.
+    /// The internal id: 16 bytes, or the 26 characters of a ULID.
     pub internal: Field<Vec<u8>>,
 }
 
-/// Where a walk goes on. Only the table that made it can read it; it can be kept and used by another
-/// process.
+/// Where reading a table continues. Only the table that returned it can read it; it can be stored and used by
+/// another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TableCursor(String);
 
 impl TableCursor {
-    /// A cursor that reads as `text`.
+    /// Creates a cursor from its text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -57,47 +56,46 @@ impl fmt::Display for TableCursor {
     }
 }
 
-/// Some rows in the order of their keys.
+/// A page of rows in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TablePage {
     /// The rows.
     pub rows: Vec<BusinessRow>,
-    /// Where to go on; nothing at the end of the table.
+    /// Where reading continues; `None` at the end of the table.
     pub next: Option<TableCursor>,
 }
 
-/// A table whose rows have public ids. Read-only, and to be read where it is written: a replica that
-/// lags behind is not the truth.
+/// A table whose rows have public ids. It is only read, and must be read from the primary: a replica that lags
+/// is not the source of truth.
 pub trait BusinessTable: Send + Sync + 'static {
-    /// What is read, in words that stay the same from run to run: a checkpoint is good for one of
-    /// them only.
+    /// Returns a description of what is read, the same in every run: a checkpoint belongs to one of them.
     fn describe(&self) -> String;
 
-    /// The one tenant whose rows these are; nothing where rows say it themselves.
+    /// Returns the tenant of all rows; `None` where each row has its own.
     fn tenant(&self) -> Option<&str>;
 
-    /// At most `limit` rows after the cursor, by a unique key. A row that cannot be read is given
-    /// as far as it can; it is no error.
+    /// Returns at most `limit` rows after the cursor, in the order of a unique key. A row that cannot be read
+    /// is returned as far as it can be, and is no error.
     fn page(
         &self,
         after: Option<&TableCursor>,
         limit: u32,
     ) -> impl Future<Output = Result<TablePage>> + Send;
 
-    /// The rows with these public ids, compared byte for byte, in no order. Rows whose other columns
-    /// cannot be read are among them. One statement; at most 200 ids are asked for.
+    /// Returns the rows with these public ids, compared byte for byte, in any order, also those whose other
+    /// columns cannot be read. One statement; at most 200 ids.
     fn find(
         &self,
         tenant: &str,
         publics: &[&str],
     ) -> impl Future<Output = Result<Vec<BusinessRow>>> + Send;
 
-    /// About how many rows there are, if that is cheap to tell.
+    /// Returns about how many rows there are, if that is cheap to estimate.
     fn estimate(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
 
-    /// How many rows have no key, so that no page shows them.
+    /// Returns how many rows have no key, and so are in no page.
     fn keyless(&self) -> impl Future<Output = Result<u64>> + Send {
         async { Ok(0) }
     }

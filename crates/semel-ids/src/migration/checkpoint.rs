@@ -1,7 +1,7 @@
-//! Where a backfill goes on after its process has died.
+//! Checkpoints: where a backfill continues after its process has ended.
 //!
-//! A checkpoint says "everything up to here is committed". It is saved after the batch that it
-//! speaks of, never before: a run that dies in between repeats a batch, which changes nothing.
+//! Everything before a checkpoint is committed: it is saved after its batch. A run that ends in between repeats
+//! a batch, which changes nothing.
 
 mod file;
 
@@ -16,37 +16,37 @@ pub use file::FileCheckpoint;
 use super::business::TableCursor;
 use super::reading::RefusalReason;
 
-/// How far a backfill has come.
+/// The progress of a backfill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Which backfill: of what, from where. Another one refuses it.
+    /// The backfill that it belongs to: its type and table. Another one refuses it.
     pub job: String,
     /// Everything up to here is committed.
     pub cursor: TableCursor,
-    /// Rows seen.
+    /// Number of rows seen.
     pub seen: u64,
-    /// Bindings written. Those of a batch that was repeated count as there already.
+    /// Number of bindings written. Those of a repeated batch count as already there.
     pub written: u64,
-    /// Bindings that were there.
+    /// Number of bindings that were already there.
     pub already: u64,
-    /// Rows that were refused.
+    /// Number of rows refused, by reason.
     pub refused: BTreeMap<RefusalReason, u64>,
 }
 
-/// Keeps how far a backfill has come. Belongs to one map: with another one, or with one that was
-/// emptied, begin anew.
+/// Stores the progress of a backfill. It belongs to one map: for another one, or one that was emptied, start
+/// without it.
 pub trait Checkpoint: Send + Sync {
-    /// What was saved last.
+    /// Returns what was saved last.
     fn load(&self) -> impl Future<Output = Result<Option<Saved>>> + Send;
 
-    /// Replaces what was saved, durably and in one step: a reader finds the old or the new.
+    /// Replaces what was saved, durably and atomically.
     fn save(&self, saved: &Saved) -> impl Future<Output = Result<()>> + Send;
 
-    /// The walk is at its end: the next one begins at the beginning.
+    /// Removes what was saved: the backfill is complete, and the next one begins at the beginning.
     fn clear(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Keeps nothing: a run that dies begins anew, which is slower and not wrong.
+/// Stores nothing: a run that is interrupted begins again.
 impl Checkpoint for () {
     async fn load(&self) -> Result<Option<Saved>> {
         Ok(None)

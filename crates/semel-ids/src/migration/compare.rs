@@ -1,9 +1,9 @@
-//! Where map and table differ: one page of either against the other.
+//! Compares a page of the table with the map, and a page of the map with the table.
 //!
-//! What differs at first sight is looked at again before it is called different, in an order that
-//! makes live traffic no difference: rows and mappings that are made or unmade in one transaction
-//! ([`Resolver::register`](crate::Resolver::register), [`revoke_in`](crate::Resolver::revoke_in)) are
-//! seen either both before or both after.
+//! What differs is read again before it counts as a difference, in such an order that live traffic causes none:
+//! a row and its mapping that are written in one transaction
+//! ([`Resolver::register`](crate::Resolver::register), [`revoke_in`](crate::Resolver::revoke_in)) are both seen
+//! as they were before it, or both as after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,18 +16,18 @@ use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
 use crate::map::{Binding, IdMap, MapRow};
 
-/// What is wrong about the mapping of a row.
+/// What is wrong with the mapping of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// There is none.
+    /// There is no mapping.
     Missing,
-    /// It leads elsewhere.
+    /// It has another internal id.
     Mismatched(Ulid),
     /// It was revoked.
     Revoked,
 }
 
-/// A row and what is wrong about its mapping.
+/// A row and what is wrong with its mapping.
 #[derive(Clone, Debug)]
 pub(super) struct Suspect {
     pub(super) key: String,
@@ -35,7 +35,7 @@ pub(super) struct Suspect {
     pub(super) wrong: Wrong,
 }
 
-/// What a page of the table showed.
+/// The result of comparing a page of the table.
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     pub(super) matched: u64,
@@ -43,7 +43,7 @@ pub(super) struct Compared {
     pub(super) suspects: Vec<Suspect>,
 }
 
-/// What a page of the map showed.
+/// The result of comparing a page of the map.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     /// Live mappings without a row.
@@ -96,8 +96,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(rows.iter().filter_map(suspect).collect())
     }
 
-    /// Those whose rows are still there. The map was read before: a row that is there now was
-    /// there, too, when its mapping was not.
+    /// Returns those whose rows still exist. The map was read before: a row that exists now existed when its
+    /// mapping did not.
     async fn confirmed(&self, tenant: &str, suspects: Vec<Suspect>) -> Result<Vec<Suspect>> {
         if suspects.is_empty() {
             return Ok(suspects);
@@ -107,7 +107,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(suspects.into_iter().filter(is_there).collect())
     }
 
-    /// The public ids of those bindings of a tenant that the table says as well.
+    /// Returns the public ids of those bindings of a tenant that are in the table.
     pub(super) async fn there(
         &self,
         tenant: &str,
@@ -125,7 +125,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(there)
     }
 
-    /// Compares mappings, which come tenant by tenant, with their rows.
+    /// Compares mappings, which are ordered by tenant, with their rows.
     pub(super) async fn strays(&self, mappings: Vec<MapRow>) -> Result<Strays> {
         let mut strays = Strays::default();
         let live: Vec<MapRow> = mappings.into_iter().filter(|row| row.live).collect();
@@ -138,8 +138,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(strays)
     }
 
-    /// The mappings of one tenant that have no row. A row that has the public id and cannot be read
-    /// otherwise is a row.
+    /// Returns the mappings of one tenant that have no row. A row with the public id counts, even if its other
+    /// columns cannot be read.
     async fn absent(&self, chunk: &[MapRow], twice: &mut Vec<BusinessRow>) -> Result<Vec<MapRow>> {
         let Some(first) = chunk.first() else { return Ok(Vec::new()) };
         let publics: Vec<&str> = chunk.iter().map(|row| row.public.as_str()).collect();
@@ -155,8 +155,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(chunk.iter().filter(|row| !seen.contains_key(&row.public)).cloned().collect())
     }
 
-    /// Those of one tenant that are live still. The table was read before: a mapping that is live
-    /// now was live, too, when its row was not there.
+    /// Returns those of one tenant that are still live. The table was read before: a mapping that is live now
+    /// was live when its row did not exist.
     async fn still_live(&self, rows: Vec<MapRow>) -> Result<Vec<MapRow>> {
         let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
         let parse = |row: &MapRow| PublicId::stored(&row.public);
@@ -168,7 +168,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 found.into_iter().filter(|row| row.live).map(|row| row.public).collect()
             }
         };
-        // What can be no public id was not written by an application that runs now: nothing races it.
+        // A text that is not a public id was not written by an application that runs now.
         let stays = |row: &MapRow| live.contains(&row.public) || parse(row).is_none();
         Ok(rows.into_iter().filter(stays).collect())
     }

@@ -1,4 +1,4 @@
-//! A business table as the resolver's fallback, while its rows are on their way into the map.
+//! A business table as the resolver's fallback, until its rows are in the map.
 
 use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
@@ -10,8 +10,28 @@ use crate::codec::{Codec, PublicId};
 use crate::fallback::Fallback;
 use crate::resource::{Resource, ResourceType};
 
-/// Finds ids of one type in a business table. Rows that say no binding are not found; where several
-/// rows have one public id, the first is.
+/// Finds ids of one type in a business table. Rows without a valid binding are not found; of several rows with
+/// one public id, the first is.
+///
+/// ```
+/// use semel_ids::map::memory::MemoryMap;
+/// use semel_ids::migration::{MemoryTable, TableFallback};
+/// use semel_ids::resource::Order;
+/// use semel_ids::{ResolveReason, Resolver, ResolverSettings};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let table = MemoryTable::new();
+/// table.put("acme", "ord_01arz3ndektsv4rrffq69g5fav");
+/// let resolver = Resolver::builder(MemoryMap::new())
+///     .fallback(TableFallback::of::<Order>(table))
+///     .settings(ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() })
+///     .build();
+/// let found = resolver.resolve::<Order>("acme", "ord_01arz3ndektsv4rrffq69g5fav").await?;
+/// assert_eq!(found.reason, ResolveReason::HitFallback);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TableFallback<T> {
     table: T,
@@ -20,12 +40,12 @@ pub struct TableFallback<T> {
 }
 
 impl<T: BusinessTable> TableFallback<T> {
-    /// The rows of `table` are `R`s.
+    /// Creates the fallback of a table whose rows are `R`s.
     pub fn of<R: Resource>(table: T) -> Self {
         Self::new(table, R::TYPE, R::codec())
     }
 
-    /// The rows of `table` are of this type, and their public ids written by this codec.
+    /// Creates the fallback of a table whose rows are of this type, with public ids of this codec.
     pub fn new(table: T, kind: ResourceType, codec: &Codec) -> Self {
         Self { table, kind, codec: codec.clone() }
     }

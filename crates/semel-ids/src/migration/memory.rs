@@ -1,4 +1,4 @@
-//! A business table in this process, for tests and development.
+//! A business table in memory, for tests and development.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use semel_core::store::{Error, ErrorKind, Result};
 use super::business::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use crate::codec::Codec;
 
-/// Rows under numbers. Clones share them.
+/// A business table in memory, with numbers as keys. Clones share the rows.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTable {
     rows: Arc<Mutex<BTreeMap<u64, BusinessRow>>>,
@@ -17,18 +17,18 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// An empty one, of many tenants.
+    /// Creates an empty table of many tenants.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty one whose rows are all this tenant's.
+    /// Creates an empty table of one tenant.
     pub fn of_tenant(tenant: &str) -> Self {
         Self { tenant: Some(tenant.to_owned()), ..Self::default() }
     }
 
-    /// Adds a row with this public id and the internal id that [`Codec::new`] reads in it (none where
-    /// it reads none); gives its key.
+    /// Adds a row with this public id and the internal id that [`Codec::new`] decodes from it, if it does.
+    /// Returns its key.
     pub fn put(&self, tenant: &str, public: &str) -> u64 {
         let internal = Codec::new().decode(public).map(|(_, id)| id.to_bytes().to_vec());
         self.insert(BusinessRow {
@@ -39,7 +39,7 @@ impl MemoryTable {
         })
     }
 
-    /// Adds a row as it is, but for its key, which this gives.
+    /// Adds a row under a new key. Returns the key.
     pub fn insert(&self, mut row: BusinessRow) -> u64 {
         let mut rows = self.rows();
         let key = rows.last_key_value().map_or(1, |(last, _)| last + 1);

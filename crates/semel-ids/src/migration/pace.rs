@@ -1,10 +1,10 @@
-//! Not faster than somebody wants.
+//! Limits the rate of a migration.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Holds a walk to a rate. A walk that was held up does not hurry afterwards.
+/// Limits the rows per second. Lost time is not made up for.
 #[derive(Debug)]
 pub(super) struct Pace {
     rate: Option<u32>,
@@ -16,13 +16,13 @@ impl Pace {
         Self { rate, due: Instant::now() }
     }
 
-    /// `rows` were handled: waits until the next ones may be.
+    /// Waits until the rows after these may be read.
     pub(super) async fn after(&mut self, rows: usize) {
         let Some(rate) = self.rate else { return };
         #[expect(clippy::cast_precision_loss, reason = "at most a batch")]
         let span = Duration::from_secs_f64(rows as f64 / f64::from(rate));
         let now = Instant::now();
-        // The time that handling them took counts; time that was lost before does not.
+        // The time that these rows took counts; earlier delays do not.
         self.due = self.due.max(now.checked_sub(span).unwrap_or(now)) + span;
         sleep_until(self.due).await;
     }

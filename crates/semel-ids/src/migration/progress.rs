@@ -1,38 +1,38 @@
-//! How far a walk has come.
+//! The progress of a migration.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is being walked.
+/// What is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The business table's rows.
+    /// The rows of the business table.
     Rows,
-    /// The map's.
+    /// The rows of the map.
     Mappings,
 }
 
-/// How far a walk has come: told after every batch, and once more at the end.
+/// The progress of a migration, reported after every batch and at the end.
 #[derive(Clone, Debug)]
 pub struct Progress<'r, R> {
-    /// What was counted so far.
+    /// The report so far.
     pub report: &'r R,
-    /// What is being walked.
+    /// What is being read.
     pub stage: Stage,
-    /// Rows of this stage that were seen, by earlier runs of the same walk, too.
+    /// Number of rows of this stage that were seen, with those of earlier runs that this one continues.
     pub seen: u64,
-    /// About how many there are.
+    /// The estimated number of rows.
     pub total: Option<u64>,
-    /// Since this run began.
+    /// The time since this run began.
     pub elapsed: Duration,
-    /// Rows a second, by this run in this stage.
+    /// Rows per second of this run in this stage.
     pub rate: f64,
 }
 
 impl<R> Progress<'_, R> {
-    /// How long the rest of the stage takes, if the table is as large as it seems.
+    /// Returns the estimated time for the rest of the stage.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.total?.saturating_sub(self.seen);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -74,13 +74,13 @@ impl Watch {
         Self { began: now, stage_began: now, stage: Stage::Rows, before: 0, total }
     }
 
-    /// An earlier run has seen so many.
+    /// Sets the number of rows that earlier runs have seen.
     pub(super) fn resumed(mut self, seen: u64) -> Self {
         self.before = seen;
         self
     }
 
-    /// The next stage begins.
+    /// Begins the next stage.
     pub(super) fn turn(&mut self, total: Option<u64>) {
         (self.stage, self.total) = (Stage::Mappings, total);
         (self.stage_began, self.before) = (Instant::now(), 0);
@@ -94,7 +94,7 @@ impl Watch {
             report,
             stage: self.stage,
             seen,
-            // A table grows while it is walked, and estimates are old.
+            // A table grows while it is read, and estimates are old.
             total: self.total.map(|total| total.max(seen)),
             elapsed: self.began.elapsed(),
             rate: fresh / spent,

@@ -1,4 +1,4 @@
-//! From what a row says to a binding, or to the reason why it is none.
+//! Reads the binding of a row, or the reason why it has none.
 
 use std::fmt;
 
@@ -6,44 +6,43 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use super::business::{BusinessRow, Field};
-use crate::codec::Codec;
+use crate::codec::{Codec, InvalidId};
 use crate::map::{Binding, InvalidBinding};
 use crate::resource::ResourceType;
-use crate::typed::InvalidId;
 
-/// Why a row is not in the map and cannot be put there.
+/// Why a row cannot be written to the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RefusalReason {
-    /// It has no tenant.
+    /// The row has no tenant.
     NoTenant,
-    /// Its tenant cannot be one: blank, too long, control characters.
+    /// The tenant is not valid: blank, too long, or with control characters.
     BadTenant,
-    /// It has no public id.
+    /// The row has no public id.
     NoPublicId,
-    /// Its public id is none of the codec's.
+    /// The public id is not one of the codec.
     BadPublicId,
-    /// Its public id is that of another kind of thing.
+    /// The public id is that of another resource type.
     ForeignPrefix,
-    /// It has no internal id.
+    /// The row has no internal id.
     NoInternalId,
-    /// Its internal id is neither 16 bytes nor a ULID's text.
+    /// The internal id is neither 16 bytes nor the text of a ULID.
     BadInternalId,
-    /// Its public id stands for another internal id than the row's.
+    /// The public id encodes another internal id than the row's.
     OtherInternalId,
-    /// A column holds a value of another type.
+    /// A column has a value of an unexpected type.
     Unreadable,
-    /// It has no key, so that no walk comes to it.
+    /// The row has no key, so it is in no page.
     NoKey,
-    /// The map has it, revoked.
+    /// The mapping exists and is revoked.
     Revoked,
-    /// The map has its public or its internal id for something else.
+    /// The public or the internal id is bound to something else.
     Conflict,
 }
 
 impl RefusalReason {
-    /// In words.
+    /// Returns the reason as text.
     pub const fn words(self) -> &'static str {
         match self {
             RefusalReason::NoTenant => "no tenant",
@@ -68,7 +67,7 @@ impl fmt::Display for RefusalReason {
     }
 }
 
-/// The binding that a row says.
+/// Returns the binding of a row.
 pub(super) fn read(
     row: &BusinessRow,
     kind: ResourceType,
@@ -98,7 +97,7 @@ fn internal(bytes: &[u8]) -> Result<Ulid, RefusalReason> {
         return Ok(Ulid::from_bytes(bytes));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| RefusalReason::BadInternalId)?;
-    // Tables write ULIDs in either case; our own strict reader knows the lower one.
+    // Tables have ULIDs of either case; the codec accepts only the lower.
     let decoded = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
     decoded.map(|(_, id)| id).map_err(|_| RefusalReason::BadInternalId)
 }
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_row_lacks_has_a_name() {
+    fn every_defect_of_a_row_has_its_reason() {
         let public = "ord_01arz3ndektsv4rrffq69g5fav";
         let right = row("acme", public, TEXT.as_bytes());
         let with = |change: &dyn Fn(&mut BusinessRow)| {

@@ -1,4 +1,4 @@
-//! Mending the map, with the table as the truth.
+//! Repairs the map, with the table as the source of truth.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,12 +17,12 @@ use super::{LOOKUP, MapMigration};
 use crate::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use crate::resource::ResourceType;
 
-/// What a repair did, or in a dry run would do.
+/// The report of a repair: what it did, or would do without `dry_run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub rows: u64,
-    /// Mappings of the type that were looked at.
+    /// Number of mappings of the type that were read.
     pub mappings: u64,
     /// Missing mappings that were written.
     pub inserted: SampledCount,
@@ -38,23 +38,23 @@ pub struct Repaired {
     /// Mappings without a row that are too young to be judged; see
     /// [`grace`](super::MapMigration::grace).
     pub left_young: SampledCount,
-    /// Mappings without a row that were left since there are more of them than
-    /// [`max_revocations`](super::MapMigration::max_revocations): all of them.
+    /// Number of mappings without a row, if there are more than
+    /// [`max_revocations`](super::MapMigration::max_revocations): none of them was revoked.
     pub withheld: u64,
-    /// Mappings that were mended and at once revoked, since their rows went away meanwhile.
+    /// Number of mappings that were repaired and then revoked, because their rows were deleted meanwhile.
     pub undone: u64,
-    /// Rows that say no binding, about which nothing can be done here.
+    /// Rows without a valid binding, which a repair cannot fix.
     pub unreadable: Refusals,
 }
 
 impl Repaired {
-    /// How many mappings were changed.
+    /// Returns how many mappings were changed.
     pub fn changed(&self) -> u64 {
         let Self { inserted, overwritten, revived, revoked, .. } = self;
         [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()
     }
 
-    /// Whether nothing is left to a later run or to somebody's judgement.
+    /// Returns whether nothing is left to a later run or to an operator's decision.
     pub fn finished(&self) -> bool {
         let left = self.left_revoked.count + self.left_young.count + self.withheld;
         left + self.unreadable.count() == 0
@@ -75,30 +75,30 @@ impl fmt::Display for Repaired {
 /// How a mapping was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairChange {
-    /// It is live and leads here.
+    /// It is live, with this internal id.
     Live(Ulid),
-    /// It counts no more.
+    /// It was revoked.
     Revoked,
-    /// The map did not say whether it was changed.
+    /// The map failed, and it is unknown whether it was changed.
     Unclear,
 }
 
-/// A mapping that was changed: whoever keeps it in a cache must be told.
+/// A mapping that was changed, and must be invalidated in caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairedMapping {
-    /// Whose.
+    /// The tenant.
     pub tenant: String,
-    /// Of what.
+    /// The resource type.
     pub kind: ResourceType,
     /// The public id, as the map has it.
     pub public: String,
-    /// What became of it.
+    /// How it was changed.
     pub change: RepairChange,
 }
 
 impl RepairedMapping {
-    /// Whether it leads somewhere now, or may: what a resolver's cache wants to know, which then asks the
-    /// map.
+    /// Returns whether it is live, or may be: the argument of
+    /// [`Resolver::changed`](crate::Resolver::changed).
     pub fn is_live(&self) -> bool {
         match self.change {
             RepairChange::Live(_) | RepairChange::Unclear => true,
@@ -121,24 +121,22 @@ impl RepairedMapping {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Makes the map say what the table says: writes what is missing, replaces what is mismatched,
-    /// revokes what is extra. What differs is found as [`verify`](Self::verify) finds it, so a report
-    /// of an earlier one is not needed and cannot be out of date.
+    /// Makes the map equal to the table: writes missing mappings, replaces wrong ones, revokes extra ones.
+    /// Differences are found as [`verify`](Self::verify) finds them; no earlier report is needed.
     ///
-    /// Each row is looked at again right before its mapping is changed, and once more after: a mapping
-    /// whose row went away meanwhile is revoked again. `told` hears of every batch of changes once it
-    /// is committed, or may be, also if the repair then fails, and the repair waits for it: hand each to
-    /// [`Resolver::changed`](crate::Resolver::changed). A process that dies before it could be told leaves
-    /// its caches to their time to live; so does a mapping that stood against a replaced one by its
-    /// internal id, which goes away unnamed.
+    /// Each row is read again right before its mapping is changed, and once more after: a mapping whose row
+    /// was deleted meanwhile is revoked again. `invalidate` is called with every batch of changes once it is
+    /// committed, or may be, also if the repair then fails, and the repair waits for it: pass each to
+    /// [`Resolver::changed`](crate::Resolver::changed). If the process ends before that, cached entries stay
+    /// until their TTL ends; so does one of a mapping that conflicted with a replaced one by its internal id
+    /// and was removed.
     ///
     /// # Errors
-    /// What the table or the map failed with, after the retries. What was mended stays mended; run
-    /// it again.
+    /// The error of the table or the map, after the retries. What was repaired stays; run it again.
     pub async fn repair<F: Future<Output = ()> + Send>(
         &self,
         mut progress: impl FnMut(&Progress<'_, Repaired>) + Send,
-        mut told: impl FnMut(Vec<RepairedMapping>) -> F + Send,
+        mut invalidate: impl FnMut(Vec<RepairedMapping>) -> F + Send,
     ) -> Result<Repaired> {
         let mut report = Repaired::default();
         let total = self.tried(|| self.table.estimate()).await?;
@@ -155,9 +153,9 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
             }
             let mut changed = Vec::new();
             let mended = self.mend(compared.suspects, &mut report, &mut changed).await;
-            // First of all: what is changed is changed, whatever failed after it.
+            // Before the error: these changes are committed, whatever failed after them.
             if !changed.is_empty() {
-                told(changed).await;
+                invalidate(changed).await;
             }
             mended?;
             progress(&watch.progress(&report, report.rows));
@@ -172,13 +170,13 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         if extra > self.revocations {
             report.withheld = extra;
         } else if extra > 0 {
-            self.revoke_extra(&mut report, &mut pace, &mut told).await?;
+            self.revoke_extra(&mut report, &mut pace, &mut invalidate).await?;
             progress(&watch.progress(&report, report.mappings));
         }
         Ok(report)
     }
 
-    /// Mends the mappings of some rows. What was changed by then is in `changed`, also if it fails.
+    /// Repairs the mappings of some rows. Adds the changes to `changed`, also if it fails.
     async fn mend(
         &self,
         suspects: Vec<Suspect>,
@@ -225,7 +223,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         self.undo_vanished(&mended, report, changed).await
     }
 
-    /// Writes what is missing; gives back those whose internal id something else has.
+    /// Writes missing mappings. Returns those whose internal id is bound to something else.
     async fn insert(
         &self,
         missing: Vec<Suspect>,
@@ -252,9 +250,9 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                     changed.push(RepairedMapping::live(&suspect.binding));
                     mended.push(suspect);
                 }
-                // Somebody registered it since, or we did and the answer was lost.
+                // The application has registered it meanwhile, or an earlier try whose reply was lost.
                 Inserted::Already => changed.push(RepairedMapping::unclear(&suspect.binding)),
-                // Somebody registered it and deleted it since.
+                // The application has registered and revoked it meanwhile.
                 Inserted::Revoked => {}
                 Inserted::Conflict => conflicts.push(suspect),
             }
@@ -262,8 +260,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(conflicts)
     }
 
-    /// Revokes what was mended for rows that are not there any more: who deleted them found no
-    /// mapping to revoke.
+    /// Revokes mappings that were repaired and whose rows were deleted meanwhile, when there was no mapping to
+    /// revoke.
     async fn undo_vanished(
         &self,
         mended: &[Suspect],
@@ -280,7 +278,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 if there.contains(binding.public().as_str()) {
                     continue;
                 }
-                // Told as live or unclear by then, which a revocation without an answer is, too.
+                // It is in `changed` as live or unclear already, which holds if the revocation fails.
                 self.tried(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
                 report.undone += 1;
                 changed.push(RepairedMapping {
@@ -292,7 +290,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(())
     }
 
-    /// Counts live mappings without a row that are old enough to be judged.
+    /// Counts live mappings without a row that are old enough to be revoked.
     async fn count_extra(
         &self,
         report: &mut Repaired,
@@ -323,12 +321,12 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(extra)
     }
 
-    /// Revokes them, looking again at each.
+    /// Revokes live mappings without a row, after reading each again.
     async fn revoke_extra<F: Future<Output = ()> + Send>(
         &self,
         report: &mut Repaired,
         pace: &mut Pace,
-        told: &mut (impl FnMut(Vec<RepairedMapping>) -> F + Send),
+        invalidate: &mut (impl FnMut(Vec<RepairedMapping>) -> F + Send),
     ) -> Result<()> {
         if self.dry {
             return Ok(());
@@ -348,7 +346,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 let revoked = self.tried(|| self.map.revoke_rows(self.kind, &places)).await;
                 let change =
                     if revoked.is_ok() { RepairChange::Revoked } else { RepairChange::Unclear };
-                told(places.into_iter().map(|place| self.changed(place, change)).collect()).await;
+                invalidate(places.into_iter().map(|place| self.changed(place, change)).collect())
+                    .await;
                 revoked?;
                 for row in chunk {
                     report.revoked.add(self.samples, || Sample::of_mapping(row));
@@ -363,8 +362,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         RepairedMapping { tenant, kind: self.kind, public, change }
     }
 
-    /// Whether the application may be about to write its row. By the time in the id, which is that
-    /// of the machine that made it.
+    /// Returns whether the application may be about to write its row, by the time in the id.
     fn is_young(&self, row: &MapRow) -> bool {
         let now = Clock::system().now().as_micros();
         let made = i64::try_from(row.internal.timestamp_ms()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Counts with examples.
+//! Counts with samples.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,19 +7,19 @@ use super::business::{BusinessRow, Field};
 use super::reading::RefusalReason;
 use crate::map::{Binding, MapRow};
 
-/// Longest text of a sample, in characters: what is wrong with a row may be its length.
+/// Longest text of a sample, in characters; texts of rows may be of any length.
 const SHOWN: usize = 80;
 
-/// One of those that were counted.
+/// A sample of what was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The key of the business table's row, where there is one.
+    /// The key of the business table's row, if there is one.
     pub key: Option<String>,
-    /// Whose; empty where it cannot be told.
+    /// The tenant; empty if it is unknown.
     pub tenant: String,
-    /// The public id; empty where it cannot be told.
+    /// The public id; empty if it is unknown.
     pub public: String,
-    /// What else there is to say.
+    /// A remark; may be empty.
     pub note: String,
 }
 
@@ -76,17 +76,17 @@ impl fmt::Display for Sample {
     }
 }
 
-/// How many there are, with a few of them.
+/// A count with a few samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampledCount {
-    /// How many.
+    /// The count.
     pub count: u64,
-    /// The first of them.
+    /// The first samples.
     pub samples: Vec<Sample>,
 }
 
 impl SampledCount {
-    /// Counts one more; it is described only if there is room for it.
+    /// Counts one more, and adds a sample if there are fewer than `room`.
     pub(super) fn add(&mut self, room: usize, sample: impl FnOnce() -> Sample) {
         self.count += 1;
         if self.samples.len() < room {
@@ -107,17 +107,17 @@ impl fmt::Display for SampledCount {
 pub struct Refusals(BTreeMap<RefusalReason, SampledCount>);
 
 impl Refusals {
-    /// All of them together.
+    /// Returns the number of rows.
     pub fn count(&self) -> u64 {
         self.0.values().map(|tally| tally.count).sum()
     }
 
-    /// Those of one reason.
+    /// Returns the number of rows with this reason.
     pub fn of(&self, reason: RefusalReason) -> u64 {
         self.0.get(&reason).map_or(0, |tally| tally.count)
     }
 
-    /// The reasons that were met, with what was counted.
+    /// Returns the reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (RefusalReason, &SampledCount)> {
         self.0.iter().map(|(reason, tally)| (*reason, tally))
     }
@@ -131,7 +131,7 @@ impl Refusals {
         self.0.entry(reason).or_default().add(room, sample);
     }
 
-    /// Counts `count` more, of which nothing is known.
+    /// Counts `count` more, without samples.
     pub(super) fn add_many(&mut self, reason: RefusalReason, count: u64) {
         if count > 0 {
             self.0.entry(reason).or_default().count += count;
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_of_an_endless_text_is_short() {
+    fn a_sample_of_a_long_text_is_cut() {
         let mut tally = SampledCount::default();
         let row = BusinessRow {
             key: "1".into(),

@@ -1,4 +1,4 @@
-//! Comparing map and table, both ways.
+//! Compares map and table, in both directions.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use super::reading::RefusalReason;
 use super::samples::{Refusals, Sample, SampledCount};
 use crate::map::{IdMap, MapKey};
 
-/// What a verification found.
+/// The report of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Rows of the table.
+    /// Number of rows of the table.
     pub rows: u64,
-    /// Mappings of the type, revoked ones too.
+    /// Number of mappings of the type, with revoked ones.
     pub mappings: u64,
-    /// Rows whose mapping is right.
+    /// Number of rows whose mapping is right.
     pub matched: u64,
     /// Rows without a mapping.
     pub missing: SampledCount,
-    /// Rows whose mapping leads elsewhere.
+    /// Rows whose mapping has another internal id.
     pub mismatched: SampledCount,
     /// Rows whose mapping was revoked.
     pub revoked: SampledCount,
@@ -32,17 +32,17 @@ pub struct Verified {
     pub extra: SampledCount,
     /// Public ids that several rows of a tenant have.
     pub duplicated: SampledCount,
-    /// Rows that say no binding.
+    /// Rows without a valid binding.
     pub unreadable: Refusals,
 }
 
 impl Verified {
-    /// Whether nothing is wrong: what a program's exit code may say.
+    /// Returns whether there are no differences.
     pub fn clean(&self) -> bool {
         self.wrong() == 0
     }
 
-    /// How much is wrong.
+    /// Returns the number of differences.
     pub fn wrong(&self) -> u64 {
         let Self { missing, mismatched, revoked, extra, duplicated, unreadable, .. } = self;
         let tallies = [missing, mismatched, revoked, extra, duplicated];
@@ -92,13 +92,13 @@ impl fmt::Display for Verified {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Compares every row with its mapping, and every mapping with its row. Changes nothing. Holds a
-    /// batch in memory, however large the table is.
+    /// Compares every row with its mapping, and every mapping with its row. Changes nothing. Holds one batch in
+    /// memory, however large the table is.
     ///
-    /// A row whose mapping was revoked is reported; somebody may have meant it so.
+    /// Rows whose mapping was revoked are reported, although that may be on purpose.
     ///
     /// # Errors
-    /// What the table or the map failed with, after the retries.
+    /// The error of the table or the map, after the retries.
     pub async fn verify(
         &self,
         mut progress: impl FnMut(&Progress<'_, Verified>) + Send,
@@ -132,12 +132,12 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(report)
     }
 
-    /// The next page of the map, compared; nothing at its end.
+    /// Reads and compares the next page of the map; `None` at its end.
     pub(super) async fn next_strays(
         &self,
         after: &mut Option<MapKey>,
     ) -> Result<Option<(usize, Strays)>> {
-        // A table of one tenant is no word about the others' mappings.
+        // A table of one tenant says nothing about the mappings of others.
         let tenant = self.table.tenant();
         let list = || self.map.list(self.kind, tenant, after.as_ref(), self.step());
         let page = self.tried(list).await?;

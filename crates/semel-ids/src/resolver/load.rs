@@ -1,7 +1,7 @@
 //! Single flight: one load of some ids, and the callers that wait for it.
 //!
 //! A load runs in a task of its own, so it goes on for the callers that joined when the one that
-//! started it is cancelled. Which ids are in flight is recorded in the shards of [`L1`].
+//! started it is cancelled. Which ids are in flight is recorded in the shards of L1.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use ulid::Ulid;
 
 use super::key::{CacheKey, KeyGroup, KeyRef};
-use super::l1::L1;
 use super::resolved::{ResolveError, ResolveReason};
 use crate::codec::{Candidates, PublicId};
 use crate::resource::ResourceType;
@@ -90,38 +89,10 @@ impl Load {
         let result = self.results.wait().await.get(index).cloned().flatten();
         result.unwrap_or(Err(ResolveError::Interrupted))
     }
-}
 
-/// Ends a load when it is dropped, with or without results, so that no caller waits for ever.
-#[derive(Debug)]
-pub(super) struct LoadGuard {
-    pub(super) load: Arc<Load>,
-    l1: Arc<L1>,
-    /// The indexes of the ids that this load is the loader of.
-    pub(super) own: Vec<usize>,
-}
-
-impl LoadGuard {
-    pub(super) const fn new(load: Arc<Load>, l1: Arc<L1>, own: Vec<usize>) -> Self {
-        Self { load, l1, own }
-    }
-
-    /// Caches the results in L1 and hands them to the callers. Returns the indexes of those that were
-    /// cached, with which L2 may be filled.
-    pub(super) fn finish(mut self, results: Vec<Option<LoadResult>>) -> Vec<usize> {
-        let mut cached = std::mem::take(&mut self.own);
-        cached.retain(|index| self.l1.finish_load(&self.load, *index, results[*index].as_ref()));
-        let _ = self.load.results.set(results);
-        cached
-    }
-}
-
-impl Drop for LoadGuard {
-    fn drop(&mut self) {
-        for index in &self.own {
-            self.l1.finish_load(&self.load, *index, None);
-        }
-        // Fails where the results are set already.
-        let _ = self.load.results.set(Vec::new());
+    /// Hands the results to the callers that wait; none, if the load was interrupted. The first call
+    /// counts.
+    pub(super) fn end(&self, results: Vec<Option<LoadResult>>) {
+        let _ = self.results.set(results);
     }
 }

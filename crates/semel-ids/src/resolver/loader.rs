@@ -10,7 +10,7 @@ use ulid::Ulid;
 use super::key::{CacheKey, KeyGroup};
 use super::l1::L1;
 use super::l2::L2;
-use super::load::{Load, LoadGuard, LoadResult, MissingId};
+use super::load::{Load, LoadResult, MissingId};
 use super::resolved::{ResolveError, ResolveReason};
 use crate::codec::PublicId;
 use crate::fallback::Fallback;
@@ -145,6 +145,39 @@ impl Loader {
             }
         }
         l2.fill(fills);
+    }
+}
+
+/// Ends a load when it is dropped, with or without results, so that no caller waits for ever.
+#[derive(Debug)]
+pub(super) struct LoadGuard {
+    pub(super) load: Arc<Load>,
+    l1: Arc<L1>,
+    /// The indexes of the ids that this load is the loader of.
+    pub(super) own: Vec<usize>,
+}
+
+impl LoadGuard {
+    pub(super) const fn new(load: Arc<Load>, l1: Arc<L1>, own: Vec<usize>) -> Self {
+        Self { load, l1, own }
+    }
+
+    /// Caches the results in L1 and hands them to the callers. Returns the indexes of those that were
+    /// cached, with which L2 may be filled.
+    pub(super) fn finish(mut self, results: Vec<Option<LoadResult>>) -> Vec<usize> {
+        let mut cached = std::mem::take(&mut self.own);
+        cached.retain(|index| self.l1.finish_load(&self.load, *index, results[*index].as_ref()));
+        self.load.end(results);
+        cached
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        for index in &self.own {
+            self.l1.finish_load(&self.load, *index, None);
+        }
+        self.load.end(Vec::new());
     }
 }
 

@@ -6,8 +6,7 @@ use semel_core::key::InvalidKey;
 use semel_core::store;
 use ulid::Ulid;
 
-use crate::codec::PublicId;
-use crate::typed::InvalidId;
+use crate::codec::{InvalidId, PublicId};
 
 /// Where the answer for an id came from, or why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -186,7 +186,7 @@ async fn a_fingerprint_can_be_given_whole() {
 }
 
 #[tokio::test]
-async fn a_duplicate_of_a_running_call_is_told_so() {
+async fn a_duplicate_of_a_running_call_is_in_progress() {
     let shop = Shop::new();
     let gate = Gate::new();
     let holder = tokio::spawn({

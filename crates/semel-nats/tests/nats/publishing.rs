@@ -110,7 +110,7 @@ async fn a_repeat_that_the_server_has_forgotten_is_handled_once() {
     within("it is stored twice", repeating).await;
     let handled = Arc::new(AtomicU64::new(0));
     let inbox = Inbox::new(Executor::new(MemoryStore::new()));
-    let group = inbox.group("g").on("order.placed", {
+    let group = inbox.group("g").on_fenced("order.placed", {
         let handled = Arc::clone(&handled);
         move |_, _| {
             handled.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 use clap::{Args, Subcommand};
 use semel_core::Timestamp;
 use semel_core::clock::Clock;
-use semel_core::outbox::{Backlog, Outbox, Row, Selection, Status, Verb};
+use semel_core::outbox::{Backlog, Outbox, Row, RowAction, Selection, Status};
 use semel_core::store::Result as StoreResult;
 use serde_json::{Value, json};
 
@@ -124,13 +124,13 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Exi
     match verb {
         Command::Status => status(outbox, json).await,
         Command::List { which, limit, after } => list(outbox, which, after, limit, json).await,
-        Command::Redrive { many, by } => apply(outbox, &many, Verb::Redrive, &by, json).await,
+        Command::Redrive { many, by } => apply(outbox, &many, RowAction::Redrive, &by, json).await,
         Command::Discard { many, .. } if many.all && many.which.is_open() => {
             Err(unfiltered("discard", "--type, --tenant or --status"))
         }
         Command::Discard { many, actor, reason } => {
             let by = AuditArgs { actor, reason: Some(reason.clone()) };
-            apply(outbox, &many, Verb::Discard { reason }, &by, json).await
+            apply(outbox, &many, RowAction::Discard { reason }, &by, json).await
         }
         Command::Republish { many, .. }
             if many.all
@@ -140,18 +140,20 @@ async fn act<O: Outbox>(outbox: &O, verb: Command, json: bool) -> Result<(), Exi
         {
             Err(unfiltered("republish", "--type or --tenant"))
         }
-        Command::Republish { many, by } => apply(outbox, &many, Verb::Republish, &by, json).await,
+        Command::Republish { many, by } => {
+            apply(outbox, &many, RowAction::Republish, &by, json).await
+        }
     }
 }
 
 async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), ExitError> {
     let Backlog { waiting, dead, oldest } = outbox.backlog().await?;
     let of = |status| Selection { status: Some(status), ..Selection::default() };
-    let failed = outbox.count(&of(Status::Failed), &Verb::Redrive).await?;
-    let discard = Verb::Discard { reason: String::new() };
+    let failed = outbox.count(&of(Status::Failed), &RowAction::Redrive).await?;
+    let discard = RowAction::Discard { reason: String::new() };
     let pending = outbox.count(&of(Status::Pending), &discard).await?;
-    let discarded = outbox.count(&of(Status::Discarded), &Verb::Redrive).await?;
-    let published = outbox.count(&of(Status::Published), &Verb::Republish).await?;
+    let discarded = outbox.count(&of(Status::Discarded), &RowAction::Redrive).await?;
+    let published = outbox.count(&of(Status::Published), &RowAction::Republish).await?;
     let leased = waiting.saturating_sub(failed + pending);
     if json {
         return shown::json(&json!({
@@ -272,15 +274,15 @@ pub(crate) fn row(row: &Row) -> Value {
 async fn apply<O: Outbox>(
     outbox: &O,
     many: &OutboxArgs,
-    verb: Verb,
+    verb: RowAction,
     by: &AuditArgs,
     json: bool,
 ) -> Result<(), ExitError> {
     // Every consumer gets what is republished again: that is never meant by leaving a number out.
     let (name, done, usual) = match &verb {
-        Verb::Redrive => ("redrive", "redriven", Guard::USUAL),
-        Verb::Discard { .. } => ("discard", "discarded", Guard::USUAL),
-        Verb::Republish => ("republish", "made pending again", 0),
+        RowAction::Redrive => ("redrive", "redriven", Guard::USUAL),
+        RowAction::Discard { .. } => ("discard", "discarded", Guard::USUAL),
+        RowAction::Republish => ("republish", "made pending again", 0),
     };
     if let Some(status) = many.which.status.filter(|status| !verb.applies(*status)) {
         return Err(ExitError::usage(format_args!(
@@ -354,7 +356,7 @@ fn trail(many: &OutboxArgs, name: &str, by: &AuditArgs) -> Result<AuditEntry, Ex
 async fn step<O: Outbox>(
     outbox: &O,
     selection: &Selection,
-    verb: &Verb,
+    verb: &RowAction,
     mut told: impl FnMut(u64),
 ) -> StoreResult<()> {
     let (mut changed, mut after) = (0, None);

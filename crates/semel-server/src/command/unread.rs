@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use semel_core::store::Unreadable;
+use semel_core::store::UnreadableRecord;
 use serde_json::{Value, json};
 
 use super::{shown, words};
@@ -18,11 +18,11 @@ const MOST: usize = 10_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unread {
     seen: HashSet<Vec<u8>>,
-    first: Option<Unreadable>,
+    first: Option<UnreadableRecord>,
 }
 
 impl Unread {
-    pub(crate) fn add(&mut self, some: Vec<Unreadable>) {
+    pub(crate) fn add(&mut self, some: Vec<UnreadableRecord>) {
         for bad in some {
             if self.seen.len() < MOST {
                 self.seen.insert(bad.digest.clone());
@@ -63,12 +63,12 @@ impl fmt::Display for Unread {
 }
 
 /// Its digest, whole: nothing else names it.
-pub(crate) fn digest(unreadable: &Unreadable) -> String {
+pub(crate) fn digest(unreadable: &UnreadableRecord) -> String {
     words::hex(&unreadable.digest)
 }
 
 /// The end of a list: where it goes on, and whether all that was listed could be read.
-pub(crate) fn listed(some: Vec<Unreadable>, next: Option<String>) -> Result<(), ExitError> {
+pub(crate) fn listed(some: Vec<UnreadableRecord>, next: Option<String>) -> Result<(), ExitError> {
     let more = next.map(|next| format!("there are more: --after {next}"));
     let mut unread = Unread::default();
     unread.add(some);
@@ -80,7 +80,7 @@ pub(crate) fn listed(some: Vec<Unreadable>, next: Option<String>) -> Result<(), 
 }
 
 /// For machines.
-pub(crate) fn json(some: &[Unreadable]) -> Vec<Value> {
+pub(crate) fn json(some: &[UnreadableRecord]) -> Vec<Value> {
     some.iter().map(|bad| json!({ "digest": digest(bad), "why": bad.why })).collect()
 }
 
@@ -92,11 +92,12 @@ mod tests {
     fn the_first_is_named_and_all_are_counted() {
         let mut unread = Unread::default();
         assert!(unread.none(None).is_ok());
-        unread.add(vec![Unreadable { digest: vec![0xab; 32], why: "column state".to_owned() }]);
+        unread
+            .add(vec![UnreadableRecord { digest: vec![0xab; 32], why: "column state".to_owned() }]);
         let one = unread.to_string();
         assert!(one.starts_with("1 record cannot be read (abab"), "{one}");
         for _ in 0..2 {
-            unread.add(vec![Unreadable { digest: vec![1; 32], why: "other".to_owned() }]);
+            unread.add(vec![UnreadableRecord { digest: vec![1; 32], why: "other".to_owned() }]);
         }
         let said = unread.none(Some("there are more")).unwrap_err().to_string();
         assert!(said.starts_with("2 records cannot be read (the first is abab"), "{said}");

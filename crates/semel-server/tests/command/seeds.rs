@@ -131,7 +131,7 @@ pub(crate) async fn handled(place: &StoreHandle, group: &str, id: EventId, well:
     let on_failure = OnFailure::Backoff { base: HOUR, cap: HOUR };
     let policy = Policy { on_failure, ..Inbox::<AnyStore>::default_policy() };
     let inbox = Inbox::new(Executor::new(place.ledger())).policy(policy);
-    let group = inbox.group(group).on("order.placed", move |_, _| async move {
+    let group = inbox.group(group).on_fenced("order.placed", move |_, _| async move {
         if well { Ok(()) } else { Err("the shelf is empty".to_owned()) }
     });
     let results = group.handle(&Arc::new(event.expect("an event"))).await;

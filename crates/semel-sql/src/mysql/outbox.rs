@@ -16,8 +16,8 @@ use std::time::Duration;
 use semel_core::claim::AttemptId;
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
+    Selection, Ticket,
 };
 use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
@@ -168,7 +168,7 @@ impl Outbox for MySqlStore {
         rows.into_iter().map(crate::outbox::Listed::row).collect()
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         let session = self.operators.get("count").await?;
         let count = async |connection: &mut MySqlConnection| {
             operators::count(connection, selection, verb).await
@@ -179,7 +179,7 @@ impl Outbox for MySqlStore {
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

@@ -114,15 +114,17 @@ fn marks_are_answered_in_the_order_they_came_in() {
 #[test]
 fn a_verb_reaches_only_the_statuses_that_it_changes() {
     let all = Selection::default();
-    assert_eq!(statuses(&all, &Verb::Redrive), [3, 4]);
-    assert_eq!(statuses(&all, &Verb::Republish), [2]);
+    assert_eq!(statuses(&all, &RowAction::Redrive), [3, 4]);
+    assert_eq!(statuses(&all, &RowAction::Republish), [2]);
     let in_status = |status| Selection { status: Some(status), ..Selection::default() };
     let named = Selection { ids: vec![EventId::generate()], ..Selection::default() };
-    assert_eq!(statuses(&in_status(Status::Dead), &Verb::Redrive), [4]);
-    assert_eq!(statuses(&in_status(Status::Discarded), &Verb::Redrive), [5]);
-    assert_eq!(statuses(&named, &Verb::Redrive), [3, 4, 5], "who names it means it");
+    assert_eq!(statuses(&in_status(Status::Dead), &RowAction::Redrive), [4]);
+    assert_eq!(statuses(&in_status(Status::Discarded), &RowAction::Redrive), [5]);
+    assert_eq!(statuses(&named, &RowAction::Redrive), [3, 4, 5], "who names it means it");
     let leased = in_status(Status::Leased);
-    for verb in [Verb::Redrive, Verb::Republish, Verb::Discard { reason: "x".into() }] {
+    for verb in
+        [RowAction::Redrive, RowAction::Republish, RowAction::Discard { reason: "x".into() }]
+    {
         assert!(statuses(&leased, &verb).is_empty());
     }
 }

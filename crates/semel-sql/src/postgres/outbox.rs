@@ -12,8 +12,8 @@ use semel_core::claim::AttemptId;
 use semel_core::clock::micros;
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
+    Selection, Ticket,
 };
 use semel_core::store::Result;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -176,7 +176,7 @@ impl Outbox for PgStore {
             .await
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         if operators::holds_nul(selection) {
             return Ok(0);
         }
@@ -190,7 +190,7 @@ impl Outbox for PgStore {
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

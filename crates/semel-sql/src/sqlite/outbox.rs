@@ -13,8 +13,8 @@ use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
-    Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
+    Selection, Status, Ticket,
 };
 use semel_core::store::{ClockTrust, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -50,7 +50,7 @@ pub(super) enum Task {
     /// Write what became of leased rows.
     Mark(Vec<(Ticket, Disposition)>),
     /// Do a verb to some rows.
-    Apply { selection: Selection, verb: Verb, after: Option<u64>, limit: u32 },
+    Apply { selection: Selection, verb: RowAction, after: Option<u64>, limit: u32 },
     /// Remove what was published long ago.
     Clean { keep: Duration, limit: u32 },
 }
@@ -238,7 +238,7 @@ async fn mark(
 async fn apply(
     connection: &mut SqliteConnection,
     selection: &Selection,
-    verb: &Verb,
+    verb: &RowAction,
     after: Option<u64>,
     limit: u32,
     now: Timestamp,
@@ -403,7 +403,7 @@ impl Outbox for SqliteStore {
         }
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         let wanted = statuses(selection, verb);
         if wanted.is_empty() {
             return Ok(0);
@@ -419,7 +419,7 @@ impl Outbox for SqliteStore {
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         mut after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

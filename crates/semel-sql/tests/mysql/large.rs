@@ -50,7 +50,7 @@ fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults
         let inbox = inbox(store);
         let failing_once = |name: &str| {
             let runs = AtomicU32::new(0);
-            inbox.group(name).on("scan.taken", move |event, _| {
+            inbox.group(name).on_fenced("scan.taken", move |event, _| {
                 let first = runs.fetch_add(1, Ordering::SeqCst) == 0;
                 async move {
                     assert_eq!(event.payload().len(), MAX_PAYLOAD);
@@ -96,7 +96,7 @@ fn an_event_that_the_server_does_not_take_is_refused_or_buried_and_holds_nobody_
         let handled = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&handled);
         let inbox = inbox(store);
-        let group = inbox.group("ARCHIVE").ordered().on("scan.taken", move |_, _| {
+        let group = inbox.group("ARCHIVE").ordered().on_fenced("scan.taken", move |_, _| {
             counted.fetch_add(1, Ordering::SeqCst);
             async { Ok::<(), String>(()) }
         });

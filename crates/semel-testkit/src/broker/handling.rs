@@ -95,7 +95,7 @@ pub async fn an_event_published_twice_is_handled_once<F: BrokerFixture>(fixture:
 pub async fn a_failure_is_retried_from_the_ledger_without_the_broker<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let tries = Arc::new(AtomicUsize::new(0));
-    let group = inbox.group(GROUP).on(KIND, {
+    let group = inbox.group(GROUP).on_fenced(KIND, {
         let (seen, tries) = (seen.clone(), Arc::clone(&tries));
         move |event, _| {
             let failed = tries.fetch_add(1, Ordering::SeqCst) < 3;
@@ -123,7 +123,7 @@ pub async fn a_handler_slower_than_the_brokers_patience_runs_once<F: BrokerFixtu
     let slow = fixture.patience() * 5 / 2;
     let mut consumers = Vec::new();
     for _ in 0..2 {
-        let group = inbox.group(GROUP).on(KIND, {
+        let group = inbox.group(GROUP).on_fenced(KIND, {
             let (seen, begun) = (seen.clone(), Arc::clone(&begun));
             move |event, _| {
                 begun.fetch_add(1, Ordering::SeqCst);
@@ -218,7 +218,7 @@ pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fi
 pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let group = inbox.group(GROUP).on(KIND, {
+    let group = inbox.group(GROUP).on_fenced(KIND, {
         let (seen, begun, go) = (seen.clone(), Arc::clone(&begun), Arc::clone(&go));
         move |event, _| {
             let (seen, begun, go) = (seen.clone(), Arc::clone(&begun), Arc::clone(&go));
@@ -262,7 +262,7 @@ pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F)
     // Continues when three are there.
     let together = Arc::new(Barrier::new(AT_ONCE));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let group = inbox.group(GROUP).on(KIND, {
+    let group = inbox.group(GROUP).on_fenced(KIND, {
         let (seen, now, most) = (seen.clone(), Arc::clone(&now), Arc::clone(&most));
         move |event, _| {
             let (seen, together) = (seen.clone(), Arc::clone(&together));
@@ -291,7 +291,7 @@ pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F)
 pub async fn an_event_is_brought_again_while_the_ledger_is_away<F: BrokerFixture>(fixture: F) {
     let (store, seen) = (FaultyStore::new(MemoryStore::new()), Seen::default());
     store.faults().always(StoreCall::Open, Fault::Refuse);
-    let group = Inbox::new(Executor::new(store.clone())).group(GROUP).on(KIND, {
+    let group = Inbox::new(Executor::new(store.clone())).group(GROUP).on_fenced(KIND, {
         let seen = seen.clone();
         move |event, _| {
             seen.add(event.id());

@@ -142,7 +142,7 @@ async fn start<F: BrokerFixture>(
             ..Inbox::<MemoryStore>::default_policy()
         });
         let chance = Mutex::new(fastrand::Rng::with_seed(seed));
-        let group = inbox.group(GROUP).ordered().on(KIND, move |event, _| {
+        let group = inbox.group(GROUP).ordered().on_fenced(KIND, move |event, _| {
             let story = Arc::clone(&story);
             let (fails, pause) = {
                 let mut chance = chance.lock().unwrap_or_else(PoisonError::into_inner);

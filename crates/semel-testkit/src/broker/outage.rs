@@ -80,7 +80,7 @@ fn holding(
     (begun, go): (&Arc<Notify>, &Arc<Notify>),
 ) -> Group<MemoryStore> {
     let (seen, begun, go) = (seen.clone(), Arc::clone(begun), Arc::clone(go));
-    inbox.group(GROUP).on(KIND, move |event, _| {
+    inbox.group(GROUP).on_fenced(KIND, move |event, _| {
         let (seen, begun, go) = (seen.clone(), Arc::clone(&begun), Arc::clone(&go));
         async move {
             if event.id() == held {

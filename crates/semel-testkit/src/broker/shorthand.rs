@@ -162,7 +162,7 @@ pub(super) fn inbox_on(store: MemoryStore) -> Inbox<MemoryStore> {
 /// A group that writes down what it handles.
 pub(super) fn noting(inbox: &Inbox<MemoryStore>, seen: &Seen) -> Group<MemoryStore> {
     let seen = seen.clone();
-    inbox.group(GROUP).on(KIND, move |event, _| {
+    inbox.group(GROUP).on_fenced(KIND, move |event, _| {
         seen.add(event.id());
         async { Ok::<_, String>(()) }
     })

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use semel_core::executor::{Claimed, LocalReplay, Verification};
 use semel_core::{
-    Command, Error, Executor, Holder, Key, OnCrash, Operate, Operated, Outcome, Resolution, State,
+    Command, Error, Execution, Executor, Holder, Key, OnCrash, Operate, Operated, Outcome,
+    Resolution, State,
 };
 
 use super::work::{Answer, Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
@@ -203,12 +204,58 @@ pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixt
         match found {
             Verification::Done(_) => assert_eq!(value(&answer), "found"),
             Verification::NotDone => assert_eq!(value(&answer), "run 1"),
-            Verification::Unknown => {
+            Verification::Unknown | Verification::Later(_) => {
                 assert!(matches!(answer, Err(Error::Uncertain { .. })), "{answer:?}");
             }
         }
         assert_eq!(work.runs(), runs, "{id}");
     }
+}
+
+/// A verifier that cannot know yet is asked again after the time it names, by whichever process calls
+/// then. Nothing runs meanwhile, and no attempt is counted for it.
+pub async fn a_crashed_attempt_is_verified_again_after_the_time_that_was_named<F: Fixture>(
+    fixture: F,
+) {
+    let (executor, other) = (executor(&fixture).await, executor(&fixture).await);
+    let (work, asked) = (Work::default(), Work::default());
+    let asking = asked.clone();
+    let careful = command().max_attempts(2).verify(move |_| {
+        let answer = match asking.start() {
+            1..=3 => Verification::Later(Duration::from_secs(3_600)),
+            _ => Verification::NotDone,
+        };
+        async move { answer }
+    });
+    let Ok(Claimed::Granted(claim)) = executor.claim(careful.clone()).await else {
+        panic!("a grant");
+    };
+    let operation = claim.context().operation_id();
+    let fence = claim.context().fence();
+    drop(claim);
+    fixture.advance(PAST_LEASE).await;
+    for times in 1..=3 {
+        for executor in [&executor, &other] {
+            let answer = work.run(executor, careful.clone()).await.expect("an answer");
+            let Execution::InProgress { operation_id, lease_remaining: Some(left) } = answer else {
+                panic!("{answer:?}");
+            };
+            assert_eq!(operation_id, Some(operation));
+            assert!((3_000..=3_600).contains(&left.as_secs()), "{left:?}");
+        }
+        assert_eq!((asked.runs(), work.runs()), (times, 0));
+        let found = other.peek(&key()).await.expect("a store").expect("a record").record;
+        assert_eq!((found.state, found.attempt), (State::Running, 1), "one execution, crashed");
+        assert!(found.fence > fence, "what the crashed process writes is refused");
+        // Longer than the lease of the command, and shorter than the time that was named.
+        fixture.advance(PAST_LEASE).await;
+        assert!(work.run(&other, careful.clone()).await.expect("an answer").in_progress());
+        fixture.advance(Duration::from_secs(3_000)).await;
+    }
+    let ran = work.run(&other, careful).await.expect("the second attempt of two");
+    assert_eq!((ran.value().map(String::as_str), ran.attempt()), (Some("run 1"), Some(2)));
+    assert_eq!(ran.receipt().expect("it ran").operation_id, operation);
+    assert_eq!(asked.runs(), 4);
 }
 
 /// Under Hold work that panics after its effect is never run again by itself: an operator decides.
@@ -265,7 +312,9 @@ pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
         assert_eq!(work.runs(), runs);
         match found {
             Verification::Done(_) => assert_eq!(value(&answer), "found"),
-            Verification::NotDone | Verification::Unknown => assert_eq!(value(&answer), "run 2"),
+            Verification::NotDone | Verification::Unknown | Verification::Later(_) => {
+                assert_eq!(value(&answer), "run 2");
+            }
         }
     }
 }

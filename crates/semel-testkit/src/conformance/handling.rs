@@ -64,7 +64,7 @@ fn failing<F: Fixture>(
     work: &Work,
 ) -> Group<F::Store> {
     let (work, inbox) = (work.clone(), Inbox::new(executor.clone()).policy(resting::<F>(Wait::No)));
-    inbox.group("INVENTORY").on("order.placed", move |_, _| {
+    inbox.group("INVENTORY").on_fenced("order.placed", move |_, _| {
         let run = work.start();
         async move { if run <= failures { Err(format!("no stock {run}")) } else { Ok(()) } }
     })
@@ -108,7 +108,7 @@ pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
     assert!(matches!(group.redrive("acme", event().id()).await, Ok(reached) if reached.len() == 1));
     assert_eq!(one(&group).await.expect("handled"), Handled::Done { attempt: 1 });
     let audit = Inbox::new(executor.clone()).group("AUDIT");
-    let audit = audit.on("order.placed", |_, _| async { Ok::<_, Failure>(()) });
+    let audit = audit.on_fenced("order.placed", |_, _| async { Ok::<_, Failure>(()) });
     assert_eq!(one(&audit).await.expect("handled"), Handled::Done { attempt: 1 });
     for group in ["INVENTORY", "AUDIT"] {
         let record = record::<F>(&executor, group).await;
@@ -144,7 +144,7 @@ pub async fn another_type_under_the_same_id_is_a_conflict<F: Fixture>(fixture: F
     let before = record::<F>(&executor, "INVENTORY").await;
     let group = Inbox::new(executor.clone())
         .group("INVENTORY")
-        .on("order.paid", |_, _| async { Ok::<_, Failure>(()) });
+        .on_fenced("order.paid", |_, _| async { Ok::<_, Failure>(()) });
     let other = Arc::new(of_kind("order.paid"));
     for _ in 0..2 {
         let mut results = group.handle(&other).await;
@@ -179,10 +179,10 @@ pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     let fails = |_: Arc<Event>, _: semel_core::Context| async { Err::<(), _>("never") };
     let inventory = inbox
         .group("INVENTORY")
-        .on("order.placed", count(&a))
-        .on_named("audit", "order.placed", count(&b))
-        .on_named("broken", "order.placed", fails);
-    let billing = inbox.group("BILLING").on("order.placed", count(&c));
+        .on_fenced("order.placed", count(&a))
+        .on_fenced_named("audit", "order.placed", count(&b))
+        .on_fenced_named("broken", "order.placed", fails);
+    let billing = inbox.group("BILLING").on_fenced("order.placed", count(&c));
     let results = inventory.handle(&event()).await;
     let ended: Vec<bool> = results.iter().map(|(_, result)| result.is_ok()).collect();
     assert_eq!(ended, [true, true, false]);
@@ -331,7 +331,7 @@ pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
     let policy =
         semel_core::Policy { max_attempts: Some(3), ..Inbox::<F::Store>::default_policy() };
     let runs = work.clone();
-    let group = Inbox::new(executor.clone()).policy(policy).group("INVENTORY").on(
+    let group = Inbox::new(executor.clone()).policy(policy).group("INVENTORY").on_fenced(
         "order.placed",
         move |_, _| {
             let run = runs.start();
@@ -361,9 +361,10 @@ pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
 /// A handler that sees that no retry can help says so, and it is dead at once.
 pub async fn a_hopeless_event_is_dead_at_once<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let group = Inbox::new(executor.clone())
-        .group("INVENTORY")
-        .on("order.placed", |_, _| async { Err::<(), _>(Failure::hopeless("not an order")) });
+    let group =
+        Inbox::new(executor.clone()).group("INVENTORY").on_fenced("order.placed", |_, _| async {
+            Err::<(), _>(Failure::hopeless("not an order"))
+        });
     let failed = one(&group).await;
     assert!(matches!(failed, Err(HandleError::Failed { stored: Stored::Dead, .. })), "{failed:?}");
     let record = record::<F>(&executor, "INVENTORY").await;
@@ -374,12 +375,13 @@ pub async fn a_hopeless_event_is_dead_at_once<F: Fixture>(fixture: F) {
 /// A handler that panics has failed.
 pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let group = Inbox::new(executor.clone()).group("INVENTORY").on("order.placed", |_, _| async {
-        if true {
-            panic!("boom");
-        }
-        Ok::<_, Failure>(())
-    });
+    let group =
+        Inbox::new(executor.clone()).group("INVENTORY").on_fenced("order.placed", |_, _| async {
+            if true {
+                panic!("boom");
+            }
+            Ok::<_, Failure>(())
+        });
     let failed = one(&group).await;
     assert!(
         matches!(failed, Err(HandleError::Failed { stored: Stored::Retry(_), .. })),
@@ -430,10 +432,11 @@ pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
 pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let runs = work.clone();
-    let group = Inbox::new(executor.clone()).group("INVENTORY").on("order.placed", move |_, _| {
-        let run = runs.start();
-        async move { if run == 1 { Err(Failure::hopeless("not yet")) } else { Ok(()) } }
-    });
+    let group =
+        Inbox::new(executor.clone()).group("INVENTORY").on_fenced("order.placed", move |_, _| {
+            let run = runs.start();
+            async move { if run == 1 { Err(Failure::hopeless("not yet")) } else { Ok(()) } }
+        });
     one(&group).await.expect_err("dead at once");
     assert_eq!(dead(&group).await.len(), 1);
     let (tenant, id) = ("acme", event().id());

@@ -66,9 +66,9 @@ fn troubled<F: Fixture>(executor: &Executor<F::Store>) -> (Group<F::Store>, [Wor
     let works = [Work::default(), Work::default(), Work::default()];
     let group = Inbox::new(executor.clone())
         .group("INVENTORY")
-        .on("order.placed", hopeless(&works[0], 1))
-        .on_named("audit", "order.placed", hopeless(&works[1], 0))
-        .on_named("mail", "order.placed", hopeless(&works[2], 1));
+        .on_fenced("order.placed", hopeless(&works[0], 1))
+        .on_fenced_named("audit", "order.placed", hopeless(&works[1], 0))
+        .on_fenced_named("mail", "order.placed", hopeless(&works[2], 1));
     (group, works)
 }
 
@@ -81,8 +81,8 @@ async fn neighbours<F: Fixture>(executor: &Executor<F::Store>) {
     for group in ["INVENTORY2", "INVENTORY-EU", "INVENTOR", "inventory", "INVENTORY0"] {
         let group = Inbox::new(executor.clone())
             .group(group)
-            .on_named("mail", "order.placed", hopeless(&Work::default(), 1))
-            .on("order.placed", hopeless(&Work::default(), 1));
+            .on_fenced_named("mail", "order.placed", hopeless(&Work::default(), 1))
+            .on_fenced("order.placed", hopeless(&Work::default(), 1));
         group.handle(&event()).await;
     }
 }
@@ -128,7 +128,7 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     group.handle(&event()).await;
     let failing = |_: Arc<Event>, _: Context| async { Err::<(), _>("later") };
     let more = Inbox::new(executor.clone()).group("INVENTORY");
-    more.on_named("slow", "order.placed", failing).handle(&event()).await;
+    more.on_fenced_named("slow", "order.placed", failing).handle(&event()).await;
     let crashed = crash::<F>(&fixture, &key("INVENTORY/crashed")).await;
     fixture.advance(PAST_LEASE).await;
     let reached = group.discard("acme", event().id(), "a test order").await.expect("a verb");
@@ -217,8 +217,8 @@ pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixt
     let stranger = Arc::new(of_kind("order.paid"));
     let group = Inbox::new(executor.clone())
         .group("INVENTORY")
-        .on_named("audit", "order.placed", hopeless(&Work::default(), 0))
-        .on_named("audit", "order.paid", hopeless(&work, 0));
+        .on_fenced_named("audit", "order.placed", hopeless(&Work::default(), 0))
+        .on_fenced_named("audit", "order.paid", hopeless(&work, 0));
     assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
     let first = executor.peek(&key("INVENTORY/audit")).await.expect("a store").map(|f| f.record);
     let conflict = async || {
@@ -264,9 +264,12 @@ pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let failing = |_: Arc<Event>, _: Context| async { Err::<(), _>("later") };
     let group = |name: &str| Inbox::new(executor.clone()).group(name);
-    group("FAILED").on("order.placed", failing).handle(&event()).await;
-    group("REDRIVEN").on("order.placed", hopeless(&Work::default(), 1)).handle(&event()).await;
-    group("DONE").on("order.placed", hopeless(&Work::default(), 0)).handle(&event()).await;
+    group("FAILED").on_fenced("order.placed", failing).handle(&event()).await;
+    group("REDRIVEN")
+        .on_fenced("order.placed", hopeless(&Work::default(), 1))
+        .handle(&event())
+        .await;
+    group("DONE").on_fenced("order.placed", hopeless(&Work::default(), 0)).handle(&event()).await;
     let crashed = crash(&fixture, &key("CRASHED")).await;
     let redriven = group("REDRIVEN").redrive("acme", event().id()).await.expect("a verb");
     assert_eq!(redriven.len(), 1);
@@ -277,7 +280,7 @@ pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     assert!(done.is_none(), "a success is remembered for its time");
     for name in ["FAILED", "REDRIVEN", "CRASHED"] {
         let work = Work::default();
-        let group = group(name).on("order.placed", hopeless(&work, 0));
+        let group = group(name).on_fenced("order.placed", hopeless(&work, 0));
         let retried = group.retry_due().await.expect("a look");
         assert_eq!((retried.due, retried.handled, work.runs()), (1, 1, 1), "{name}");
         let handled = group.handle(&event()).await.remove(0).1.expect("an answer");

@@ -41,7 +41,7 @@ pub(super) async fn unrenewed<F: Fixture>(
 /// A group that handles at once, and counts.
 fn quick<S: Store>(executor: &Executor<S>, group: &str, work: &Work) -> Group<S> {
     let work = work.clone();
-    Inbox::new(executor.clone()).group(group).on("order.placed", move |_, _| {
+    Inbox::new(executor.clone()).group(group).on_fenced("order.placed", move |_, _| {
         work.start();
         async { Ok::<_, String>(()) }
     })

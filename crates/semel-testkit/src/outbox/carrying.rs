@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Outbox, RelayBuilder, Status, Verb};
+use semel_core::outbox::{Outbox, RelayBuilder, RowAction, Status};
 
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};
@@ -52,7 +52,7 @@ pub async fn a_redrive_wakes_the_relay<F: OutboxFixture>(fixture: F) {
     settle(&*outbox, &dead()).await;
     let relaying = drowsy(&outbox, &broker).build().expect("sound settings").start();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(apply(&*outbox, &in_status(Status::Dead), &Verb::Redrive, ALL).await, 1);
+    assert_eq!(apply(&*outbox, &in_status(Status::Dead), &RowAction::Redrive, ALL).await, 1);
     broker.wait_for(1).await;
     relaying.stop().await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Disposition, Outbox, Status, Verb};
+use semel_core::outbox::{Disposition, Outbox, RowAction, Status};
 
 use super::OutboxFixture;
 use super::shorthand::*;
@@ -59,7 +59,7 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     let outbox = holding(&fixture, &[old.clone(), young.clone(), dead_one.clone()]).await;
     settle(&outbox, &dead()).await;
     fixture.advance(KEEP * 3).await;
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     assert_eq!(apply(&outbox, &only(&[old.id()]), &verb, 1).await, 1);
     assert_eq!(clean(&outbox, ALL).await, 0, "it was dead for long, and is discarded since now");
     fixture.advance(KEEP / 2).await;
@@ -68,7 +68,7 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     assert_eq!(clean(&outbox, ALL).await, 1);
     let left: Vec<_> = rows(&outbox).await.into_iter().flat_map(|row| row.envelope).collect();
     assert_eq!(ids(&left), [young.id(), dead_one.id()]);
-    assert_eq!(apply(&outbox, &only(&[young.id()]), &Verb::Redrive, 1).await, 1);
+    assert_eq!(apply(&outbox, &only(&[young.id()]), &RowAction::Redrive, 1).await, 1);
     fixture.advance(KEEP * 3).await;
     assert_eq!(clean(&outbox, ALL).await, 0, "it is to be published after all");
 }
@@ -102,7 +102,7 @@ pub async fn a_republished_row_is_not_cleaned<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP * 2).await;
-    assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Republish, 1).await, 1);
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &RowAction::Republish, 1).await, 1);
     assert_eq!(clean(&outbox, ALL).await, 0);
     settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0, "its time counts from the last publishing");

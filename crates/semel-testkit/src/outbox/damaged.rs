@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::ErrorText;
-use semel_core::outbox::{Disposition, Outbox, Status, Verb};
+use semel_core::outbox::{Disposition, Outbox, RowAction, Status};
 
 use super::OutboxFixture;
 use super::broker::Broker;
@@ -51,7 +51,7 @@ pub async fn a_damaged_row_may_hold_its_partition<F: OutboxFixture>(fixture: F) 
     relay.expect("sound settings").drain().await.expect("the outbox answers");
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events[2..])));
     assert_eq!(row(&*outbox, events[1].id()).await.status, Status::Pending);
-    let verb = Verb::Discard { reason: "lost".to_owned() };
+    let verb = RowAction::Discard { reason: "lost".to_owned() };
     assert_eq!(apply(&*outbox, &in_status(Status::Dead), &verb, ALL).await, 1);
     assert_eq!(drain(&outbox, &broker).await.published, 1);
 }
@@ -63,12 +63,12 @@ pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixtu
     let leased = claim_one(&outbox).await;
     mark_all(&outbox, &[leased], &dead()).await;
     let dead = in_status(Status::Dead);
-    assert_eq!(outbox.count(&dead, &Verb::Redrive).await.expect("a count"), 1);
-    assert_eq!(apply(&outbox, &dead, &Verb::Redrive, ALL).await, 1);
+    assert_eq!(outbox.count(&dead, &RowAction::Redrive).await.expect("a count"), 1);
+    assert_eq!(apply(&outbox, &dead, &RowAction::Redrive, ALL).await, 1);
     let leased = claim_one(&outbox).await;
     assert_eq!(leased.attempt, 1);
     mark_all(&outbox, &[leased], &Disposition::Untried).await;
-    let verb = Verb::Discard { reason: "lost".to_owned() };
+    let verb = RowAction::Discard { reason: "lost".to_owned() };
     let all = semel_core::outbox::Selection::default();
     assert_eq!(apply(&outbox, &all, &verb, ALL).await, 1);
     assert_eq!(statuses(&outbox).await, [Status::Discarded]);

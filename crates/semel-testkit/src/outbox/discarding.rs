@@ -3,13 +3,13 @@
 
 use semel_core::ErrorText;
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Disposition, Outbox, Selection, Status, Verb};
+use semel_core::outbox::{Disposition, Outbox, RowAction, Selection, Status};
 
 use super::OutboxFixture;
 use super::shorthand::*;
 
-fn discard(reason: &str) -> Verb {
-    Verb::Discard { reason: reason.to_owned() }
+fn discard(reason: &str) -> RowAction {
+    RowAction::Discard { reason: reason.to_owned() }
 }
 
 /// Events of which the first is discarded, the second dead and the third failed.
@@ -69,13 +69,13 @@ pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture:
     let ours = Selection { tenant: Some("acme".to_owned()), ..Selection::default() };
     for selection in [all.clone(), typed, ours, in_status(Status::Dead)] {
         let least = if selection.status.is_some() { 1 } else { 2 };
-        for verb in [Verb::Redrive, discard("another reason")] {
+        for verb in [RowAction::Redrive, discard("another reason")] {
             let count = outbox.count(&selection, &verb).await.expect("a count");
             assert_eq!(count, least, "{verb:?} of {selection:?}");
         }
     }
-    assert_eq!(apply(&outbox, &in_status(Status::Dead), &Verb::Redrive, ALL).await, 1);
-    assert_eq!(apply(&outbox, &all, &Verb::Redrive, ALL).await, 1);
+    assert_eq!(apply(&outbox, &in_status(Status::Dead), &RowAction::Redrive, ALL).await, 1);
+    assert_eq!(apply(&outbox, &all, &RowAction::Redrive, ALL).await, 1);
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids[1..]);
     assert_eq!(apply(&outbox, &all, &discard("another reason"), ALL).await, 0);
     assert_eq!(why(&outbox, ids[0]).await, said("refunded by hand"));
@@ -87,13 +87,13 @@ pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
     assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("a duplicate"), ALL).await, 1);
     assert_eq!(why(&outbox, ids[0]).await, said("a duplicate"));
     for named in [only(&ids[..1]), in_status(Status::Discarded)] {
-        assert_eq!(outbox.count(&named, &Verb::Redrive).await.expect("a count"), 1);
-        assert_eq!(apply(&outbox, &named, &Verb::Redrive, ALL).await, 1);
+        assert_eq!(outbox.count(&named, &RowAction::Redrive).await.expect("a count"), 1);
+        assert_eq!(apply(&outbox, &named, &RowAction::Redrive, ALL).await, 1);
         let again = row(&outbox, ids[0]).await;
         assert_eq!((again.status, again.attempts, again.settled_at), (Status::Pending, 0, None));
         assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("after all"), ALL).await, 1);
     }
-    assert_eq!(apply(&outbox, &only(&ids[..1]), &Verb::Redrive, ALL).await, 1);
+    assert_eq!(apply(&outbox, &only(&ids[..1]), &RowAction::Redrive, ALL).await, 1);
     let leased = claim_one(&outbox).await;
     assert_eq!(id_of(&leased), ids[0]);
     mark_all(&outbox, &[leased], &Disposition::Published).await;

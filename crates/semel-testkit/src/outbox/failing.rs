@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_core::ErrorText;
 use semel_core::event::Event;
-use semel_core::outbox::{Outbox, Pass, Relay, Row, Status, Verb};
+use semel_core::outbox::{Outbox, Pass, Relay, Row, RowAction, Status};
 
 use super::OutboxFixture;
 use super::broker::{Broker, Reply};
@@ -76,7 +76,7 @@ pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
     broker.next(event.id(), [Reply::Refuse]);
     assert_eq!(drain(&outbox, &broker).await.buried, 1);
-    assert_eq!(apply(&*outbox, &in_status(Status::Dead), &Verb::Redrive, ALL).await, 1);
+    assert_eq!(apply(&*outbox, &in_status(Status::Dead), &RowAction::Redrive, ALL).await, 1);
     assert_eq!(drain(&outbox, &broker).await.published, 1);
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
@@ -206,7 +206,7 @@ pub async fn a_dead_event_holds_its_partition_only_if_told<F: OutboxFixture>(fix
         relay.drain().await.expect("the outbox answers");
         let followers = if holds { Vec::new() } else { ids(&partition[1..]) };
         assert_eq!(broker.confirmed_ids(), followers);
-        apply(&*outbox, &only(&[partition[0].id()]), &Verb::Redrive, 1).await;
+        apply(&*outbox, &only(&[partition[0].id()]), &RowAction::Redrive, 1).await;
         relay.drain().await.expect("the outbox answers");
         assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&partition)));
     }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Disposition, Outbox, Status, Verb};
+use semel_core::outbox::{Disposition, Outbox, RowAction, Status};
 
 use super::OutboxFixture;
 use super::shorthand::*;
@@ -89,13 +89,13 @@ pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
 
 /// What is held goes on when its head is given up, or discarded, or redriven and published.
 pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>(fixture: F) {
-    let gone = Verb::Discard { reason: "never mind".to_owned() };
+    let gone = RowAction::Discard { reason: "never mind".to_owned() };
     for (disposition, verb) in [
         (dead(), None),
         (retry(LEASE), Some(&gone)),
         (later(LEASE), Some(&gone)),
         (dead_in_the_way(), Some(&gone)),
-        (dead_in_the_way(), Some(&Verb::Redrive)),
+        (dead_in_the_way(), Some(&RowAction::Redrive)),
     ] {
         let partition = partition(&EventId::generate().to_string(), MANY);
         let outbox = behind_one(&fixture, &partition).await;
@@ -107,7 +107,7 @@ pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>
             assert!(claim(&outbox, 1).await.is_empty(), "{disposition:?} holds the partition");
             assert_eq!(apply(&outbox, &only(&[partition[0].id()]), verb, 1).await, 1);
         }
-        let first = usize::from(verb != Some(&Verb::Redrive));
+        let first = usize::from(verb != Some(&RowAction::Redrive));
         assert_eq!(
             publish_all(&outbox).await,
             ids(&partition[first..]),
@@ -149,7 +149,7 @@ pub async fn what_is_held_is_pending<F: OutboxFixture>(fixture: F) {
     assert!(rows(&outbox).await.iter().all(|row| row.status == Status::Pending));
     let held = u64::try_from(MANY).expect("few");
     assert_eq!(outbox.backlog().await.expect("a backlog").waiting, held);
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     let last = only(&[partition[MANY - 1].id(), partition[1].id()]);
     assert_eq!(apply(&outbox, &last, &verb, ALL).await, 2);
     assert_eq!(

@@ -170,7 +170,7 @@ pub async fn a_second_mark_is_lost<F: OutboxFixture>(fixture: F) {
         }
         assert_eq!(row(&outbox, event.id()).await, before);
         // Out of the way of the next.
-        let verb = semel_core::outbox::Verb::Discard { reason: "done".to_owned() };
+        let verb = semel_core::outbox::RowAction::Discard { reason: "done".to_owned() };
         apply(&outbox, &only(&[event.id()]), &verb, 1).await;
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Applied, Backlog, Disposition, Marked, Outbox, Selection, Status, Verb};
+use semel_core::outbox::{
+    Applied, Backlog, Disposition, Marked, Outbox, RowAction, Selection, Status,
+};
 
 use super::OutboxFixture;
 use super::shorthand::*;
@@ -31,8 +33,8 @@ async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 6])
     (outbox, ids)
 }
 
-fn discard() -> Verb {
-    Verb::Discard { reason: "never mind".to_owned() }
+fn discard() -> RowAction {
+    RowAction::Discard { reason: "never mind".to_owned() }
 }
 
 /// An empty outbox has no backlog.
@@ -152,9 +154,9 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
 pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
     use Status::{Dead, Discarded, Failed, Leased, Pending, Published};
     let cases = [
-        (Verb::Redrive, 3, [Pending, Leased, Published, Pending, Pending, Pending]),
+        (RowAction::Redrive, 3, [Pending, Leased, Published, Pending, Pending, Pending]),
         (discard(), 4, [Discarded, Leased, Published, Discarded, Discarded, Discarded]),
-        (Verb::Republish, 1, [Pending, Leased, Pending, Failed, Dead, Discarded]),
+        (RowAction::Republish, 1, [Pending, Leased, Pending, Failed, Dead, Discarded]),
     ];
     for (verb, changes, after) in cases {
         let (outbox, ids) = one_of_each(&fixture).await;
@@ -179,7 +181,7 @@ pub async fn a_verb_on_nothing_changes_nothing<F: OutboxFixture>(fixture: F) {
     let (outbox, _) = one_of_each(&fixture).await;
     let before = rows(&outbox).await;
     let nobody = Selection { tenant: Some("nobody".to_owned()), ..Selection::default() };
-    for verb in [Verb::Redrive, Verb::Republish, discard()] {
+    for verb in [RowAction::Redrive, RowAction::Republish, discard()] {
         assert_eq!(outbox.count(&nobody, &verb).await.expect("a count"), 0);
         assert_eq!(apply(&outbox, &nobody, &verb, ALL).await, 0);
     }
@@ -195,7 +197,7 @@ pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
     mark_all(&outbox, &leased[..1], &retry(LEASE)).await;
     mark_all(&outbox, &leased[1..], &dead()).await;
     assert!(claim_all(&outbox).await.is_empty());
-    assert_eq!(apply(&outbox, &Selection::default(), &Verb::Redrive, ALL).await, 2);
+    assert_eq!(apply(&outbox, &Selection::default(), &RowAction::Redrive, ALL).await, 2);
     for row in rows(&outbox).await {
         assert_eq!((row.status, row.attempts), (Status::Pending, 0));
     }
@@ -211,8 +213,8 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     settle(&outbox, &dead()).await;
     for (changed, left) in [(2, 3), (2, 1), (1, 0), (0, 0)] {
         let all = Selection::default();
-        assert_eq!(apply(&outbox, &all, &Verb::Redrive, 2).await, changed);
-        assert_eq!(outbox.count(&all, &Verb::Redrive).await.expect("a count"), left);
+        assert_eq!(apply(&outbox, &all, &RowAction::Redrive, 2).await, changed);
+        assert_eq!(outbox.count(&all, &RowAction::Redrive).await.expect("a count"), left);
         let dead = outbox.list(&in_status(Status::Dead), None, ALL).await.expect("a listing");
         let dead: Vec<Event> = dead.into_iter().flat_map(|row| row.envelope).collect();
         let left = usize::try_from(left).expect("few");
@@ -245,9 +247,11 @@ pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
 /// matches again: what is republished is published meanwhile, what is redriven dies again, and what
 /// is discarded is so as before.
 pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
-    for (before, verb) in
-        [(Disposition::Published, Verb::Republish), (dead(), Verb::Redrive), (dead(), discard())]
-    {
+    for (before, verb) in [
+        (Disposition::Published, RowAction::Republish),
+        (dead(), RowAction::Redrive),
+        (dead(), discard()),
+    ] {
         let events = events(300);
         let outbox = holding(&fixture, &events).await;
         settle(&outbox, &before).await;
@@ -270,7 +274,7 @@ pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let leased = claim_one(&outbox).await;
     let before = row(&outbox, event.id()).await;
-    for verb in [Verb::Redrive, Verb::Republish, discard()] {
+    for verb in [RowAction::Redrive, RowAction::Republish, discard()] {
         assert_eq!(outbox.count(&only(&[event.id()]), &verb).await.expect("a count"), 0);
         assert_eq!(apply(&outbox, &only(&[event.id()]), &verb, ALL).await, 0);
     }
@@ -284,7 +288,7 @@ pub async fn a_republished_row_is_the_same_event<F: OutboxFixture>(fixture: F) {
     let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
     mark_all(&outbox, std::slice::from_ref(&first), &Disposition::Published).await;
-    assert_eq!(apply(&outbox, &only(&[event.id()]), &Verb::Republish, 1).await, 1);
+    assert_eq!(apply(&outbox, &only(&[event.id()]), &RowAction::Republish, 1).await, 1);
     assert_eq!(row(&outbox, event.id()).await.settled_at, None);
     assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 1);
     let second = claim_one(&outbox).await;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Disposition, Status, Verb};
+use semel_core::outbox::{Disposition, RowAction, Status};
 
 use super::OutboxFixture;
 use super::shorthand::*;
@@ -147,7 +147,7 @@ pub async fn a_dead_head_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     assert_eq!(settle(&outbox, &Disposition::Published).await, [other.id()]);
     fixture.advance(PAST_LEASE).await;
     assert!(claim_all(&outbox).await.is_empty());
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     assert_eq!(apply(&outbox, &in_status(Status::Dead), &verb, ALL).await, 1);
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
@@ -161,7 +161,7 @@ pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture
         put(&fixture, &outbox, &partition[..1]).await;
         settle(&outbox, &disposition).await;
         put(&fixture, &outbox, &partition[1..]).await;
-        assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &Verb::Redrive, ALL).await, 1);
+        assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &RowAction::Redrive, ALL).await, 1);
         let head = claim(&outbox, 1).await;
         assert_eq!(leased_ids(&head), ids(&partition[..1]), "after {disposition:?}");
         assert!(claim_all(&outbox).await.is_empty(), "its followers wait again");
@@ -176,7 +176,7 @@ pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixt
     let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &partition[1..]).await;
-    assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &Verb::Republish, 1).await, 1);
+    assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &RowAction::Republish, 1).await, 1);
     assert_eq!(leased_ids(&claim(&outbox, 1).await), ids(&partition[..1]));
     assert!(claim_all(&outbox).await.is_empty());
 }
@@ -187,7 +187,7 @@ pub async fn a_discarded_head_frees_its_partition<F: OutboxFixture>(fixture: F) 
     let outbox = holding(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(&fixture, &outbox, &partition[1..]).await;
-    let verb = Verb::Discard { reason: "never mind".to_owned() };
+    let verb = RowAction::Discard { reason: "never mind".to_owned() };
     let selection = only(&[partition[0].id(), partition[1].id()]);
     assert_eq!(apply(&outbox, &selection, &verb, ALL).await, 2);
     assert_eq!(id_of(&claim_one(&outbox).await), partition[2].id());

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Ask, Disposition, Marked, Outbox, Partition, Selection, Status, Verb};
+use semel_core::outbox::{
+    Ask, Disposition, Marked, Outbox, Partition, RowAction, Selection, Status,
+};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -190,7 +192,7 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
             if at == 0 {
                 let _ = outbox.clean(Duration::ZERO, 5).await.expect("a cleaning");
                 let failed = in_status(Status::Failed);
-                apply(&*outbox, &failed, &Verb::Redrive, 3).await;
+                apply(&*outbox, &failed, &RowAction::Redrive, 3).await;
                 outbox.backlog().await.expect("a backlog");
                 continue;
             }
@@ -203,7 +205,7 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
         confirmed
     };
     let mut confirmed: Vec<EventId> = crowd(&fixture, work).await.into_iter().flatten().collect();
-    apply(&outbox, &Selection::default(), &Verb::Redrive, ALL).await;
+    apply(&outbox, &Selection::default(), &RowAction::Redrive, ALL).await;
     confirmed.extend(settle(&outbox, &Disposition::Published).await);
     assert_eq!(sorted(confirmed), sorted(ids(&events)), "each once, none lost");
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Partition, Pass, Relay, RelayBuilder, Status, Verb};
+use semel_core::outbox::{Partition, Pass, Relay, RelayBuilder, RowAction, Status};
 
 use super::OutboxFixture;
 use super::broker::Broker;
@@ -109,7 +109,7 @@ pub async fn a_republished_event_is_published_again<F: OutboxFixture>(fixture: F
     let events = events(3);
     let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
     drain(&outbox, &broker).await;
-    assert_eq!(apply(&*outbox, &only(&[events[1].id()]), &Verb::Republish, ALL).await, 1);
+    assert_eq!(apply(&*outbox, &only(&[events[1].id()]), &RowAction::Republish, ALL).await, 1);
     assert_eq!(drain(&outbox, &broker).await.published, 1);
     assert_eq!(broker.tries(events[1].id()), 2);
     assert_eq!(tally(&*outbox).await, [0, 0, 3, 0, 0, 0]);

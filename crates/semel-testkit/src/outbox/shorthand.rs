@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::event::{Builder, Event, EventId};
 use semel_core::outbox::{
-    Ask, Disposition, Leased, Marked, Outbox, Row, Selection, Status, Ticket, Verb,
+    Ask, Disposition, Leased, Marked, Outbox, Row, RowAction, Selection, Status, Ticket,
 };
 use semel_core::store::ErrorKind;
 use semel_core::{AttemptId, ErrorText};
@@ -117,7 +117,7 @@ pub(super) async fn settle<O: Outbox>(outbox: &O, disposition: &Disposition) -> 
 pub(super) async fn apply<O: Outbox>(
     outbox: &O,
     selection: &Selection,
-    verb: &Verb,
+    verb: &RowAction,
     limit: u32,
 ) -> u32 {
     outbox.apply(selection, verb, None, limit).await.expect("a verb").changed

@@ -186,11 +186,13 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
         let (queue, handled) = (Queue::default(), Arc::new(AtomicU32::new(0)));
         let consumer = |executor: &Executor<MemoryStore>| {
             let handled = Arc::clone(&handled);
-            let group =
-                Inbox::new(executor.clone()).group("BILLING").on("thing.moved", move |_, _| {
+            let group = Inbox::new(executor.clone()).group("BILLING").on_fenced(
+                "thing.moved",
+                move |_, _| {
                     handled.fetch_add(1, Ordering::SeqCst);
                     async { Ok::<_, Failure>(()) }
-                });
+                },
+            );
             Consumer::new(group, queue.clone()).expect("a group")
         };
         // One whose ledger is gone takes the message and can do nothing with it.

@@ -10,30 +10,30 @@ use std::time::Instant;
 use super::Replay;
 use crate::key::{Digest, Mixing};
 
-/// Boards at most; a power of two.
+/// Most shards; a power of two.
 const SHARDS: u64 = 16;
-/// A cache is not divided into shards of fewer answers.
+/// Fewest outcomes of a shard.
 const PER_SHARD: u64 = 512;
-/// Revoked keys that a shard can tell apart.
+/// Most revoked keys that a shard remembers.
 const REVOKED: usize = 512;
 
 /// The shards of the cache.
 #[derive(Debug)]
 pub(super) struct Shards {
     shards: Vec<Mutex<Shard>>,
-    /// What one shard holds.
+    /// The capacity of a shard.
     capacity: u64,
-    /// What an answer weighs at least, so that one limit bounds both bytes and answers.
+    /// The least weight of an outcome, so that one limit bounds both bytes and entries.
     least: u64,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Digest, Slot, Mixing>,
-    /// In the order in which they came.
+    /// In the order of insertion.
     order: VecDeque<Digest>,
     weight: u64,
-    /// Until when what was read of a key is not to be believed.
+    /// Revoked keys: what was read before this time is refused.
     revoked: HashMap<Digest, Instant, Mixing>,
     /// The same for every key.
     all_revoked: Option<Instant>,
@@ -47,7 +47,7 @@ struct Slot {
 }
 
 impl Shards {
-    /// A cache for so many answers of so many bytes in all, both at least 1.
+    /// Creates a cache for this many entries and bytes, both at least 1.
     pub(super) fn new(answers: u64, bytes: u64) -> Self {
         let shards = (answers / PER_SHARD).clamp(1, SHARDS);
         // The largest power of two in it.
@@ -69,8 +69,8 @@ impl Shards {
         Some(slot.replay.clone())
     }
 
-    /// Puts an answer there, and makes room for it. One that was read before its key was revoked, or
-    /// that would need more than a shard, is not kept.
+    /// Inserts an outcome and evicts others for it. One that was read before its key was revoked, or that is
+    /// larger than a shard, is not cached.
     pub(super) fn put(&self, digest: Digest, replay: Replay, now: Instant) {
         let weight = (replay.size() as u64).max(self.least);
         if weight > self.capacity {
@@ -78,11 +78,11 @@ impl Shards {
         }
         let slot = Slot { replay, weight, used: false };
         let gone = self.shard(&digest).put(digest, slot, self.capacity, now);
-        // Not under the lock: an answer may be large.
+        // Dropped outside the lock: outcomes may be large.
         drop(gone);
     }
 
-    /// Removes an answer, and refuses what was read of it until `now` and is still on its way.
+    /// Removes an outcome, and refuses what was read of it until `now` and is inserted later.
     pub(super) fn revoke(&self, digest: Digest, now: Instant) {
         let gone = self.shard(&digest).revoke(digest, now);
         drop(gone);
@@ -90,7 +90,7 @@ impl Shards {
 }
 
 impl Shard {
-    /// Gives back what had to go.
+    /// Returns what was evicted.
     fn put(&mut self, digest: Digest, slot: Slot, capacity: u64, now: Instant) -> Vec<Slot> {
         let mut gone = Vec::new();
         let revoked = self.revoked.get(&digest).max(self.all_revoked.as_ref());
@@ -112,7 +112,7 @@ impl Shard {
                 break;
             }
             if slot.used && !ended {
-                // Asked for since it was last looked at: it may stay for another round.
+                // Used since it was last considered: it stays for another round.
                 slot.used = false;
                 self.order.rotate_left(1);
             } else {
@@ -131,7 +131,7 @@ impl Shard {
 
     fn revoke(&mut self, digest: Digest, now: Instant) -> Option<Slot> {
         if self.revoked.len() == REVOKED {
-            // Which they were is forgotten, so nothing is believed that is on its way.
+            // Which keys they were is not known any more, so everything that was read before is refused.
             self.revoked.clear();
             self.all_revoked = Some(now);
         }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_first_unless_it_was_asked_for() {
+    fn the_oldest_is_evicted_first_unless_it_was_used() {
         let (cache, now) = (Shards::new(3, 30_000), crate::clock::monotonic());
         for n in 0..3 {
             cache.put(digest(n), answer(10, now, 60), now);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_goes_before_anything_else() {
+    fn expired_entries_are_evicted_first() {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
         cache.put(digest(0), answer(10, now, 1), now);
         cache.put(digest(1), answer(10, now, 60), now);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_its_key_was_revoked_does_not_come_back() {
+    fn an_outcome_that_was_read_before_its_key_was_revoked_is_not_cached() {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
         let later = now + Duration::from_secs(1);
         for n in 0..3 {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_are_revoked_none_comes_back_and_the_room_is_bounded() {
+    fn many_revoked_keys_take_bounded_room_and_none_is_cached_again() {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
         cache.put(digest(0), answer(10, now, 60), now);
         let later = now + Duration::from_secs(1);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_again_and_again_does_not_fill_the_shelf() {
+    fn a_key_that_is_inserted_repeatedly_takes_one_place() {
         let (cache, start) = (Shards::new(10_000, 64 << 20), crate::clock::monotonic());
         for round in 0..50 {
             let now = start + Duration::from_millis(round);

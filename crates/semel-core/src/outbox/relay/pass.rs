@@ -1,7 +1,7 @@
 //! One batch: claim, publish in waves, mark.
 //!
-//! A wave holds at most one event of each partition, so that an event leaves only after its predecessor
-//! was confirmed. Where one of a partition fails, its followers are given back untried.
+//! A wave has at most one event of each partition, so that an event is published after its predecessor was
+//! confirmed. If one of a partition fails, the later ones are released untried.
 
 use std::collections::HashSet;
 use std::ops::AddAssign;
@@ -24,31 +24,32 @@ use crate::outbox::{
 use crate::outcome::ErrorText;
 use crate::store::{ErrorKind, Result};
 
-/// Events that are watched at most.
+/// Most rows that are suspected at once.
 const SUSPECTS: usize = 10_000;
-/// So often an event is passed over beside others before that counts.
+/// How often in a row the broker must not accept an event, while it accepts others, before that counts as an
+/// attempt.
 const CERTAIN: u8 = 3;
-/// How long a row rests at least and at most that the broker has no route for, half its age in
-/// between: a consumer that starts a moment later finds it soon, and a large outbox that waits for hours
-/// is not published in vain all the time.
+/// The shortest and the longest delay of a row that the broker has no route for; half its age in between. A
+/// consumer that starts a moment later gets it soon, and a large outbox that waits for hours is not tried
+/// all the time.
 const UNROUTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often the log is told that events have no route.
+/// How often it is logged that events have no route.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// What one batch came to.
+/// The result of [`Relay::pass`](super::Relay::pass).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Rows leased.
+    /// Number of rows leased.
     pub claimed: u32,
-    /// Rows that the broker confirmed.
+    /// Number of rows that the broker confirmed.
     pub published: u32,
-    /// Rows that failed and will be tried again.
+    /// Number of rows that failed and are retried.
     pub retried: u32,
-    /// Rows that were given up.
+    /// Number of rows that are dead.
     pub buried: u32,
-    /// Rows given back untried, to be tried at once or later.
+    /// Number of rows that were released untried, due at once or later.
     pub untried: u32,
-    /// Rows that were somebody else's by the time they were marked.
+    /// Number of rows whose lease was lost before they were marked.
     pub lost: u32,
     /// Whether the broker could not be reached.
     pub away: bool,
@@ -66,7 +67,7 @@ impl AddAssign for Pass {
     }
 }
 
-/// What a publisher says of one event.
+/// The result of publishing one event.
 type Answer = std::result::Result<(), PublishError>;
 
 /// An event that is to be published.
@@ -106,13 +107,13 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Ok(pass)
     }
 
-    /// Sets aside what need not be tried: rows that cannot be read, or were tried too often.
+    /// Separates rows that are not tried: those that cannot be read, or have no attempts left.
     fn sort(&self, leased: Vec<Leased>) -> (Vec<Outgoing>, Vec<(Ticket, Disposition)>) {
         let mut marks = Vec::with_capacity(leased.len());
         let mut outgoing = Vec::with_capacity(leased.len());
         for Leased { ticket, envelope, attempt, age } in leased {
             measure::outbox_waited(age);
-            // What was set aside may be of the same partition, and hold it: the next claim knows.
+            // A row that is not tried may hold the same partition, which only the next claim knows.
             let behind = self.settings.dead_hold_partition && !marks.is_empty();
             match envelope {
                 Ok(envelope) if behind && Partition::of(&envelope).is_some() => {
@@ -120,9 +121,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
                 Err(reason) => marks.push((ticket, self.buried(&format!("unreadable: {reason}")))),
                 Ok(envelope) if attempt > self.settings.max_attempts => {
-                    let last = ErrorText::new("the relay ended without an answer");
+                    let last = ErrorText::new("the relay ended without a result");
                     let error = exceeded(self.settings.max_attempts, &last);
-                    tracing::warn!(event = %envelope.id(), %error, "an event was given up");
+                    tracing::warn!(event = %envelope.id(), %error, "an event is dead");
                     marks.push((ticket, self.buried(error.as_str())));
                 }
                 Ok(envelope) => {
@@ -142,10 +143,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         since: Instant,
         stopping: &CancellationToken,
     ) {
-        // What failed, or must wait for what failed.
+        // Partitions in which an event failed.
         let mut held: HashSet<Partition> = HashSet::new();
         while !outgoing.is_empty() {
-            // Another relay may have the rest by now, or soon.
+            // The leases of the rest may lapse before they are published.
             let late = since.elapsed() >= self.settings.lease / 2;
             if late || pass.away || stopping.is_cancelled() {
                 marks.extend(outgoing.drain(..).map(|one| (one.ticket, Disposition::Untried)));
@@ -154,7 +155,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let (wave, rest) = next_wave(outgoing, &held, marks);
             outgoing = rest;
             let events: Vec<Event> = wave.iter().map(|one| one.envelope.clone()).collect();
-            // With time left to write down what became of it.
+            // Leaves time to mark the rows.
             let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
             let mut answers = self.ask_broker(&events, limit).await;
             self.suspect(&wave, &mut answers);
@@ -172,9 +173,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
-    /// A broker that takes some events of a wave and says nothing to another is not away: it may
-    /// have lost its link just then, or it does not want that event. Said three times, with others
-    /// taken beside it, it is the event, and that counts.
+    /// Finds events that the broker does not accept while it accepts others of the same wave. The broker is
+    /// not unreachable then: its connection may have broken in between, or it does not want that event.
+    /// The third time in a row it counts as a failure of the event.
     fn suspect(&self, wave: &[Outgoing], answers: &mut [Answer]) {
         let taken = answers.iter().any(Answer::is_ok);
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +189,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     let times = suspects.entry(sequence).or_insert(0_u8);
                     *times = times.saturating_add(1);
                     if *times >= CERTAIN {
-                        let reason = format!("others were taken, this one was not: {reason}");
+                        let reason =
+                            format!("the broker accepted other events, but not this one: {reason}");
                         *answer = Err(PublishError::Failed(reason));
                     }
                 }
@@ -217,14 +219,14 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             messaging.batch.message_count = events.len(),
         );
         for trace in events.iter().filter_map(Event::trace) {
-            // Linked, not continued: a batch belongs to many traces and to none.
+            // Linked, not continued: a batch belongs to many traces.
             tracing::trace!(parent: &span, link.traceparent = trace.parent(), "link");
         }
         self.ask_in_time(events, limit).instrument(span).await
     }
 
-    /// A publisher that panics must not end the relay; and the events beside the one that it panics
-    /// about must not pay for that one, so each is tried alone.
+    /// Publishes events within `limit`. If the publisher panics, each event is tried alone, so that one event
+    /// does not fail the others.
     async fn ask_in_time(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
         let since = monotonic();
         if let Some(answers) = self.ask_once(events, limit).await {
@@ -243,16 +245,18 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         answers
     }
 
-    /// One answer per event; `None` if the publisher panicked.
+    /// Publishes events once. Returns one result per event; `None` if the publisher panicked.
     async fn ask_once(&self, events: &[Event], limit: Duration) -> Option<Vec<Answer>> {
-        // Made inside, because a publisher may panic before there is a future.
+        // Inside the future, because a publisher may panic before it returns one.
         let publishing = AssertUnwindSafe(async { self.publisher.publish(events).await });
         let mut answers = match tokio::time::timeout(limit, publishing.catch_unwind()).await {
             Ok(Ok(answers)) => answers,
             Ok(Err(_)) => return None,
             Err(_) => vec![Err(PublishError::Unavailable(slow(limit))); events.len()],
         };
-        let short = || Err(PublishError::Failed("the publisher gave no answer".to_owned()));
+        let short = || {
+            Err(PublishError::Failed("the publisher returned no result for this event".to_owned()))
+        };
         answers.resize_with(events.len(), short);
         Some(answers)
     }
@@ -262,12 +266,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         match answer {
             Ok(()) => Disposition::Published,
             Err(ref error @ PublishError::Unavailable(ref reason)) => {
-                tracing::debug!(event = %id, %error, "not published");
+                tracing::debug!(event = %id, %error, "an event was not published");
                 self.away().clone_from(reason);
                 Disposition::Untried
             }
             Err(PublishError::Later { after, reason }) => {
-                tracing::debug!(event = %id, ?after, reason, "put off");
+                tracing::debug!(event = %id, ?after, reason, "an event was postponed");
                 Disposition::Later { after, error: ErrorText::new(&reason) }
             }
             Err(ref error @ PublishError::Unrouted(ref reason)) => {
@@ -276,24 +280,24 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 Disposition::Later { after, error: ErrorText::new(&error.to_string()) }
             }
             Err(error @ PublishError::Refused(_)) => {
-                tracing::warn!(event = %id, %error, "an event was given up");
+                tracing::warn!(event = %id, %error, "the broker refused an event; it is dead");
                 self.buried(&error.to_string())
             }
             Err(error @ PublishError::Failed(_)) if one.attempt >= self.settings.max_attempts => {
                 let last = ErrorText::new(&error.to_string());
                 let error = exceeded(self.settings.max_attempts, &last);
-                tracing::warn!(event = %id, %error, "an event was given up");
+                tracing::warn!(event = %id, %error, "an event is dead");
                 self.buried(error.as_str())
             }
             Err(error @ PublishError::Failed(_)) => {
-                tracing::debug!(event = %id, %error, attempt = one.attempt, "not published");
+                tracing::debug!(event = %id, %error, attempt = one.attempt, "an event was not published");
                 let after = self.settings.backoff.delay(one.attempt).unwrap_or_default();
                 Disposition::Retry { after, error: ErrorText::new(&error.to_string()) }
             }
         }
     }
 
-    /// Logs now and then that events have no route: nothing else tells why the outbox grows.
+    /// Logs at times that events have no route, as the reason why the outbox grows.
     fn complain(&self, event: &Event, reason: &str) {
         let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|at| at.elapsed() < COMPLAIN_EVERY) {
@@ -302,8 +306,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         *last = Some(monotonic());
         tracing::warn!(
             event = %event.id(), kind = event.kind(), reason,
-            "the broker has no route for an event; it waits in the outbox, uncounted, until there is \
-             one: start its consumer, or bind a queue"
+            "the broker has no route for an event; it stays in the outbox until there is one: start its \
+             consumer, or bind a queue"
         );
     }
 
@@ -312,8 +316,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Disposition::Dead { error: ErrorText::new(reason), holds_partition }
     }
 
-    /// Writes down what became of the rows. Asked again while the lease runs: what was confirmed and
-    /// is not written down is published once more.
+    /// Marks the rows. Retried while the lease runs: a row that was confirmed and is not marked is published
+    /// again.
     async fn mark(
         &self,
         marks: &[(Ticket, Disposition)],
@@ -350,7 +354,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 }
 
-/// The first event of every partition that nothing holds up; followers of what failed are given back.
+/// Returns the first event of every partition, and the rest. Releases events behind one that failed.
 fn next_wave(
     outgoing: Vec<Outgoing>,
     held: &HashSet<Partition>,
@@ -375,5 +379,5 @@ fn count(leased: &[Leased]) -> u32 {
 }
 
 fn slow(limit: Duration) -> String {
-    format!("no answer within {limit:?}")
+    format!("no reply within {limit:?}")
 }

@@ -9,24 +9,38 @@ use semel_core::store::{Error, ErrorKind, Result};
 
 use super::{Checkpoint, Saved};
 
-/// A small JSON file that is replaced as a whole and is on the disk when `save` returns.
+/// A small JSON file, which is replaced atomically and is on the disk when `save` returns.
+///
+/// ```
+/// use semel_ids::map::memory::MemoryMap;
+/// use semel_ids::migration::{FileCheckpoint, MapMigration, MemoryTable};
+/// use semel_ids::resource::Order;
+///
+/// # async fn example(directory: &std::path::Path) -> semel_core::store::Result<()> {
+/// let (map, table) = (MemoryMap::new(), MemoryTable::new());
+/// let checkpoint = FileCheckpoint::new(directory.join("orders.checkpoint"));
+/// // Killed and started again, it continues from the file.
+/// MapMigration::of::<Order>(&map, &table).backfill(&checkpoint, |_| {}).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct FileCheckpoint {
     path: PathBuf,
 }
 
 impl FileCheckpoint {
-    /// At this path. The directory must be there; the file need not.
+    /// Creates a checkpoint at this path. The directory must exist; the file need not.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Does `work` where blocking is allowed.
+    /// Runs `work` on a thread that may block.
     async fn on_disk<O: Send + 'static>(
         &self,
         operation: &'static str,
@@ -53,7 +67,9 @@ impl Checkpoint for FileCheckpoint {
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             let path = self.path.display();
-            let text = format!("{path} is not a checkpoint ({error}); remove it to begin anew");
+            let text = format!(
+                "{path} is not a checkpoint ({error}); remove it to start from the beginning"
+            );
             Error::new(ErrorKind::Corrupt, "load the checkpoint", text)
         })
     }
@@ -72,9 +88,9 @@ impl Checkpoint for FileCheckpoint {
     }
 }
 
-/// Writes beside the file, and renames when it is on the disk: nobody ever sees half of it.
+/// Writes a temporary file, and renames it when it is on the disk, so that readers never see a part of it.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    // A save that was given up goes on in its thread; it must not write into the next one's file.
+    // A save that was cancelled continues in its thread, and must not write into the file of the next.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut beside = path.as_os_str().to_owned();
@@ -94,8 +110,8 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A rename is on the disk when its directory is. Where a directory cannot be opened as a file, the
-/// system sees to that itself.
+/// Syncs the directory, without which a rename is not durable. Not needed where a directory cannot be opened
+/// as a file.
 #[cfg(unix)]
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()

@@ -131,7 +131,7 @@ async fn a_rate_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_is_told_after_every_batch() {
+async fn progress_is_reported_after_every_batch() {
     let tables = TestTables::with_orders(95);
     let (mut told, mut lines) = (Vec::new(), Vec::new());
     let moving = tables.migration().batch(10).rows_per_second(10);
@@ -150,7 +150,7 @@ async fn progress_is_told_after_every_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_tried_again_and_what_will_not_is_told() {
+async fn transient_failures_are_retried_and_others_returned() {
     let tables = TestTables::with_orders(30);
     for (nth, kind) in
         [(1, ErrorKind::Unavailable), (2, ErrorKind::RetryTransaction), (3, ErrorKind::Ambiguous)]
@@ -168,7 +168,7 @@ async fn what_may_pass_is_tried_again_and_what_will_not_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trying_again_has_an_end() {
+async fn retries_are_limited() {
     let tables = TestTables::with_orders(3);
     for nth in 1..=3 {
         tables.before("table.page", nth, |_| Some(failure(ErrorKind::Unavailable)));

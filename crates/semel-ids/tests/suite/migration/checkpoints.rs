@@ -97,7 +97,7 @@ async fn a_backfill_that_is_given_up_anywhere_goes_on() {
 }
 
 #[tokio::test]
-async fn what_was_counted_before_is_counted() {
+async fn the_counts_of_earlier_runs_are_kept() {
     let tables = TestTables::with_orders(10);
     for n in 0..5 {
         tables.table.put(tenant(n), "not an id");
@@ -201,7 +201,7 @@ async fn a_file_keeps_the_last_checkpoint_and_nothing_beside_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_checkpoint_is_told_by_name() {
+async fn a_file_that_is_no_checkpoint_is_named_in_the_error() {
     let directory = Directory::new("damaged");
     let path = directory.0.join("orders.json");
     std::fs::write(&path, "{\"job\":").expect("written");

@@ -199,7 +199,7 @@ async fn fails(tables: &TestTables) -> Vec<RepairedMapping> {
 }
 
 #[tokio::test]
-async fn what_was_written_is_told_though_the_repair_fails_afterwards() {
+async fn changes_are_reported_even_if_the_repair_fails_afterwards() {
     for then in ["map.overwrite", "table.find"] {
         let tables = TestTables::new();
         let (missing, revoked) = (order(), order());
@@ -219,7 +219,7 @@ async fn what_was_written_is_told_though_the_repair_fails_afterwards() {
 }
 
 #[tokio::test]
-async fn what_may_have_been_written_is_told_too() {
+async fn changes_that_may_have_been_made_are_reported_too() {
     for lost in ["map.insert_many", "map.revoke_rows"] {
         let tables = TestTables::new();
         let public = order();

@@ -34,7 +34,7 @@ fn delete(tables: &TestTables, key: u64) {
 }
 
 #[tokio::test]
-async fn what_is_the_same_is_clean() {
+async fn equal_map_and_table_are_clean() {
     let tables = TestTables::with_orders(1_234);
     let _ = tables.migration().backfill(&(), |_| {}).await.expect("filled");
     // A row that was deleted and its mapping revoked: as it should be.
@@ -159,7 +159,7 @@ async fn a_row_that_is_made_meanwhile_is_no_difference() {
 }
 
 #[tokio::test]
-async fn a_table_of_one_tenant_is_no_word_about_the_others() {
+async fn a_table_of_one_tenant_says_nothing_about_the_others() {
     let (map, table) = (MemoryMap::new(), MemoryTable::of_tenant("acme"));
     let own = order();
     table.put("acme", &own);

@@ -147,7 +147,7 @@ fn failures_of_the_shared_cache_are_counted_by_what_was_tried() {
 }
 
 #[test]
-fn a_revocation_that_nobody_could_be_told_of_is_counted() {
+fn a_revocation_that_could_not_be_published_is_counted() {
     counted(|book| async move {
         let (map, hub) = (Spy::new(), Hub::new());
         let resolver = node(&map, &hub).await;

@@ -13,7 +13,7 @@ async fn reason(resolver: &Resolver, text: &str) -> ResolveReason {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_id_of_its_type_touches_nothing() {
+async fn a_text_that_is_no_id_of_its_type_is_not_looked_up() {
     let (map, hub, table) = (Spy::new(), Hub::new(), Table::default());
     let settings = ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
     let builder = Resolver::builder(map.clone()).shared(hub.clone()).fallback(table.clone());
@@ -36,7 +36,7 @@ async fn what_is_no_id_of_its_type_touches_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hit_here_asks_nobody() {
+async fn a_hit_in_l1_asks_neither_cache_nor_map() {
     let (map, hub) = (Spy::new(), Hub::new());
     let resolver = node(&map, &hub).await;
     let id = new_id();
@@ -221,7 +221,7 @@ async fn tenants_and_types_do_not_meet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn switched_off_it_asks_nobody() {
+async fn a_disabled_resolver_looks_nothing_up() {
     let map = Spy::new();
     let settings = ResolverSettings { enabled: false, ..ResolverSettings::default() };
     let resolver = Resolver::builder(map.clone()).settings(settings).build();

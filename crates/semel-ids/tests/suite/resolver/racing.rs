@@ -24,7 +24,7 @@ async fn a_new_id_is_known_at_once_after_it_was_asked_for_in_vain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_nodes_know_a_new_id_as_soon_as_they_are_told() {
+async fn other_nodes_know_a_new_id_as_soon_as_they_receive_the_message() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
@@ -36,7 +36,7 @@ async fn other_nodes_know_a_new_id_as_soon_as_they_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_that_comes_late_does_not_bring_back_what_was_revoked() {
+async fn a_delayed_message_does_not_bring_back_a_revoked_id() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
@@ -52,7 +52,7 @@ async fn a_word_that_comes_late_does_not_bring_back_what_was_revoked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_nodes_know_a_new_id_within_the_bound_if_nothing_can_be_told() {
+async fn other_nodes_know_a_new_id_within_the_bound_if_no_message_arrives() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let third = node(&map, &hub).await;
@@ -145,7 +145,7 @@ async fn a_lookup_on_another_node_that_missed_before_the_commit_leaves_no_absenc
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_revoked_before_anybody_says_committed_stays_revoked() {
+async fn an_id_that_is_revoked_before_committed_is_called_stays_revoked() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     for revoker in [&one, &two] {
@@ -185,7 +185,7 @@ async fn an_absence_in_the_shared_cache_does_not_hide_what_this_node_registered(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absence_that_arrives_after_the_word_does_not_hide_a_new_id() {
+async fn an_absence_that_arrives_after_the_message_does_not_hide_a_new_id() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
@@ -197,7 +197,7 @@ async fn an_absence_that_arrives_after_the_word_does_not_hide_a_new_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_repair_has_written_is_known_to_whoever_was_told() {
+async fn a_repaired_id_is_known_to_nodes_that_received_the_message() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();
@@ -225,7 +225,7 @@ async fn a_rolled_back_registration_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_id_is_gone_at_once_here_and_where_it_is_told() {
+async fn a_revoked_id_is_gone_at_once_here_and_where_the_message_arrives() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = new_id();

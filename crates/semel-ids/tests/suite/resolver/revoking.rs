@@ -68,7 +68,7 @@ async fn a_revocation_that_failed_hides_a_live_id_only_briefly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_repair_revived_is_found_by_whoever_was_told_nothing() {
+async fn a_revived_id_is_found_by_nodes_that_received_no_message() {
     let (map, hub) = (Spy::new(), Hub::new());
     let one = node(&map, &hub).await;
     let id = new_id();
@@ -94,7 +94,7 @@ async fn a_revocation_that_is_repeated_is_remembered_no_shorter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_revocation_reaches_those_whom_the_first_did_not() {
+async fn a_repeated_revocation_reaches_nodes_that_the_first_did_not() {
     let (map, hub) = (Spy::new(), Hub::new());
     let one = node(&map, &hub).await;
     let id = new_id();
@@ -163,7 +163,7 @@ async fn a_revoked_id_does_not_come_back_with_a_shared_cache_that_was_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_revoked_an_id_believes_no_entry_that_could_not_be_changed() {
+async fn the_node_that_revoked_an_id_trusts_no_entry_that_could_not_be_changed() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (id, one, _two) = well_known(&map, &hub).await;
     hub.full.store(true, Ordering::SeqCst);
@@ -182,7 +182,7 @@ async fn whoever_revoked_an_id_believes_no_entry_that_could_not_be_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_untold_revocations_than_there_is_room_for_do_not_come_back_either() {
+async fn revocations_beyond_the_pending_limit_do_not_come_back_either() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (id, one, _two) = well_known(&map, &hub).await;
     hub.full.store(true, Ordering::SeqCst);
@@ -195,7 +195,7 @@ async fn more_untold_revocations_than_there_is_room_for_do_not_come_back_either(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revocation_that_is_told_late_does_not_hide_what_was_revived() {
+async fn a_delayed_revocation_does_not_hide_a_revived_id() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (id, one, _two) = well_known(&map, &hub).await;
     hub.full.store(true, Ordering::SeqCst);
@@ -209,7 +209,7 @@ async fn a_revocation_that_is_told_late_does_not_hide_what_was_revived() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repair_ends_what_was_still_to_be_told_of_a_revocation() {
+async fn a_repair_ends_a_pending_revocation() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (id, one, two) = well_known(&map, &hub).await;
     hub.full.store(true, Ordering::SeqCst);

@@ -66,7 +66,7 @@ async fn an_id_that_was_given_out_under_an_old_key_is_revoked_by_what_it_stands_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_repair_has_corrected_is_remembered_wrong_by_nobody() {
+async fn no_node_keeps_the_wrong_entry_of_a_repaired_id() {
     let (map, hub) = (Spy::new(), Hub::new());
     let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
     let id = Generator::new().generate().expect("the clock goes on");

@@ -65,7 +65,7 @@ async fn a_damaged_entry_is_passed_over_and_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revocation_that_cannot_be_told_says_so_and_is_told_later() {
+async fn a_revocation_that_cannot_be_published_says_so_and_is_published_later() {
     let (map, hub) = (Spy::new(), Hub::new());
     let resolver = node(&map, &hub).await;
     let id = new_id();
@@ -94,7 +94,7 @@ async fn switched_off_the_shared_cache_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_shared_cache_said_is_not_told_to_it_again() {
+async fn what_was_read_from_the_shared_cache_is_not_written_back() {
     let (map, hub) = (Spy::new(), Hub::new());
     let resolver = node(&map, &hub).await;
     let (known, absent, neither) = (new_id(), new_id(), new_id());

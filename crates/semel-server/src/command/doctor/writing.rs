@@ -3,7 +3,7 @@
 //! A record of its own is written by the [probe](crate::store::probe), an event in a transaction that is
 //! rolled back.
 
-use semel_core::outbox::{Outbox, Selection, Verb};
+use semel_core::outbox::{Outbox, RowAction, Selection};
 use semel_core::store::{Error, ErrorKind, TransactionalStore};
 use semel_core::{AnyStore, Event, EventId};
 
@@ -37,7 +37,7 @@ where
         store.rollback(transaction).await;
         appended?;
         let nowhere = Selection { ids: vec![id], ..Selection::default() };
-        let discard = Verb::Discard { reason: "tried by semel doctor".to_owned() };
+        let discard = RowAction::Discard { reason: "tried by semel doctor".to_owned() };
         store.apply(&nowhere, &discard, None, 1).await.map(drop)
     };
     match tried.await {

@@ -1,6 +1,6 @@
 //! A record as an operator sees it.
 
-use semel_core::store::{Content, Filter, Listed, Unreadable};
+use semel_core::store::{Content, Filter, Listed, UnreadableRecord};
 use semel_core::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ pub(crate) fn reference(listed: &Listed) -> Option<String> {
 /// One line for each, those that cannot be read among them.
 pub(crate) fn table(
     entries: &[Listed],
-    unreadable: &[Unreadable],
+    unreadable: &[UnreadableRecord],
     now: Timestamp,
 ) -> Result<(), ExitError> {
     let mut grid = shown::Grid::new([

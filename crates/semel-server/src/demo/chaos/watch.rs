@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::outbox::{Selection, Status, Verb};
+use semel_core::outbox::{RowAction, Selection, Status};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ impl<'d, S: Tables> Watch<'d, S> {
             ..Selection::default()
         };
         let store = self.service.executor.store();
-        match store.apply(&published, &Verb::Republish, self.resent, RESENT).await {
+        match store.apply(&published, &RowAction::Republish, self.resent, RESENT).await {
             Ok(applied) => {
                 self.load.counts().resent(applied.changed);
                 // From the beginning again when the end is reached.

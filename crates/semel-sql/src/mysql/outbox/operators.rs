@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::outbox::{Applied, Backlog, Cleaned, Selection, Status, Verb};
+use semel_core::outbox::{Applied, Backlog, Cleaned, RowAction, Selection, Status};
 use semel_core::store::Result;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
@@ -79,7 +79,7 @@ pub(super) async fn list(
 pub(super) async fn count(
     connection: &mut MySqlConnection,
     selection: &Selection,
-    verb: &Verb,
+    verb: &RowAction,
 ) -> Result<u64> {
     let wanted = statuses(selection, verb);
     if wanted.is_empty() {
@@ -100,7 +100,7 @@ pub(super) async fn count(
 pub(super) async fn apply(
     connection: &mut MySqlConnection,
     selection: &Selection,
-    verb: &Verb,
+    verb: &RowAction,
     after: Option<u64>,
     limit: u32,
 ) -> sqlx::Result<Applied> {

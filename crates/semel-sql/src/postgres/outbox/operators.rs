@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::outbox::{Applied, Backlog, Cleaned, Row, Selection, Status, Verb};
+use semel_core::outbox::{Applied, Backlog, Cleaned, Row, RowAction, Selection, Status};
 use semel_core::store::Result;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
@@ -77,7 +77,7 @@ pub(super) async fn list(
 pub(super) async fn count(
     connection: &mut PgConnection,
     selection: Selection,
-    verb: Verb,
+    verb: RowAction,
 ) -> Result<u64> {
     let wanted = statuses(&selection, &verb);
     if wanted.is_empty() {
@@ -98,7 +98,7 @@ pub(super) async fn apply(
     naming: Naming,
     connection: &mut PgConnection,
     selection: Selection,
-    verb: Verb,
+    verb: RowAction,
     after: Option<u64>,
     limit: u32,
 ) -> Result<Applied> {

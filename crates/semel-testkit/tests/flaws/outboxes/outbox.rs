@@ -12,8 +12,8 @@ use std::time::Duration;
 use semel_core::event::{Event, EventId};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
-    Status, Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
+    Selection, Status, Ticket,
 };
 use semel_core::store::Result;
 use semel_core::{AttemptId, Clock, ErrorText, Timestamp};
@@ -249,7 +249,7 @@ impl Outbox for WrongOutbox {
         let mut backlog = self.outbox.backlog().await?;
         if self.is(Wrong::CountsDiscarded) {
             let discarded = Selection { status: Some(Status::Discarded), ..Selection::default() };
-            backlog.dead += self.outbox.count(&discarded, &Verb::Redrive).await?;
+            backlog.dead += self.outbox.count(&discarded, &RowAction::Redrive).await?;
         }
         Ok(backlog)
     }
@@ -267,14 +267,14 @@ impl Outbox for WrongOutbox {
         Ok(rows)
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         self.outbox.count(&self.selection(selection), verb).await
     }
 
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {
