@@ -8,12 +8,12 @@ use semel_core::Lease;
 use semel_core::store::{Renewed, Renewer, Result};
 
 use crate::error::Effect;
+use crate::guard::lease_guard;
 use crate::keys::Keys;
 use crate::layout;
 use crate::reply;
 use crate::script::{self, Call};
 use crate::settings::Settings;
-use crate::store::lease_guard;
 use crate::transport::Transport;
 
 /// Extends leases.

@@ -32,6 +32,7 @@
 //! ack where there is only one group. Nothing is ever removed that a group has not acked, so a group
 //! that is not used any more must be destroyed (`XGROUP DESTROY`) before its streams can shrink.
 
+mod entry;
 mod message;
 mod publisher;
 mod reader;

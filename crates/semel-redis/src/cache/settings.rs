@@ -6,9 +6,10 @@ use std::time::Duration;
 use semel_core::store::Result;
 
 use super::{Inner, RedisCache};
+use crate::builder::{misconfigured, nodes};
 use crate::keys::Keys;
 use crate::link::Limits;
-use crate::settings::{Settings, misconfigured, nodes};
+use crate::settings::Settings;
 
 /// Settings of a [`RedisCache`].
 ///

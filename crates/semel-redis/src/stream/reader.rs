@@ -16,7 +16,7 @@ use semel_core::store::{Listen as _, Result};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::message::Entry;
+use super::entry::Entry;
 use super::settings::Begin;
 use super::{SourceBuilder, script};
 use crate::error::{Effect, Failure};

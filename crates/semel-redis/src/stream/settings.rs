@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel_core::store::Result;
 
-use super::{Shared, StreamSource, Streams, misconfigured};
-use crate::settings::Builder;
+use super::{Shared, Streams, misconfigured};
+use crate::builder::Builder;
 
 /// Settings of [`Streams`].
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub(crate) enum Begin {
     Now,
 }
 
-/// Settings of a [`StreamSource`].
+/// Settings of a [`StreamSource`](super::StreamSource).
 #[derive(Clone)]
 #[must_use]
 pub struct SourceBuilder {
@@ -184,19 +184,5 @@ impl SourceBuilder {
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = Some(tenant.to_owned());
         self
-    }
-
-    /// Joins the group, which is made where it is not there.
-    ///
-    /// # Errors
-    /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server is away.
-    pub async fn open(self) -> Result<StreamSource> {
-        if self.group.is_empty() {
-            return Err(misconfigured("a consumer group needs a name"));
-        }
-        if self.patience < Duration::from_millis(100) {
-            return Err(misconfigured("a patience below 100 ms gives entries away too soon"));
-        }
-        StreamSource::open(self).await
     }
 }

@@ -4,13 +4,14 @@
 //! behind at the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::inbox::{Source, SourceError};
 use semel_core::store::Result;
 use tokio::sync::watch;
 
 use super::reader::Reader;
-use super::{SourceBuilder, StreamMessage};
+use super::{SourceBuilder, StreamMessage, misconfigured};
 
 /// Brings the entries of one consumer group.
 ///
@@ -35,6 +36,22 @@ impl StreamSource {
         tokio::spawn(Arc::clone(&reader).listen(ended.clone()));
         tokio::spawn(Arc::clone(&reader).read(ended));
         Ok(Self { reader, _open: open })
+    }
+}
+
+impl SourceBuilder {
+    /// Joins the group, which is made where it is not there.
+    ///
+    /// # Errors
+    /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server is away.
+    pub async fn open(self) -> Result<StreamSource> {
+        if self.group.is_empty() {
+            return Err(misconfigured("a consumer group needs a name"));
+        }
+        if self.patience < Duration::from_millis(100) {
+            return Err(misconfigured("a patience below 100 ms gives entries away too soon"));
+        }
+        StreamSource::open(self).await
     }
 }
 
