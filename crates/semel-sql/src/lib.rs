@@ -25,6 +25,8 @@ mod pool;
 mod row;
 mod template;
 mod unit;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod watermark;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;

@@ -25,6 +25,7 @@ mod readers;
 mod schema;
 mod settings;
 mod statements;
+mod task;
 mod transaction;
 mod watermark;
 mod writer;
@@ -41,6 +42,7 @@ use semel_core::store::{
     Change, Draft, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer, Result,
     Settled, Settlement, Store, Swapped, Swept, TransactionalStore,
 };
+use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::oneshot;
 
@@ -94,7 +96,7 @@ impl Drop for Inner {
 
 /// What the writer has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct WriterCounts {
     /// Groups committed, each with one flush to the disk at most.
     pub commits: u64,
     /// Steps in them.
@@ -104,35 +106,117 @@ pub struct Traffic {
 impl SqliteStore {
     /// Opens the ledger at `path` with the default settings, creating file and schema.
     ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-open-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    ///
+    /// let store = SqliteStore::open(directory.join("ledger.db")).await?;
+    /// assert_eq!(store.verify().await?, []);
+    /// store.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::open`].
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder(path).open().await
     }
 
-    /// Settings for a ledger at `path`.
+    /// Opens the ledger in the file of the application's pool, with the default settings. The path is all that is
+    /// taken from the pool: the store has its own writer and readers, which take turns with the pool's connections
+    /// by SQLite's lock.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-pool-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    /// use semel_sql::sqlx::SqlitePool;
+    /// use semel_sql::sqlx::sqlite::SqliteConnectOptions;
+    ///
+    /// let file = SqliteConnectOptions::new().filename(directory.join("app.db")).create_if_missing(true);
+    /// let pool = SqlitePool::connect_with(file).await?;
+    /// let store = SqliteStore::from_pool(&pool).await?;
+    /// # store.close().await;
+    /// # pool.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]: a pool of databases in memory is refused.
+    pub async fn from_pool(pool: &SqlitePool) -> Result<Self> {
+        Self::open(pool.connect_options().get_filename()).await
+    }
+
+    /// Returns the settings of a ledger at `path`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
 
-    /// What the schema of the file at `path` lacks, in words. An empty list is good news. It need not
+    /// Returns what the schema of the file at `path` lacks, in words. An empty list is good news. The file need not
     /// be a ledger yet, which [`open`](Self::open) would make of it: nothing is written.
     ///
     /// # Errors
     /// If there is no such file, or it is no database.
-    pub async fn verify(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
+    pub async fn verify_file(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
         schema::verify(&Self::builder(path)).await
     }
 
-    /// Brings the schema of the file at `path` up to date, making the file if it is not there. Gives
-    /// the versions that were applied, which is none if there was nothing to do. What is wrong besides
-    /// is [`verify`](Self::verify)'s to say.
+    /// Brings the schema of the file at `path` up to date, creating the file if it is not there. Returns
+    /// the versions that were applied, which is none if there was nothing to do. What else is wrong is returned by
+    /// [`verify_file`](Self::verify_file).
     ///
     /// # Errors
     /// As [`Builder::open`], and `Misconfigured` if the file ran other statements under one of our
     /// numbers.
-    pub async fn migrate(path: impl AsRef<Path>) -> Result<Vec<i32>> {
+    pub async fn migrate_file(path: impl AsRef<Path>) -> Result<Vec<i32>> {
         schema::migrate(&Self::builder(path).checked()?).await
+    }
+
+    /// Returns what the schema lacks, in words. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub async fn verify(&self) -> Result<Vec<Finding>> {
+        schema::verify(&self.0.settings).await
+    }
+
+    /// Brings the schema up to date, which [`open`](Self::open) does by itself unless
+    /// [`Builder::migrate`] is off. Returns the versions that were applied.
+    ///
+    /// # Errors
+    /// As [`migrate_file`](Self::migrate_file).
+    pub async fn migrate(&self) -> Result<Vec<i32>> {
+        schema::migrate(&self.0.settings).await
+    }
+
+    /// Returns what is wrong with the schema, the settings and the file system, in words, and whether the file can
+    /// be written. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        let mut reader = self.0.readers.reader("check").await?;
+        let checked = async {
+            let connection = reader.connection();
+            let mut findings = schema::findings(connection).await?;
+            findings.extend(schema::set_up(connection, &self.0.settings).await?);
+            Ok(findings)
+        };
+        let mut findings = match checked.await {
+            Ok(findings) => findings,
+            Err(error) => return Err(reader.failed("check", error)),
+        };
+        findings.extend(self.probe().await.err().map(schema::unwritable));
+        Ok(findings)
     }
 
     async fn start(settings: Builder) -> Result<Self> {
@@ -150,7 +234,8 @@ impl SqliteStore {
         Ok(Self(Arc::new(Inner { shared, readers, outbox_state, settings, ended })))
     }
 
-    /// Serves who waits, refuses who comes, and closes the file. Clones are closed with it.
+    /// Closes the store: calls that wait are answered, later ones fail with `Unavailable`, and the file is closed.
+    /// Clones are closed with it.
     pub async fn close(&self) {
         self.0.shared.queue.close();
         let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -160,10 +245,13 @@ impl SqliteStore {
         }
     }
 
-    /// What the writer has done so far, for metrics.
-    pub fn traffic(&self) -> Traffic {
+    /// Returns what the writer has done so far, for metrics.
+    pub fn writer_counts(&self) -> WriterCounts {
         let Shared { commits, steps, .. } = &*self.0.shared;
-        Traffic { commits: commits.load(Ordering::Relaxed), steps: steps.load(Ordering::Relaxed) }
+        WriterCounts {
+            commits: commits.load(Ordering::Relaxed),
+            steps: steps.load(Ordering::Relaxed),
+        }
     }
 
     fn enqueue(&self, step: Step) -> Result<(Ticket, Waiting)> {
@@ -339,19 +427,7 @@ impl Store for SqliteStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let mut reader = self.0.readers.reader("check").await?;
-        let checked = async {
-            let connection = reader.connection();
-            let mut findings = schema::findings(connection).await?;
-            findings.extend(schema::set_up(connection, &self.0.settings).await?);
-            Ok(findings)
-        };
-        let mut findings = match checked.await {
-            Ok(findings) => findings,
-            Err(error) => return Err(reader.failed("check", error)),
-        };
-        findings.extend(self.probe().await.err().map(schema::unwritable));
-        Ok(findings)
+        SqliteStore::check(self).await
     }
 
     async fn writable(&self) -> Result<()> {

@@ -16,14 +16,13 @@ const BROKERS: &str = "the same noun in every broker's crate";
 const RENAMED: &str = "being renamed";
 
 /// Other names that may occur twice, each with its reason.
-const ALLOWED: [(&str, &str); 9] = [
+const ALLOWED: [(&str, &str); 8] = [
     ("Answer", RENAMED),
     ("Both", RENAMED),
     ("Held", RENAMED),
     ("Kind", RENAMED),
     ("PublisherBuilder", BROKERS),
     ("SourceBuilder", BROKERS),
-    ("Traffic", RENAMED),
     ("Unreadable", RENAMED),
     ("Verb", RENAMED),
 ];

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::columns::identity;
 use super::ledger::{Ledger, PAUSES, existing, failed, select, silent, take};
-use super::many::{groups, retry_payloadled};
+use super::many::{draft_groups, settlement_groups, split};
 use super::session::{Idle, deadlock, held, is_lost, number};
 use crate::batcher::{Dialect, SettleRequest};
 use crate::error::{Stage, again, timed_out};
@@ -86,7 +86,7 @@ impl Dialect for Ledger {
         let mut answers = Answers::new("open", drafts.len());
         // A statement fails whole when one of its keys is held. Then those that are there are read
         // (a reader waits for nobody), and the rest is halved until only the held ones are left.
-        let mut todo = retry_payloadled(drafts, self.room());
+        let mut todo = draft_groups(drafts, self.room());
         while let Some(group) = todo.pop() {
             let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
             match in_time(deadline, self.try_open(&mut connection, &some)).await {
@@ -141,7 +141,7 @@ impl Dialect for Ledger {
         let deadline = self.deadline();
         let mut connection = self.taken(slot, "settle", deadline).await?;
         let mut answers = Answers::new("settle", settlements.len());
-        let mut todo = groups(settlements, self.room());
+        let mut todo = settlement_groups(settlements, self.room());
         let mut locked: Vec<(usize, Error)> = Vec::new();
         let mut pauses = PAUSES.into_iter();
         let mut deadlocks = 0;
@@ -261,11 +261,6 @@ impl<T> Answers<T> {
         };
         Ok(self.each.into_iter().map(|one| one.unwrap_or_else(|| Err(unsent()))).collect())
     }
-}
-
-pub(super) fn split(mut rest: Vec<usize>, todo: &mut Vec<Vec<usize>>) {
-    let tail = rest.split_off(rest.len() / 2);
-    todo.extend([rest, tail].into_iter().filter(|half| !half.is_empty()));
 }
 
 /// A rival holds one of the keys, or wrote it between our look and our insert.

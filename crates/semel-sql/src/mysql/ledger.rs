@@ -19,9 +19,9 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::{Bound, Found, bind_draft, identity};
 use super::replication::{self, Observed};
-use super::session::{self, Flavour, Role, Server, codes, held};
+pub(crate) use super::session::failed;
+use super::session::{self, Flavour, Role, Server, held};
 use super::statement::{Answer, Inside, Texts};
-use crate::error::{Stage, classify};
 use crate::row::{DraftRow, SettlementRow, undecodable};
 
 /// How long a settlement that met a lock waits before it is sent again. A rival that merely looks at
@@ -378,10 +378,6 @@ fn bind_ending<'q>(query: Bound<'q>, settlement: &Settlement) -> Bound<'q> {
         .bind(row.retry_us)
         .bind(row.error.map(|text| text.as_bytes().to_vec()))
         .bind(row.keep_us)
-}
-
-pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
-    classify(codes, Stage::Running, operation, error)
 }
 
 pub(super) fn silent(operation: &'static str) -> Error {

@@ -10,7 +10,6 @@ use semel_core::claim::Lease;
 use semel_core::store::{Draft, Renewed, Result, Settled, Settlement};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 
-use super::batch::split;
 use super::columns::{Bound, Found};
 use super::ledger::{Ledger, failed, select, silent, take, unread};
 use super::session::{Flavour, deadlock, held};
@@ -193,7 +192,7 @@ fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
 
 /// Settlements that can share a statement, in the order of their digests: removals alone, the
 /// others in groups of at most `bytes`.
-pub(super) fn groups(settlements: &[SettleRequest], bytes: usize) -> Vec<Vec<usize>> {
+pub(super) fn settlement_groups(settlements: &[SettleRequest], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..settlements.len()).collect();
     order.sort_by_key(|i| settlements[*i].lease.digest);
     let (gone, kept): (Vec<usize>, Vec<usize>) =
@@ -208,10 +207,16 @@ pub(super) fn groups(settlements: &[SettleRequest], bytes: usize) -> Vec<Vec<usi
 
 /// Drafts that can share a statement, in the order of their digests: in groups whose retry payloads have at
 /// most `bytes`, which is one group where nobody brings any.
-pub(super) fn retry_payloadled(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
+pub(super) fn draft_groups(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|i| drafts[*i].key.digest());
     packed(order, bytes, |i| drafts[i].retry_payload.as_ref().map_or(0, Outcome::size))
+}
+
+/// Halves `rest`, whose statement could not be run whole.
+pub(super) fn split(mut rest: Vec<usize>, todo: &mut Vec<Vec<usize>>) {
+    let tail = rest.split_off(rest.len() / 2);
+    todo.extend([rest, tail].into_iter().filter(|half| !half.is_empty()));
 }
 
 /// Cuts `order` into groups of at most `bytes`; what is larger goes alone.
@@ -256,7 +261,7 @@ mod tests {
     fn sizes(retry_payloads: &[usize], bytes: usize) -> Vec<Vec<usize>> {
         let drafts: Vec<Draft> =
             retry_payloads.iter().enumerate().map(|(i, p)| draft(i, *p)).collect();
-        let groups = retry_payloadled(&drafts, bytes);
+        let groups = draft_groups(&drafts, bytes);
         let mut all: Vec<usize> = groups.concat();
         assert!(all.is_sorted_by_key(|i| drafts[*i].key.digest()), "in the order of the digests");
         all.sort_unstable();

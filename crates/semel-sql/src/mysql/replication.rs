@@ -6,9 +6,8 @@
 use semel_core::store::{Finding, Replication, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::check::{finding, is_on};
-use super::ledger::failed;
-use super::session::Flavour;
+use super::session::{Flavour, failed};
+use super::variables::{finding, is_on};
 
 /// A semi-synchronous wait that ends after less than this is no promise: a replica that is away for
 /// so long happens.

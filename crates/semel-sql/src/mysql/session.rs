@@ -210,6 +210,11 @@ pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     )
 }
 
+/// Names the failure of a statement.
+pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
+    classify(codes, Stage::Running, operation, error)
+}
+
 /// What the server's refusals mean to a caller.
 pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
     let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;

@@ -28,7 +28,7 @@ pub(crate) async fn sweep(
     limit: u32,
 ) -> Result<Swept> {
     let fail = |error| failed("sweep", error);
-    let Some(now) = watermark::believed(connection).await.map_err(fail)? else {
+    let Some(now) = watermark::trusted_now(connection).await.map_err(fail)? else {
         return Ok(Swept { clock_suspect: true, ..Swept::default() });
     };
     let mut swept = Swept::default();

@@ -27,7 +27,7 @@ use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::{Inside, at_once};
 use crate::error::{Stage, classify, timed_out};
-use crate::pool::{ConnectionPool, Pooled};
+use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
@@ -100,16 +100,20 @@ pub(crate) struct TransactionPool {
 }
 
 impl TransactionPool {
-    pub(crate) fn new(ledger: &Arc<Ledger>, size: usize, lifetime: Duration) -> Self {
-        let connections = ConnectionPool::new(size.max(1), lifetime);
+    pub(crate) fn new(ledger: &Arc<Ledger>, size: usize, lifecycle: &Arc<Lifecycle>) -> Self {
+        let connections = ConnectionPool::new(size.max(1), lifecycle);
         Self { connections, ledger: Arc::clone(ledger) }
+    }
+
+    /// Closes the pool: see [`ConnectionPool::close`].
+    pub(crate) fn close(&self) {
+        self.connections.close();
     }
 
     /// Begins a transaction. The caller limits how long that may take.
     async fn begin(&self) -> Result<MySqlTransaction> {
-        let session = self.connections.get(Duration::MAX).await;
         let exhausted = || Error::new(ErrorKind::Unavailable, "begin", "no transaction ended");
-        let mut session = session.ok_or_else(exhausted)?;
+        let mut session = self.connections.get("begin", Duration::MAX, exhausted).await?;
         // An idle connection may have died or been changed. Nothing was begun on it, so another may be tried.
         while session.reuse().is_some() {
             if matches!(session.connection().begin().await, Ok(true)) {

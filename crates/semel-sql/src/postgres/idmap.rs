@@ -4,6 +4,7 @@
 //! neither for the ledger nor for a relay. The statements and why they are right are under `queries/`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind, Result};
@@ -16,12 +17,12 @@ use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 use tokio::time::timeout;
 
 use super::PgStore;
-use super::pool::{SessionPool, Size};
+use super::pool::SessionPool;
 use super::session::{Naming, Session};
 use super::statement::{failed, failed_in};
 use crate::error::{Stage, timed_out};
 use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
-use crate::pool::RIVALS;
+use crate::pool::{Lifecycle, RIVALS};
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
@@ -32,9 +33,12 @@ const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
 
 /// Returns the map's sessions: the ledger's, but they wait for a concurrent writer of an id, since no other
 /// caller waits behind them.
-pub(super) fn sessions(ledger: Session, lifetime: Duration, limit: Duration) -> SessionPool {
-    let size = Size { connections: 4, lifetime };
-    SessionPool::new(ledger.set("lock_timeout", "0"), size, limit)
+pub(super) fn sessions(
+    ledger: Session,
+    lifecycle: &Arc<Lifecycle>,
+    limit: Duration,
+) -> SessionPool {
+    SessionPool::new(ledger.set("lock_timeout", "0"), 4, lifecycle, limit)
 }
 
 impl IdMap for PgStore {

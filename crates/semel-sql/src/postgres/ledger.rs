@@ -3,6 +3,8 @@
 //! Which connection it is (the batcher's, a caller's transaction's) is decided by the callers; the texts
 //! are in `statement`.
 
+use std::sync::Arc;
+
 use semel_core::claim::{Fence, Lease};
 use semel_core::clock::Timestamp;
 use semel_core::key::{Digest, Key};
@@ -16,8 +18,9 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
-use super::statement::{self, failed, rivalled};
+use super::statement::{self, ends_session, failed, rivalled};
 use crate::batcher::{Dialect, SettleRequest};
+use crate::pool::Lifecycle;
 use crate::row::{DraftRow, Raw, SettlementRow, cells};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -26,6 +29,20 @@ type Statement<'q> = Query<'q, Postgres, PgArguments>;
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) session: Session,
+    pub(super) lifecycle: Arc<Lifecycle>,
+}
+
+impl Ledger {
+    /// Names the failure of a batch. Where it points at the server, no connection of the store is used again.
+    fn failed(&self, operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+        let name = failed(operation);
+        move |error| {
+            if ends_session(&error) {
+                self.lifecycle.retire();
+            }
+            name(error)
+        }
+    }
 }
 
 impl Dialect for Ledger {
@@ -41,7 +58,7 @@ impl Dialect for Ledger {
         drafts: &[Draft],
     ) -> Result<Vec<Result<Opened>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("open"))?;
+        self.session.enter(connection).await.map_err(self.failed("open"))?;
         let opened = match drafts {
             [draft] => {
                 open(naming, connection, draft, Inside::Itself).await.map(|opened| vec![opened])
@@ -53,7 +70,7 @@ impl Dialect for Ledger {
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
             }
-            other => other.map_err(failed("open")),
+            other => other.map_err(self.failed("open")),
         }
     }
 
@@ -63,7 +80,7 @@ impl Dialect for Ledger {
         settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("settle"))?;
+        self.session.enter(connection).await.map_err(self.failed("settle"))?;
         let settled = match settlements {
             [one] => settle(naming, connection, one).await.map(|settled| vec![settled]),
             many => settle_many(naming, connection, many).await,
@@ -72,7 +89,7 @@ impl Dialect for Ledger {
             Err(error) if rivalled(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
-            other => other.map_err(failed("settle")),
+            other => other.map_err(self.failed("settle")),
         }
     }
 
@@ -82,12 +99,12 @@ impl Dialect for Ledger {
         digests: &[Digest],
     ) -> Result<Vec<Result<Option<Peeked>>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("peek"))?;
+        self.session.enter(connection).await.map_err(self.failed("peek"))?;
         let peeked = match digests {
             [digest] => peek(naming, connection, digest).await.map(|peeked| vec![peeked]),
             many => peek_many(naming, connection, many).await,
         };
-        self.session.leave(connection, peeked).await.map_err(failed("peek"))
+        self.session.leave(connection, peeked).await.map_err(self.failed("peek"))
     }
 
     async fn swap(
@@ -97,11 +114,11 @@ impl Dialect for Ledger {
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        self.session.enter(connection).await.map_err(failed("swap"))?;
+        self.session.enter(connection).await.map_err(self.failed("swap"))?;
         let swapped = swap(self.session.naming(), connection, key, judged, change).await;
         match self.session.leave(connection, swapped).await {
             Err(error) if rivalled(&error) => Ok(Swapped::Lost),
-            other => other.map_err(failed("swap")),
+            other => other.map_err(self.failed("swap")),
         }
     }
 }

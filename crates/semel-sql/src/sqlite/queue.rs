@@ -17,7 +17,7 @@ use semel_core::store::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use super::outbox::{Task, TaskAnswer};
+use super::task::{Task, TaskAnswer};
 use super::transaction::SqliteTransaction;
 
 /// Steps that share a commit. Beyond this a group gains little and everybody in it waits longer.

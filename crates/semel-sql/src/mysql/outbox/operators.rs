@@ -183,7 +183,7 @@ pub(super) async fn clean(
          ORDER BY due_at, sequence LIMIT {REDATED}"
     );
     sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *connection).await?;
-    let Some(now) = watermark::believed(connection).await? else {
+    let Some(now) = watermark::trusted_now(connection).await? else {
         return Ok(Cleaned { removed: 0, clock_suspect: true });
     };
     let old = format!("published_at <= {}", now.saturating_sub(micros(keep)));
