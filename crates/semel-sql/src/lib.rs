@@ -19,6 +19,7 @@ mod error;
 #[cfg(feature = "ids")]
 mod idmap;
 pub mod migrate;
+mod missing;
 mod outbox;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod pool;
