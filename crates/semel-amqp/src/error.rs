@@ -1,4 +1,4 @@
-//! What can be wrong with a broker before any event is moved, and what to do about it.
+//! Why a publisher or a source cannot be used, and what to do about it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub enum SetupError {
     /// A setting cannot be used.
     #[error("the setting {name} cannot be used: {reason}")]
     Setting {
-        /// Which one.
+        /// The setting.
         name: &'static str,
         /// What is wrong with it.
         reason: String,
@@ -24,7 +24,7 @@ pub enum SetupError {
         /// What happened.
         reason: String,
     },
-    /// Something of that name is there and is not what is needed.
+    /// An exchange or queue of that name exists with other properties.
     #[error(
         "{attempt} failed, because it exists with other properties ({reason}): choose another \
          name, or empty it, delete it and start again"
@@ -53,7 +53,7 @@ impl SetupError {
         Self::Setting { name, reason: reason.into() }
     }
 
-    /// What a client error means for something that was attempted.
+    /// Returns what a client error means for something that was attempted.
     pub(crate) fn of(attempt: &str, error: &lapin::Error) -> Self {
         let attempt = attempt.to_owned();
         match code(error) {
@@ -68,7 +68,7 @@ pub(crate) const ACCESS_REFUSED: u16 = 403;
 pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 
-/// The broker's own code and text, where it was the broker that refused.
+/// Returns the broker's own code and text, where it was the broker that refused.
 pub(crate) fn code(error: &lapin::Error) -> Option<(u16, String)> {
     if let ErrorKind::ProtocolError(error) = error.kind() {
         return Some((error.get_id(), error.get_message().to_string()));
@@ -76,7 +76,7 @@ pub(crate) fn code(error: &lapin::Error) -> Option<(u16, String)> {
     None
 }
 
-/// Waits for the broker, but not for ever.
+/// Waits for the broker for `limit` at most.
 pub(crate) async fn within<T>(
     limit: Duration,
     attempt: &str,

@@ -12,8 +12,8 @@
 //!
 //! let url = "amqp://guest:guest@127.0.0.1:5672/%2f";
 //!
-//! // Whoever consumes makes its queue; until then the exchange has nowhere to put an event.
-//! let source = AmqpSource::builder(url, "billing").connect().await?;
+//! // The source declares its queue; until then the exchange has no queue to put an event into.
+//! let source = AmqpSource::builder(url, "billing").build()?;
 //! let inbox = Inbox::new(Executor::new(MemoryStore::new()));
 //! let group = inbox.group("billing").on_fenced("order.placed", |event, _| async move {
 //!     println!("bill {}", event.id());
@@ -21,7 +21,7 @@
 //! });
 //! let consuming = Consumer::new(group, source)?.start();
 //!
-//! let publisher = AmqpPublisher::builder(url).connect().await?;
+//! let publisher = AmqpPublisher::builder(url).build()?;
 //! let relaying = Relay::new(MemoryOutbox::new(), publisher).start();
 //! # relaying.stop().await;
 //! # consuming.stop().await;
@@ -29,20 +29,27 @@
 //! # }
 //! ```
 //!
+//! # A broker that is away
+//!
+//! `build` needs no broker: publisher and source connect when they are used, with growing pauses (50 ms to 2 s)
+//! while the broker is away, and again when a connection is lost. Meanwhile every event is `Unavailable`, which
+//! costs no attempt, and [`AmqpPublisher::check`] says why, for a readiness probe. `connect` fails instead, for
+//! programs that are of no use without their broker.
+//!
 //! # What is on the broker
 //!
-//! | | name | made by |
+//! | | name | declared by |
 //! |---|---|---|
 //! | topic exchange | `semel.events` | publisher and source |
 //! | the group's queue | `semel.events.billing` | source |
 //! | …of an ordered group, as many as it says | `semel.events.billing.p0` … `.p7` | source |
-//! | what the broker gave up | `semel.events.billing.dead` | source |
-//! | what comes again later | `semel.events.billing.retry.1s` … | source, when first needed |
+//! | messages that passed the delivery limit | `semel.events.billing.dead` | source |
+//! | messages that wait for their next attempt | `semel.events.billing.retry.1s` … | source, when first needed |
 //!
 //! All are durable, and every queue is a quorum queue: RabbitMQ 3.10 or newer is needed. What is
 //! missing is declared; what is there and differs is a [`SetupError::Differs`], never a guess.
 //! Events travel as CloudEvents in binary mode under the routing key `{bucket}.{type}`, where the
-//! bucket is one of [`BUCKETS`] and the same for all events of a lane. An unordered group's queue is
+//! bucket is one of [`BUCKETS`] and the same for all events of a partition. An unordered group's queue is
 //! bound to all of them; an ordered group of n queues has bucket b in queue b modulo n.
 //!
 //! # What is promised
@@ -53,12 +60,12 @@
 //! anything: what passes its delivery limit goes to the dead queue, and dead-lettering itself is
 //! confirmed (`at-least-once`).
 
-mod carrier;
 mod error;
 mod link;
 mod publisher;
 mod source;
 mod topology;
+mod wire;
 
 pub use error::SetupError;
 pub use publisher::{AmqpPublisher, PublisherBuilder};

@@ -1,7 +1,7 @@
 //! The connection to the broker: made when it is first needed, and made again when it is lost.
 //!
-//! Nothing is recovered here. Whoever asks for a connection learns that it is a new one, and builds
-//! its channel anew: the client library's own recovery would hide which confirms were lost.
+//! Nothing is recovered here. A caller gets a new connection and opens its channel anew: the client library's own
+//! recovery would hide which confirms were lost.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,12 +14,12 @@ use tokio::sync::Mutex;
 
 use crate::error::{SetupError, within};
 
-/// How long to rest before connecting again after a failure, at first and at most.
-const REST: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long to pause before connecting again after a failure, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// A peer that vanished is noticed after two of these, in seconds. The broker's default is 60.
 const HEARTBEAT: u16 = 10;
 
-/// Where the broker is, and the connection to it while there is one.
+/// The address of the broker, and the connection to it while there is one.
 pub(crate) struct Link {
     uri: AMQPUri,
     name: String,
@@ -35,9 +35,9 @@ struct State {
 }
 
 impl Link {
-    /// `name` is what operators see in the broker's list of connections.
+    /// Parses the URL. `name` is what operators see in the broker's list of connections.
     pub(crate) fn new(url: &str, name: String, timeout: Duration) -> Result<Self, SetupError> {
-        // What is wrong is said by the parser without the URL, which has a password in it.
+        // The parser's message does not hold the URL, which has a password in it.
         let mut uri =
             AMQPUri::from_str(url).map_err(|reason| SetupError::setting("url", reason))?;
         if uri.scheme == AMQPScheme::AMQPS && !cfg!(feature = "tls") {
@@ -45,7 +45,7 @@ impl Link {
             return Err(SetupError::setting("url", reason));
         }
         if timeout.is_zero() {
-            return Err(SetupError::setting("timeout", "it must be longer than nothing"));
+            return Err(SetupError::setting("timeout", "it must be longer than 0"));
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         Ok(Self { uri, name, timeout, state: Mutex::default() })
@@ -55,7 +55,7 @@ impl Link {
         self.timeout
     }
 
-    /// The connection, made now if there is none that works.
+    /// Returns the connection, opened now if there is none that works.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, SetupError> {
         let mut state = self.state.lock().await;
         if state.connection.take_if(|it| !it.status().connected()).is_some() {
@@ -65,9 +65,9 @@ impl Link {
             return Ok(Arc::clone(connection));
         }
         if state.failures > 0 {
-            tokio::time::sleep(rest(state.failures)).await;
+            tokio::time::sleep(pause(state.failures)).await;
         }
-        // Counted before, so that a caller who gives up in between counts as well.
+        // Counted before, so that a caller that gives up in between counts as well.
         state.failures += 1;
         let properties =
             ConnectionProperties::default().with_connection_name(self.name.as_str().into());
@@ -78,7 +78,7 @@ impl Link {
     }
 }
 
-/// The password is nobody's business.
+/// Shows no password.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let authority = &self.uri.authority;
@@ -90,8 +90,8 @@ impl fmt::Debug for Link {
     }
 }
 
-fn rest(failures: u32) -> Duration {
-    REST.0.saturating_mul(1 << (failures - 1).min(16)).min(REST.1)
+fn pause(failures: u32) -> Duration {
+    PAUSE.0.saturating_mul(1 << (failures - 1).min(16)).min(PAUSE.1)
 }
 
 #[cfg(test)]
@@ -99,17 +99,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_between_connections_grows_and_is_bounded() {
-        assert_eq!(rest(1), REST.0);
-        assert_eq!(rest(2), REST.0 * 2);
-        assert_eq!(rest(u32::MAX), REST.1);
+    fn the_pause_between_connections_grows_and_is_bounded() {
+        assert_eq!(pause(1), PAUSE.0);
+        assert_eq!(pause(2), PAUSE.0 * 2);
+        assert_eq!(pause(u32::MAX), PAUSE.1);
     }
 
     #[test]
     fn a_password_is_not_shown() {
-        let link = Link::new("amqp://me:secret@host/%2f", "test".to_owned(), REST.1);
+        let link = Link::new("amqp://me:secret@host/%2f", "test".to_owned(), PAUSE.1);
         assert!(!format!("{link:?}").contains("secret"));
-        let wrong = Link::new("amqx://me:secret@host/%2f", "test".to_owned(), REST.1);
+        let wrong = Link::new("amqx://me:secret@host/%2f", "test".to_owned(), PAUSE.1);
         assert!(!format!("{wrong:?}").contains("secret"), "{wrong:?}");
     }
 }

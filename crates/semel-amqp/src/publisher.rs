@@ -1,6 +1,6 @@
-//! Hands events to the exchange, and believes only what the broker has confirmed.
+//! Publishes events to the exchange. Only what the broker has confirmed counts.
 //!
-//! What the confirms of a batch amount to is decided in `verdict`, away from any socket.
+//! What the confirms of a batch mean for each event is decided in `verdict`, without I/O.
 
 mod builder;
 mod verdict;
@@ -19,16 +19,16 @@ use semel_core::outbox::{PublishError, Publisher, partition};
 pub use builder::PublisherBuilder;
 use verdict::Heard;
 
-use crate::carrier;
 use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, SetupError, code, within};
 use crate::link::Link;
 use crate::topology::{self, BUCKETS};
+use crate::wire;
 
 /// A channel is kept for the next batch up to this many.
 const IDLE: usize = 8;
 
 /// Publishes events to a topic exchange of RabbitMQ, under `{bucket}.{type}`, where the bucket is
-/// its lane's, one of [`BUCKETS`]. Cheap to clone; clones share the connection.
+/// that of the event's partition, one of [`BUCKETS`]. Cheap to clone; clones share the connection.
 ///
 /// Every message is persistent, `mandatory` and confirmed. A batch is sent at once and then waited
 /// for. What its answers mean:
@@ -45,8 +45,7 @@ const IDLE: usize = 8;
 /// | gone, silent, or blocked by an alarm | [`Unavailable`](PublishError::Unavailable) |
 ///
 /// A channel is closed for a whole batch, without saying which event was meant. So what was not
-/// confirmed by then is sent again one by one, and that an event closes its channel again is its
-/// own doing.
+/// confirmed by then is sent again one by one; an event that closes its channel again is the cause.
 ///
 /// The client library logs a returned message as a whole at level `WARN`, payload included; where
 /// payloads must not be in logs, set its target `lapin` to `error`.
@@ -59,20 +58,31 @@ struct Inner {
     declare: bool,
     /// Channels on which everything has been answered. One that is in use belongs to its user, so
     /// a batch that is given up takes its confirms with it.
-    idle: Mutex<Vec<Desk>>,
+    idle: Mutex<Vec<ConfirmChannel>>,
 }
 
 /// A channel in confirm mode, and the connection that it lives on.
-struct Desk {
+struct ConfirmChannel {
     connection: Arc<Connection>,
     channel: Channel,
 }
 
 impl AmqpPublisher {
-    /// A publisher for the broker at this URL (`amqp://user:password@host:port/vhost`, the vhost
+    /// Returns the settings of a publisher for the broker at this URL (`amqp://user:password@host:port/vhost`, the vhost
     /// percent-encoded: `%2f` is the default one).
     pub fn builder(url: &str) -> PublisherBuilder {
         PublisherBuilder::new(url)
+    }
+
+    /// Checks that the broker takes events now, for a readiness probe: connects if need be, and opens a channel.
+    ///
+    /// # Errors
+    /// [`SetupError::Unavailable`] while the broker cannot be reached or an alarm makes it take nothing; another
+    /// [`SetupError`] where waiting does not help.
+    pub async fn check(&self) -> Result<(), SetupError> {
+        let open = self.0.channel().await?;
+        self.0.give_back(open);
+        Ok(())
     }
 }
 
@@ -93,7 +103,7 @@ impl Publisher for AmqpPublisher {
         for (event, verdict) in events.iter().zip(verdicts) {
             let verdict = match verdict {
                 // Any of them may have ended the channel for all; or none, where something was
-                // missing that a new channel declares. Sent alone, each speaks for itself.
+                // missing that a new channel declares. Sent alone, each shows its own result.
                 Verdict::Closed(_) if !away => self.0.alone(event).await,
                 Verdict::Closed(close) => {
                     Verdict::Known(Err(PublishError::Unavailable(close.reason)))
@@ -168,7 +178,7 @@ impl Inner {
             let lost = error.to_string();
             heard.iter_mut().for_each(|one| *one = Heard::Lost(lost.clone()));
         }
-        let marks: Vec<_> = events.iter().map(|event| carrier::mark(event)).collect();
+        let marks: Vec<_> = events.iter().map(|event| wire::mark(event)).collect();
         let unrouted = |at: usize| {
             let key = Self::routing_key(events[at]);
             format!("no queue is bound to the exchange {} for the key {key}", self.exchange)
@@ -183,30 +193,30 @@ impl Inner {
         answers.into_iter().map(lost).collect()
     }
 
-    /// Sends all, then hears all. What is heard is written down at once: the time may end it.
+    /// Sends all, then waits for all confirms. Each is stored at once: the time limit may end the wait.
     async fn converse(
         &self,
         events: &[&Event],
         heard: &mut [Heard],
         closed: &mut Option<Close>,
     ) -> Result<(), SetupError> {
-        let desk = self.desk().await?;
-        let most = usize::try_from(desk.connection.configuration().frame_max()).unwrap_or(0);
+        let open = self.channel().await?;
+        let most = usize::try_from(open.connection.configuration().frame_max()).unwrap_or(0);
         let mandatory = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut sending = Vec::with_capacity(events.len());
         for (at, event) in events.iter().enumerate() {
-            let frame = carrier::header_frame(event);
+            let frame = wire::header_frame(event);
             if most != 0 && frame > most {
                 let reason = format!("its attributes take {frame} bytes of a frame of {most}");
                 heard[at] = Heard::Refused(reason);
                 continue;
             }
-            let mut publish = Box::pin(desk.channel.basic_publish(
+            let mut publish = Box::pin(open.channel.basic_publish(
                 self.exchange.clone(),
                 Self::routing_key(event),
                 mandatory,
                 event.payload(),
-                carrier::properties(event),
+                wire::properties(event),
             ));
             // A first poll puts it in line, so that they leave in their order without waiting for
             // one another.
@@ -230,38 +240,38 @@ impl Inner {
                 Ok(confirmation) => in_words(confirmation),
                 Err(error) => {
                     clean = false;
-                    *closed = closed.take().or_else(|| Close::of(&error, &desk.connection));
+                    *closed = closed.take().or_else(|| Close::of(&error, &open.connection));
                     Heard::Lost(error.to_string())
                 }
             };
         }
         drop(confirms);
         if clean {
-            self.give_back(desk);
+            self.give_back(open);
         } else if closed.is_some() {
-            // Whoever sends again does so on a channel that was opened, and declared, since.
+            // What is sent again goes over a channel that was opened, and declared, since.
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         Ok(())
     }
 
-    /// A channel on which nothing is unanswered.
-    async fn desk(&self) -> Result<Desk, SetupError> {
+    /// Returns a channel on which everything has been answered.
+    async fn channel(&self) -> Result<ConfirmChannel, SetupError> {
         let blocked = |connection: &Connection| -> Result<(), SetupError> {
             if !connection.status().blocked() {
                 return Ok(());
             }
-            // It takes nothing from anybody, and would keep what we send in its socket.
+            // It takes nothing from any publisher, and would keep what we send in its socket.
             let reason = "an alarm (memory or disk) makes it take nothing".to_owned();
             Err(SetupError::Unavailable { attempt: "publishing".to_owned(), reason })
         };
-        while let Some(desk) = self.take_idle() {
-            if desk.channel.status().connected() && desk.connection.status().connected() {
-                if let Err(error) = blocked(&desk.connection) {
-                    self.give_back(desk);
+        while let Some(open) = self.take_idle() {
+            if open.channel.status().connected() && open.connection.status().connected() {
+                if let Err(error) = blocked(&open.connection) {
+                    self.give_back(open);
                     return Err(error);
                 }
-                return Ok(desk);
+                return Ok(open);
             }
         }
         let limit = self.link.timeout();
@@ -273,17 +283,17 @@ impl Inner {
         if self.declare {
             topology::declare_exchange(&channel, &self.exchange, limit).await?;
         }
-        Ok(Desk { connection, channel })
+        Ok(ConfirmChannel { connection, channel })
     }
 
-    fn take_idle(&self) -> Option<Desk> {
+    fn take_idle(&self) -> Option<ConfirmChannel> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn give_back(&self, desk: Desk) {
+    fn give_back(&self, open: ConfirmChannel) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE {
-            idle.push(desk);
+            idle.push(open);
         }
     }
 }
@@ -294,7 +304,7 @@ fn in_words(confirmation: Confirmation) -> Heard {
         return Heard::Lost("the channel is not in confirm mode".to_owned());
     }
     let returned = confirmation.take_message();
-    Heard::Confirmed { taken, returned: returned.map(|it| carrier::mark_in(&it.properties)) }
+    Heard::Confirmed { taken, returned: returned.map(|it| wire::mark_in(&it.properties)) }
 }
 
 /// Default time to wait for the broker.

@@ -1,12 +1,11 @@
 //! Brings the messages of a consumer group, from one queue or, in order, from several.
 //!
-//! What becomes of a message is its own business (`message`); where it waits when it is to come
-//! later is `aside`.
+//! What becomes of a message is in `message`; where it waits for its next attempt is in `retry`.
 
-mod aside;
 mod builder;
-mod counter;
+mod channel;
 mod message;
+mod retry;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 pub use builder::SourceBuilder;
-use counter::Counter;
+use channel::ConsumerChannel;
 pub use message::AmqpMessage;
 
 use crate::error::SetupError;
@@ -28,7 +27,7 @@ use crate::topology::Topology;
 /// first asked for a message, and again whenever that is lost.
 ///
 /// A message is acknowledged when it is answered so, and is the broker's until then: one that was
-/// prefetched, or is in hands when the process dies, goes to another consumer, or comes again.
+/// prefetched, or was being handled when the process died, goes to another consumer, or comes again.
 ///
 /// # Answers
 ///
@@ -41,16 +40,16 @@ use crate::topology::Topology;
 ///
 /// # Ordered groups
 ///
-/// [Ordered](SourceBuilder::ordered), there are several queues, each with a single active consumer
-/// and one message in hands, and nothing is ever put aside: `Later` keeps the message for
+/// An [ordered](SourceBuilder::ordered) group has several queues, each with a single active consumer
+/// and one message under way, and no copies: `Later` keeps the message for
 /// that long (5 min at most, then it comes early) and gives it back to the head of its queue. So the
-/// events of a lane stay in order whoever crashes. The first process of a group gets all
+/// events of a partition stay in order whichever process crashes. The first process of a group gets all
 /// queues; another takes over what it leaves. A source that is dropped gives back what it keeps.
 ///
 /// # Long handlers
 ///
 /// RabbitMQ takes a message away from a consumer that does not answer within `consumer_timeout`, 30
-/// minutes by default, and closes the channel: everything that was in hands comes again, and the
+/// minutes by default, and closes the channel: everything that was under way comes again, and the
 /// inbox recognises it. Set it higher where handlers take longer.
 pub struct AmqpSource {
     shared: Arc<Shared>,
@@ -62,8 +61,8 @@ pub struct AmqpSource {
 /// What every connection of a source is made from.
 struct Shared {
     link: Link,
-    /// For copies that are put aside.
-    aside: Link,
+    /// For copies that wait in retry queues.
+    retries: Link,
     topology: Topology,
     prefetch: u16,
     patience: Duration,
@@ -73,38 +72,40 @@ struct Shared {
     gone: watch::Receiver<()>,
 }
 
-/// A counter is opened by a task of its own: callers come and go, and a slow broker must not have
+/// The channel is opened by a task of its own: callers come and go, and a slow broker must not have
 /// to answer all over again for each.
 #[derive(Default)]
 enum State {
     #[default]
     Closed,
-    Opening(JoinHandle<Result<Arc<Counter>, SetupError>>),
-    Open(Arc<Counter>),
+    Opening(JoinHandle<Result<Arc<ConsumerChannel>, SetupError>>),
+    Open(Arc<ConsumerChannel>),
 }
 
 impl AmqpSource {
-    /// The source of a group's messages at the broker at this URL
+    /// Returns the settings of a source of a group's messages at the broker at this URL
     /// (`amqp://user:password@host:port/vhost`, the vhost percent-encoded: `%2f` is the default
     /// one).
     pub fn builder(url: &str, group: &str) -> SourceBuilder {
         SourceBuilder::new(url, group)
     }
 
-    /// The counter, opened now if there is none that works.
-    async fn counter(&self, state: &mut State) -> Result<Arc<Counter>, SetupError> {
+    /// Returns the channel, opened now if there is none that works.
+    async fn channel(&self, state: &mut State) -> Result<Arc<ConsumerChannel>, SetupError> {
         loop {
             match state {
-                State::Open(counter) if counter.is_open() => return Ok(Arc::clone(counter)),
+                State::Open(channel) if channel.is_open() => return Ok(Arc::clone(channel)),
                 State::Open(_) => *state = State::Closed,
                 State::Closed => {
-                    *state = State::Opening(tokio::spawn(Counter::open(Arc::clone(&self.shared))));
+                    *state = State::Opening(tokio::spawn(ConsumerChannel::open(Arc::clone(
+                        &self.shared,
+                    ))));
                 }
                 State::Opening(opening) => {
                     let opened = opening.await;
                     *state = State::Closed;
                     match opened {
-                        Ok(Ok(counter)) => *state = State::Open(counter),
+                        Ok(Ok(channel)) => *state = State::Open(channel),
                         Ok(Err(error)) => return Err(error),
                         Err(ended) => {
                             let (attempt, reason) = ("consuming".to_owned(), ended.to_string());
@@ -122,9 +123,9 @@ impl Source for AmqpSource {
 
     async fn next(&self) -> Result<AmqpMessage, SourceError> {
         let mut state = self.state.lock().await;
-        let counter = self.counter(&mut state).await.map_err(|error| told(&error))?;
-        match counter.next().await {
-            Ok(message) => Ok(message),
+        let channel = self.channel(&mut state).await.map_err(|error| source_error(&error))?;
+        match channel.next().await {
+            Ok(delivery) => Ok(AmqpMessage::new(delivery, channel)),
             Err(error) => {
                 *state = State::Closed;
                 Err(error)
@@ -137,7 +138,7 @@ impl Source for AmqpSource {
     }
 }
 
-fn told(error: &SetupError) -> SourceError {
+fn source_error(error: &SetupError) -> SourceError {
     SourceError(error.to_string())
 }
 

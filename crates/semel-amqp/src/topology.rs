@@ -1,8 +1,8 @@
-//! What must be on the broker: an exchange, a group's queues, and where the broker puts what it
-//! gives up or is to bring later.
+//! What must exist on the broker: an exchange, a group's queues, and the queues for messages that passed the
+//! delivery limit or wait for their next attempt.
 //!
-//! The arguments are the same for every version of the broker, so that one upgrade later they are
-//! still equal to what is declared.
+//! The arguments are the same for every version of the broker, so that after an upgrade they still equal what is
+//! declared.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use lapin::{Channel, ExchangeKind};
 
 use crate::error::{NOT_FOUND, SetupError, code, within};
 
-/// The exchange of events, unless somebody says otherwise.
+/// The exchange of events by default.
 pub const EXCHANGE: &str = "semel.events";
-/// Into how many buckets every publisher divides the lanes. The same for all and for ever: an
+/// Into how many buckets every publisher divides the partitions. The same for all and for ever: an
 /// ordered source binds all of them to its queues, however many those are, and misses none.
 pub const BUCKETS: u16 = 64;
 /// Leaves room for the group and what follows it: a quorum queue's name has at most 255 bytes, and
@@ -32,7 +32,7 @@ const WAITS: [(&str, Duration); 5] = [
     ("long", Duration::MAX),
 ];
 
-/// The names of one group's things.
+/// The names of one group's exchange and queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) exchange: ShortString,
@@ -54,26 +54,25 @@ impl Topology {
     pub(crate) fn check(&self) -> Result<(), SetupError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if !(1..=MAX_GROUP).contains(&self.group.len()) || !self.group.bytes().all(plain) {
-            let reason = format!("it has 1 to {MAX_GROUP} of A-Z a-z 0-9 - _");
+            let reason = format!("it must have 1 to {MAX_GROUP} of A-Z a-z 0-9 - _");
             return Err(SetupError::setting("group", reason));
         }
         if self.kinds.iter().any(|kind| kind.is_empty() || kind.len() > semel_core::event::MAX_TYPE)
         {
-            return Err(SetupError::setting("kinds", "one of them is no event type"));
+            return Err(SetupError::setting("kinds", "one of them is not an event type"));
         }
         if self.ordered.is_some_and(|queues| !(1..=BUCKETS).contains(&queues)) {
-            let reason =
-                format!("there are 1 to {BUCKETS} queues, since there are so many buckets");
+            let reason = format!("it must be 1 to {BUCKETS}, the number of buckets");
             return Err(SetupError::setting("ordered", reason));
         }
         if self.delivery_limit == 0 {
-            let reason = "a message that was delivered once may have to come again";
+            let reason = "it must be greater than 0: a message may have to be delivered again";
             return Err(SetupError::setting("delivery_limit", reason));
         }
         Ok(())
     }
 
-    /// The queues to consume.
+    /// Returns the queues to consume.
     pub(crate) fn supplies(&self) -> Vec<Supply> {
         let bound = |from: &str| -> Vec<ShortString> {
             match &self.kinds[..] {
@@ -99,7 +98,7 @@ impl Topology {
         self.named(".dead")
     }
 
-    /// Where a message waits for this long.
+    /// Returns the queue in which a message waits for this long.
     pub(crate) fn waiting(&self, delay: Duration) -> ShortString {
         let fits = |(_, longest): &&(&str, Duration)| delay <= *longest;
         let (name, _) = WAITS.iter().find(fits).expect("the last is for everything");
@@ -110,7 +109,7 @@ impl Topology {
         format!("{}.{}{what}", self.exchange, self.group).into()
     }
 
-    /// Declares all that consuming needs. Harmless where it exists and is equal.
+    /// Declares everything that consuming needs. Has no effect where it exists and is equal.
     pub(crate) async fn declare(&self, on: &Channel, limit: Duration) -> Result<(), SetupError> {
         declare_exchange(on, &self.exchange, limit).await?;
         let dead = self.dead();
@@ -139,8 +138,8 @@ impl Topology {
             }
         }
         if self.ordered.is_none() {
-            // The one that is needed in the ordinary course of things; a queue that was declared a
-            // moment ago is not safe yet from a crash of its broker (seen with 3.10).
+            // The one that is usually needed. A queue that was declared a moment ago can still be lost in a
+            // crash of its broker (seen with 3.10).
             self.declare_waiting(on, &self.waiting(Duration::ZERO), limit).await?;
         }
         Ok(())
@@ -161,7 +160,9 @@ impl Topology {
 pub(crate) fn exchange(name: &str) -> Result<ShortString, SetupError> {
     let printable = name.bytes().all(|byte| byte.is_ascii_graphic());
     if !(1..=MAX_EXCHANGE).contains(&name.len()) || !printable || name.starts_with("amq.") {
-        let reason = format!("it has 1 to {MAX_EXCHANGE} visible ASCII characters, not amq. first");
+        let reason = format!(
+            "it must have 1 to {MAX_EXCHANGE} visible ASCII characters and not begin with amq."
+        );
         return Err(SetupError::setting("exchange", reason));
     }
     Ok(name.into())
@@ -179,8 +180,8 @@ pub(crate) async fn declare_exchange(
     within(limit, &format!("declaring the topic exchange {name}"), declare).await
 }
 
-/// Whether the exchange is what is needed, if it is there. Asked for first, so that nothing is made: only
-/// of one that exists is it asked whether it is ours, which the passive question does not say.
+/// Checks that the exchange is what is needed, if it exists. Its existence is asked for first, so that nothing is
+/// created; the passive declaration that asks does not compare its properties, so a second one does.
 pub(crate) async fn check_exchange(
     on: &Channel,
     name: &ShortString,
@@ -218,13 +219,13 @@ fn quorum() -> FieldTable {
     arguments
 }
 
-/// What leaves this queue without an ack goes to that one, and stays until that one has it: the
-/// broker's default would forget a message that a crash meets on the way.
+/// Adds the arguments by which messages that leave this queue without an ack go to `queue`, and stay until that one
+/// has them: the broker's default would lose a message in a crash on the way.
 fn into(mut arguments: FieldTable, queue: &ShortString) -> FieldTable {
     arguments.insert("x-dead-letter-exchange".into(), text(""));
     arguments.insert("x-dead-letter-routing-key".into(), text(queue.as_str()));
     arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-    // Without it the strategy is not taken; there is no length, so nothing is ever rejected.
+    // Required by the strategy; there is no length limit, so nothing is ever rejected.
     arguments.insert("x-overflow".into(), text("reject-publish"));
     arguments
 }

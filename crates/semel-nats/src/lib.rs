@@ -1,10 +1,10 @@
 //! Semel's events over NATS JetStream: a publisher whose `Ok` means that the stream has the event,
-//! and a source that brings a group's messages until it has answered each.
+//! and a source that brings a group's messages until each is answered.
 //!
-//! [`Topology`] names the stream and makes it. [`NatsPublisher`] stands behind a
-//! [`Relay`](semel_core::outbox::Relay), [`NatsSource`] in front of a
-//! [`Consumer`](semel_core::inbox::Consumer). What is handled once is decided by neither of them: that is
-//! the inbox's ledger, because a broker forgets and repeats.
+//! [`Topology`] names the stream and creates it. [`NatsPublisher`] is for a
+//! [`Relay`](semel_core::outbox::Relay), [`NatsSource`] for a
+//! [`Consumer`](semel_core::inbox::Consumer). Whether an event was handled before is decided by the inbox's ledger,
+//! because a broker forgets and repeats.
 //!
 //! ```no_run
 //! use semel_core::Executor;
@@ -40,16 +40,22 @@
 //! # }
 //! ```
 //!
+//! # A server that is away
+//!
+//! [`connect_lazy`] needs no server: the client connects in the background, with growing pauses between attempts, and
+//! again when the connection is lost. With `declare(true)` publisher and source create the stream once they are
+//! connected. Meanwhile every event is `Unavailable`, which costs no attempt, and [`NatsPublisher::check`] says why,
+//! for a readiness probe. [`connect`] fails instead, for programs that are of no use without their server.
+//!
 //! # On the wire
 //!
 //! CloudEvents 1.0 in binary mode: attributes are headers that begin with `ce-`, the payload is the
 //! message. The subject is `prefix.partition.type`. Structured messages
-//! (`application/cloudevents+json`) and binary ones of strangers are read as well.
+//! (`application/cloudevents+json`) and binary ones of other publishers are read as well.
 //!
 //! # What to know about the broker
 //!
-//! A JetStream server flushes to its disk every two minutes unless it is told otherwise
-//! (`sync_interval`), so a confirmed event can be lost with the machine. The outbox keeps what it
+//! A JetStream server flushes to its disk every two minutes unless `sync_interval` says otherwise, so a confirmed event can be lost with the machine. The outbox keeps what it
 //! published for a week, and can publish it again.
 
 // The page of the crate's registry entry is compiled with the rest.
@@ -65,7 +71,7 @@ mod topology;
 mod wire;
 
 pub use async_nats;
-pub use link::connect;
+pub use link::{connect, connect_lazy};
 pub use names::InvalidSetting;
 pub use publisher::{NatsPublisher, PublisherBuilder};
 pub use source::{NatsMessage, NatsSource, SourceBuilder};

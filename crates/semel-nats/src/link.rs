@@ -1,4 +1,4 @@
-//! The connection, and what every request over it has in common: it ends.
+//! The connection, and requests over it that always end.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,42 +9,75 @@ use async_nats::{Client, ConnectError, ConnectOptions, Message, Request, Subject
 
 /// How long the broker may take for anything, unless a setting says otherwise.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// What a request that needs a connection says without one.
+pub(crate) const DISCONNECTED: &str = "there is no connection to the server";
 /// A peer that is silent for two of these is gone.
 const PING: Duration = Duration::from_secs(10);
 
 /// Connects with settings that suit this crate: a dead peer is noticed within half a minute, and the
-/// client comes back by itself for as long as it lives.
+/// client connects again by itself for as long as it lives.
 ///
-/// Any other [`Client`] does as well: with credentials, with certificates, or with
-/// [`retry_on_initial_connect`](ConnectOptions::retry_on_initial_connect), with which a service
-/// starts while its broker is away.
+/// Any other [`Client`] can be used as well, with credentials or with certificates.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = semel_nats::connect("nats://127.0.0.1:4222").await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
-/// No server answered, or it did not want us.
+/// No server answered, or it refused the connection.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
+    options().connect(url).await
+}
+
+/// Returns a client at once, whether or not a server can be reached: it connects in the background, with growing
+/// pauses (up to 4 s) between attempts. Until then events are
+/// [`Unavailable`](semel_core::outbox::PublishError::Unavailable), which costs no attempt, and sources wait. Use it
+/// with [`declare`](crate::PublisherBuilder::declare), since the stream cannot be created yet.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use semel_nats::{NatsPublisher, Topology};
+///
+/// let client = semel_nats::connect_lazy("nats://127.0.0.1:4222").await?;
+/// let publisher = NatsPublisher::builder(client, Topology::default()).declare(true).build()?;
+/// if let Err(away) = publisher.check().await {
+///     eprintln!("not ready: {away}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The URL is not one of a NATS server.
+pub async fn connect_lazy(url: &str) -> Result<Client, ConnectError> {
+    options().retry_on_initial_connect().connect(url).await
+}
+
+fn options() -> ConnectOptions {
     ConnectOptions::new()
         .name("semel")
         .ping_interval(PING)
         .connection_timeout(TIMEOUT)
         .request_timeout(Some(TIMEOUT))
-        .connect(url)
-        .await
 }
 
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
-    /// Nobody listens to its subject.
-    NobodyThere,
+    /// No subscriber listens to its subject.
+    NoResponders,
     /// It is larger than the server takes.
     TooLarge(String),
     /// It has no valid subject.
     Subject(String),
-    /// Anything else says nothing about the request.
+    /// The connection or the server failed, which says nothing about the request.
     Away(String),
 }
 
-/// Asks, and has an answer or a reason within `limit`, whatever the connection does.
+/// Sends a request, and returns its answer or the reason why there is none within `limit`.
 pub(crate) async fn ask(
     client: &Client,
     subject: Subject,
@@ -52,27 +85,27 @@ pub(crate) async fn ask(
     limit: Duration,
 ) -> Result<Message, Unanswered> {
     if !is_connected(client) {
-        return Err(Unanswered::Away("there is no connection to the server".to_owned()));
+        return Err(Unanswered::Away(DISCONNECTED.to_owned()));
     }
-    // The limit is around everything: with the connection stuck, even handing the request over waits.
+    // The limit is around everything: where the connection is stuck, even queueing the request waits.
     let asking = client.send_request(subject, request.timeout(None));
     let Ok(answer) = tokio::time::timeout(limit, asking).await else {
         return Err(Unanswered::Away(format!("the server did not answer within {limit:?}")));
     };
     answer.map_err(|error| match error.kind() {
-        RequestErrorKind::NoResponders => Unanswered::NobodyThere,
+        RequestErrorKind::NoResponders => Unanswered::NoResponders,
         RequestErrorKind::MaxPayloadExceeded => Unanswered::TooLarge(error.to_string()),
         RequestErrorKind::InvalidSubject => Unanswered::Subject(error.to_string()),
         RequestErrorKind::TimedOut | RequestErrorKind::Other => Unanswered::Away(error.to_string()),
     })
 }
 
-/// Whether there is a connection now.
+/// Returns whether there is a connection now.
 pub(crate) fn is_connected(client: &Client) -> bool {
     client.connection_state() == State::Connected
 }
 
-/// How many connections there have been: what was asked on an earlier one may be forgotten.
+/// Returns how many connections there have been: the server may have forgotten what was sent on an earlier one.
 pub(crate) fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }

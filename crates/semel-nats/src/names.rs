@@ -1,4 +1,4 @@
-//! Names that NATS takes: of streams, subjects and consumers.
+//! Names that NATS accepts: of streams, subjects and consumers.
 //!
 //! A NATS name has neither blanks nor `.`, `*`, `>`; what our names have of those is written so that
 //! two different names never become one.
@@ -12,9 +12,9 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} must be {wanted}, got {got}")]
 pub struct InvalidSetting {
-    /// Which one.
+    /// The setting.
     pub setting: &'static str,
-    /// What would do.
+    /// What is allowed.
     pub wanted: &'static str,
     /// What was given.
     pub got: String,
@@ -26,22 +26,22 @@ impl InvalidSetting {
     }
 }
 
-/// Longest name of a stream or a consumer that we make.
+/// Longest name of a stream or a consumer that this crate creates.
 const MAX_NAME: usize = 64;
 /// What a token of a subject may hold as it is.
 const TOKEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
-/// Whether a stream or a token can be called this.
+/// Returns whether this can be the name of a stream or a token of a subject.
 pub(crate) fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// The part of a subject that says what type of event it is: `order.placed` is two tokens, so that
+/// Returns the part of a subject that names the event type: `order.placed` is two tokens, so that
 /// subscribers can ask for `order.>`.
 pub(crate) fn of_type(kind: &str) -> String {
     if kind.split('.').any(str::is_empty) {
-        // Empty tokens are none, so here the dots are no separators.
+        // A subject has no empty tokens, so here the dots are not separators.
         return utf8_percent_encode(kind, TOKEN).to_string();
     }
     let tokens: Vec<_> =
@@ -49,7 +49,7 @@ pub(crate) fn of_type(kind: &str) -> String {
     tokens.join(".")
 }
 
-/// The durable consumer of a group: its own name where NATS takes that, else what is left of it and
+/// Returns the durable consumer of a group: its own name where NATS accepts it, else what is left of it and
 /// a digest. Two underscores separate, so a name that has them gets a digest as well.
 pub(crate) fn of_consumer(group: &str) -> String {
     if is_name(group) && !group.contains("__") {
@@ -68,12 +68,12 @@ pub(crate) fn of_consumer(group: &str) -> String {
     name
 }
 
-/// The durable consumer of a group's partition, where its messages come in order.
+/// Returns the durable consumer of a group's partition, for ordered groups.
 pub(crate) fn of_ordered_consumer(group: &str, partition: u16) -> String {
     format!("{}__{partition}", of_consumer(group))
 }
 
-/// Whether the stream's subject `pattern` takes messages to `subject`.
+/// Returns whether the stream's subject `pattern` takes messages to `subject`.
 pub(crate) fn takes(pattern: &str, subject: &str) -> bool {
     let mut wanted = pattern.split('.');
     let mut given = subject.split('.');

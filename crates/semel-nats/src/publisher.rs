@@ -1,10 +1,10 @@
-//! Publishes events to the stream, and knows of each what the server said.
+//! Publishes events to the stream, with the server's answer for each.
 //!
-//! A batch is sent without waiting in between and then awaited. Order within a lane is the relay's
-//! business, which has one event of a lane under way at a time.
+//! A batch is sent without waiting in between and then awaited. Order within a partition is kept by the relay,
+//! which has one event of a partition under way at a time.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_nats::header::NATS_MESSAGE_ID;
@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 
 use crate::link::{self, TIMEOUT, Unanswered};
 use crate::names::{self, InvalidSetting};
-use crate::topology::{self, Topology};
+use crate::topology::{self, Declaration, Topology, TopologyError};
 use crate::wire;
 
 /// Publishes to a JetStream stream. Cheap to clone.
@@ -29,8 +29,7 @@ use crate::wire;
 /// that is there (counted in `semel_nats_duplicates_total`). One that it recognises although a purge took
 /// it away is sent anew.
 ///
-/// What is [`Refused`](PublishError::Refused), and so buried: an event larger than the server or the
-/// stream takes. An event with a subject that the stream does not have is
+/// An event larger than the server or the stream takes is [`Refused`](PublishError::Refused), and so dead at once. An event with a subject that the stream does not have is
 /// [`Unrouted`](PublishError::Unrouted) and waits until it has. A stream that is *missing* refuses every
 /// event, so that is [`Unavailable`](PublishError::Unavailable) with a message that says what to do: the relay waits for
 /// it and loses nothing.
@@ -41,6 +40,7 @@ pub struct NatsPublisher {
     topology: Topology,
     timeout: Duration,
     at_once: usize,
+    declaration: Option<Arc<Declaration>>,
 }
 
 impl fmt::Debug for NatsPublisher {
@@ -57,6 +57,7 @@ pub struct PublisherBuilder {
     topology: Topology,
     timeout: Duration,
     at_once: usize,
+    declare: bool,
 }
 
 impl fmt::Debug for PublisherBuilder {
@@ -78,26 +79,47 @@ impl PublisherBuilder {
         self
     }
 
-    /// The publisher. It asks the server for nothing yet; call it where a tokio runtime is.
+    /// Whether the stream is created where it is missing, once for every connection: needed with
+    /// [`connect_lazy`](crate::connect_lazy), where [`Topology::ensure`] cannot be called at start. Default: no, since
+    /// a stream that was lost should be noticed.
+    pub fn declare(mut self, declare: bool) -> Self {
+        self.declare = declare;
+        self
+    }
+
+    /// Returns the publisher. It sends no request yet. To be called on a tokio runtime.
     ///
     /// # Errors
     /// A setting cannot work.
     pub fn build(self) -> Result<NatsPublisher, InvalidSetting> {
-        let Self { client, topology, timeout, at_once } = self;
+        let Self { client, topology, timeout, at_once, declare } = self;
         topology.check()?;
         if timeout.is_zero() {
-            return Err(InvalidSetting::new("the timeout", "longer than nothing", "0"));
+            return Err(InvalidSetting::new("the timeout", "longer than 0", "0"));
         }
         if at_once == 0 {
             return Err(InvalidSetting::new("events at once", "1 or more", at_once));
         }
         let context = topology::context(&client, timeout);
-        Ok(NatsPublisher { client, context, topology, timeout, at_once })
+        let declaration = declare.then(Arc::default);
+        Ok(NatsPublisher { client, context, topology, timeout, at_once, declaration })
     }
 }
 
 impl NatsPublisher {
-    /// A publisher with every default. Call it where a tokio runtime is.
+    /// Returns a publisher with every default. To be called on a tokio runtime.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_nats::{NatsPublisher, Topology};
+    ///
+    /// let client = semel_nats::connect("nats://127.0.0.1:4222").await?;
+    /// let topology = Topology::default();
+    /// topology.ensure(&client).await?;
+    /// let publisher = NatsPublisher::new(client, topology)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The topology cannot work.
@@ -105,9 +127,25 @@ impl NatsPublisher {
         Self::builder(client, topology).build()
     }
 
-    /// Settings, beginning with the defaults.
+    /// Returns the settings of a publisher, beginning with the defaults.
     pub fn builder(client: Client, topology: Topology) -> PublisherBuilder {
-        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256 }
+        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256, declare: false }
+    }
+
+    /// Checks that the server can take events now, for a readiness probe: there is a connection, and the stream
+    /// exists and is what is needed.
+    ///
+    /// # Errors
+    /// [`TopologyError::Unavailable`] while there is no connection or JetStream does not answer; another
+    /// [`TopologyError`] where waiting does not help.
+    pub async fn check(&self) -> Result<(), TopologyError> {
+        match &self.declaration {
+            Some(declaration) => declaration.ensure(&self.topology, &self.client).await,
+            None if !link::is_connected(&self.client) => {
+                Err(TopologyError::Unavailable(link::DISCONNECTED.to_owned()))
+            }
+            None => self.topology.compare_found(&self.context).await,
+        }
     }
 
     async fn send(&self, event: &Event, batch: &Batch) -> Result<(), PublishError> {
@@ -131,7 +169,7 @@ impl NatsPublisher {
         sent.map(drop)
     }
 
-    /// Sends a message; where the server has recognised it, gives the number under which it has it.
+    /// Sends a message. Where the server has recognised a repeat, returns the number under which it has it.
     async fn post(
         &self,
         event: &Event,
@@ -143,7 +181,7 @@ impl NatsPublisher {
         let asked = link::ask(&self.client, subject.as_str().into(), request, self.timeout).await;
         match asked {
             Ok(answer) => read(&answer, &subject),
-            Err(Unanswered::NobodyThere) => Err(self.unrouted(&subject, batch).await),
+            Err(Unanswered::NoResponders) => Err(self.unrouted(&subject, batch).await),
             Err(Unanswered::TooLarge(sizes)) => Err(PublishError::Refused(format!(
                 "{sizes}; raise the server's max_payload, or store the payload elsewhere and send \
                  where it is"
@@ -155,14 +193,14 @@ impl NatsPublisher {
         }
     }
 
-    /// Whether the stream still has the message of this number. One that cannot be asked has.
+    /// Returns whether the stream still has the message of this number. One that cannot be asked counts as having it.
     async fn has(&self, sequence: u64) -> bool {
         let Ok(stream) = self.context.get_stream(self.topology.name()).await else { return true };
         let state = &stream.cached_info().state;
         (state.first_sequence..=state.last_sequence).contains(&sequence)
     }
 
-    /// Why nobody takes messages to this subject. The server has one word for three causes.
+    /// Returns why no stream takes messages to this subject. The server has one answer for three causes.
     async fn unrouted(&self, subject: &str, batch: &Batch) -> PublishError {
         let stream = self.topology.name();
         let found = batch.stream.get_or_init(|| async {
@@ -189,7 +227,7 @@ impl NatsPublisher {
     }
 }
 
-/// What the events of one batch need not find out each for itself.
+/// What is found out once for all events of a batch.
 #[derive(Default)]
 struct Batch {
     /// Why the broker cannot be reached.
@@ -200,13 +238,19 @@ struct Batch {
 
 impl Publisher for NatsPublisher {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
+        if let Some(declaration) = &self.declaration
+            && let Err(error) = declaration.ensure(&self.topology, &self.client).await
+        {
+            let unavailable = Err(PublishError::Unavailable(error.to_string()));
+            return vec![unavailable; events.len()];
+        }
         let batch = Batch::default();
         let sending: Vec<_> = events.iter().map(|event| self.send(event, &batch)).collect();
         futures_util::stream::iter(sending).buffered(self.at_once).collect().await
     }
 }
 
-/// What the server said to a message: that it has it, and under which number if it had it before.
+/// Reads the server's answer to a message: that it has it, and under which number if it had it before.
 fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
     match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
         Ok(Response::Ok(PublishAck { duplicate, sequence, .. })) => {
@@ -216,14 +260,14 @@ fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
             Ok(duplicate.then_some(sequence))
         }
         Ok(Response::Err { error }) => Err(refused(&error)),
-        // Confirms are JSON. Somebody else answers requests to this subject.
+        // Confirms are JSON: another subscriber answers requests to this subject.
         Err(error) => Err(PublishError::Failed(format!(
-            "the answer to a message to {subject} is no confirm of JetStream: {error}"
+            "the answer to a message to {subject} is not a confirm of JetStream: {error}"
         ))),
     }
 }
 
-/// What an error that the stream answered means for the event, or for everybody.
+/// Returns what an error that the stream answered means: for this event, or for all events.
 fn refused(error: &jetstream::Error) -> PublishError {
     /// Two limits have one code; this one concerns a single subject.
     const PER_SUBJECT: &str = "per subject";
@@ -232,7 +276,7 @@ fn refused(error: &jetstream::Error) -> PublishError {
     let said = error.to_string();
     let too_large =
         [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM];
-    let everybodys = [
+    let of_all_events = [
         // The subjects are another stream's, and would be for the next event too.
         ErrorCode::STREAM_NOT_MATCH,
         ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
@@ -243,7 +287,7 @@ fn refused(error: &jetstream::Error) -> PublishError {
         return PublishError::Refused(said);
     }
     let server_side = error.code() >= SERVER_SIDE && !said.contains(PER_SUBJECT);
-    if server_side || everybodys.contains(&code) {
+    if server_side || of_all_events.contains(&code) {
         return PublishError::Unavailable(said);
     }
     PublishError::Failed(said)
@@ -273,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_concerns_the_event_or_everybody() {
+    fn an_error_concerns_the_event_or_all_events() {
         let of = |code: u32, err_code: u32, text: &str| {
             let payload = format!(
                 r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"{text}"}}}}"#
@@ -295,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_somebody_else_is_no_confirm() {
+    fn an_answer_of_another_subscriber_is_no_confirm() {
         assert!(matches!(answered("thanks"), Err(PublishError::Failed(_))));
     }
 }

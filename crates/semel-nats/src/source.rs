@@ -1,13 +1,13 @@
 //! Brings a group's messages from the stream: one durable consumer at the server, or one per
 //! partition where order matters.
 //!
-//! Pumps (`pump`) pull messages onto a shelf (`shelf`), from which callers take them. What lies there
-//! is kept alive at the server, and given back if nobody comes for it. Whether a message was handled
-//! before is the inbox's question.
+//! Pumps (`pump`) pull messages into a buffer, from which callers take them. What waits there
+//! is kept alive at the server, and given back if no caller takes it. Whether a message was handled
+//! before is decided by the inbox.
 
+mod buffer;
 mod message;
 mod pump;
-mod shelf;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy};
 use semel_core::inbox::{Source, SourceError};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use buffer::Buffer;
 pub use message::NatsMessage;
 use message::Terms;
 use pump::Pump;
-use shelf::Shelf;
 
 use crate::link::TIMEOUT;
 use crate::names::{self, InvalidSetting};
-use crate::topology::{self, Topology};
+use crate::topology::{self, Declaration, Topology};
 
-/// The consumer forgets nothing by itself: how often is often enough is the inbox's decision, which
-/// keeps what it gives up.
+/// The consumer gives up nothing by itself: how often an event is tried is decided by the inbox, which keeps what it
+/// gives up.
 const FOR_EVER: i64 = -1;
 
 /// Brings the messages of one consumer group from a JetStream stream.
 ///
 /// Several sources of the same group, in one process or many, share its messages. A source that is
-/// dropped gives back what it had pulled and nobody had taken.
+/// dropped gives back what it had pulled and no caller had taken.
 pub struct NatsSource {
-    shelf: Arc<Shelf>,
+    buffer: Arc<Buffer>,
     group: String,
     ordered: bool,
     /// Ends the pumps with the source.
@@ -51,7 +51,17 @@ impl fmt::Debug for NatsSource {
 }
 
 impl NatsSource {
-    /// Settings of a source for `group`, beginning with the defaults.
+    /// Returns the settings of a source for `group`, beginning with the defaults.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_nats::{NatsSource, Topology};
+    ///
+    /// let client = semel_nats::connect("nats://127.0.0.1:4222").await?;
+    /// let source = NatsSource::builder(client, Topology::default(), "INVENTORY").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(client: Client, topology: Topology, group: &str) -> SourceBuilder {
         SourceBuilder {
             client,
@@ -64,6 +74,7 @@ impl NatsSource {
             timeout: TIMEOUT,
             tenant: None,
             filter: None,
+            declare: false,
         }
     }
 }
@@ -72,7 +83,7 @@ impl Source for NatsSource {
     type Message = NatsMessage;
 
     async fn next(&self) -> Result<NatsMessage, SourceError> {
-        self.shelf.take().await
+        self.buffer.take().await
     }
 
     fn is_ordered(&self) -> bool {
@@ -94,6 +105,7 @@ pub struct SourceBuilder {
     timeout: Duration,
     tenant: Option<String>,
     filter: Option<String>,
+    declare: bool,
 }
 
 impl fmt::Debug for SourceBuilder {
@@ -107,7 +119,7 @@ impl fmt::Debug for SourceBuilder {
 }
 
 impl SourceBuilder {
-    /// Whether the messages of a lane come one after another, each only when the one before it was
+    /// Whether the messages of a partition come one after another, each only when the one before it was
     /// acked, through crashes and redeliveries. Costs parallelism: one message per partition is
     /// under way, in all processes together. Default: no.
     ///
@@ -118,14 +130,14 @@ impl SourceBuilder {
         self
     }
 
-    /// How long the server waits for a sign of life before it brings a message again. Default 30 s;
-    /// handlers may take longer, because the consumer gives that sign three times as often.
+    /// How long the server waits for progress before it delivers a message again. Default 30 s;
+    /// handlers may take longer, because the consumer reports progress three times as often.
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = wait;
         self
     }
 
-    /// Messages that are pulled before somebody asks for them. Default 32. An ordered source has
+    /// Messages that are pulled before a caller asks for them. Default 32. An ordered source has
     /// one for each partition instead.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages;
@@ -152,21 +164,29 @@ impl SourceBuilder {
         self
     }
 
+    /// Whether the stream is created where it is missing, once for every connection: needed with
+    /// [`connect_lazy`](crate::connect_lazy). Default: no.
+    pub fn declare(mut self, declare: bool) -> Self {
+        self.declare = declare;
+        self
+    }
+
     /// Only messages to these subjects, with NATS' wildcards: for a stream that is not Semel's, or one
-    /// that has others' messages too. They must lie within one of the stream's own subjects. Not for
+    /// that has other messages too. They must lie within one of the stream's own subjects. Not for
     /// an ordered source. Default: all.
     pub fn filter(mut self, subjects: &str) -> Self {
         self.filter = Some(subjects.to_owned());
         self
     }
 
-    /// The source. It begins to pull at once, so call it where a tokio runtime is.
+    /// Returns the source, whether or not the server can be reached. It begins to pull at once, and tries again with
+    /// growing pauses (100 ms to 2 s). To be called on a tokio runtime.
     ///
     /// # Errors
     /// A setting cannot work.
     pub fn build(self) -> Result<NatsSource, InvalidSetting> {
         self.check()?;
-        let shelf = Arc::new(Shelf::new(if self.ordered { None } else { Some(self.prefetch) }));
+        let buffer = Arc::new(Buffer::new(if self.ordered { None } else { Some(self.prefetch) }));
         let terms = Arc::new(Terms {
             client: self.client.clone(),
             ack_wait: self.ack_wait,
@@ -174,20 +194,22 @@ impl SourceBuilder {
             tenant: self.tenant.clone(),
         });
         let context = topology::context(&self.client, self.timeout);
+        let declaration = self.declare.then(Arc::<Declaration>::default);
         let stopping = CancellationToken::new();
         for config in self.consumers() {
             let pump = Pump {
                 context: context.clone(),
-                stream: self.topology.name().to_owned(),
+                topology: self.topology.clone(),
+                declaration: declaration.clone(),
                 config,
                 terms: Arc::clone(&terms),
-                shelf: Arc::clone(&shelf),
+                buffer: Arc::clone(&buffer),
             };
             tokio::spawn(pump.run(stopping.clone()));
         }
-        tokio::spawn(pump::keep(terms, Arc::clone(&shelf), stopping.clone()));
+        tokio::spawn(pump::keep(terms, Arc::clone(&buffer), stopping.clone()));
         let (group, ordered) = (self.group, self.ordered);
-        Ok(NatsSource { shelf, group, ordered, _working: stopping.drop_guard() })
+        Ok(NatsSource { buffer, group, ordered, _working: stopping.drop_guard() })
     }
 
     fn check(&self) -> Result<(), InvalidSetting> {
@@ -200,7 +222,7 @@ impl SourceBuilder {
             return Err(InvalidSetting::new("ack_wait", "100 ms or more", got));
         }
         if self.timeout.is_zero() {
-            return Err(InvalidSetting::new("the timeout", "longer than nothing", "0"));
+            return Err(InvalidSetting::new("the timeout", "longer than 0", "0"));
         }
         if self.prefetch == 0 || self.max_in_flight == 0 {
             return Err(InvalidSetting::new("prefetch and max_in_flight", "1 or more", 0));
@@ -214,7 +236,7 @@ impl SourceBuilder {
         }
     }
 
-    /// What the server is to keep for this group.
+    /// Returns the durable consumers of this group.
     fn consumers(&self) -> Vec<Config> {
         let one = |name: String, filter: String, in_flight: u32| Config {
             durable_name: Some(name),

@@ -1,9 +1,8 @@
-//! The stream that events lie in: what it is called, how it is made, and whether one that is there
-//! will do.
+//! The stream that holds events: its name and subjects, how it is created, and whether an existing one can be used.
 //!
-//! The stream has one subject per partition, not one wildcard for all of them: so the server itself
-//! refuses whoever counts the partitions differently. Streams that are there are never changed:
-//! they may hold what somebody else needs.
+//! The stream has one subject per partition, not one wildcard for all of them, so the server itself refuses a
+//! publisher with another number of partitions. Existing streams are never changed: they may hold messages that
+//! others need.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,13 +17,13 @@ use async_nats::jetstream::{self, ErrorCode};
 use semel_core::event::Event;
 use semel_core::outbox::partition;
 
-use crate::link::TIMEOUT;
+use crate::link::{self, TIMEOUT};
 use crate::names::{self, InvalidSetting};
 
 /// Most partitions. Each is a subject of the stream, and a consumer of every ordered group.
 const MAX_PARTITIONS: u16 = 1_024;
 
-/// Where events lie. Publishers and sources that mean the same stream need equal ones.
+/// The stream of events. Publishers and sources of the same stream need equal ones.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,20 +57,20 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// What the stream is called. Default `SEMEL_EVENTS`.
+    /// The name of the stream. Default `SEMEL_EVENTS`.
     pub fn stream(mut self, name: &str) -> Self {
         name.clone_into(&mut self.stream);
         self
     }
 
-    /// How subjects begin. Default `semel`.
+    /// What subjects begin with. Default `semel`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// Into how many partitions lanes are divided: so many events an ordered group handles at once.
-    /// Default 16. It is part of the stream and does not change while events lie in it.
+    /// The number of partitions: an ordered group handles that many events at once. Default 16. It is part of the
+    /// stream and does not change while the stream holds events.
     pub fn partitions(mut self, count: u16) -> Self {
         self.partitions = count;
         self
@@ -84,26 +83,36 @@ impl Topology {
         self
     }
 
-    /// How long a stream that is made keeps events, consumed or not. Default 7 days, as long as the
-    /// outbox keeps them; a group that stands still for longer loses some. `Duration::ZERO` keeps
+    /// How long a stream that is created keeps events, consumed or not. Default 7 days, as long as the
+    /// outbox keeps them; a group that is stopped for longer loses some. `Duration::ZERO` keeps
     /// them for ever.
     pub fn keep(mut self, span: Duration) -> Self {
         self.keep = span;
         self
     }
 
-    /// On how many servers the stream lies. Default 1.
+    /// The number of servers that hold the stream. Default 1.
     pub fn replicas(mut self, servers: usize) -> Self {
         self.replicas = servers;
         self
     }
 
-    /// The stream's subjects, by partition.
+    /// Returns the stream's subjects, by partition.
     pub fn subjects(&self) -> Vec<String> {
         (0..self.partitions).map(|partition| self.subjects_of(partition)).collect()
     }
 
-    /// Makes the stream if it is not there; looks whether it will do if it is.
+    /// Creates the stream if it does not exist; else checks that it can be used.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_nats::Topology;
+    ///
+    /// let client = semel_nats::connect("nats://127.0.0.1:4222").await?;
+    /// Topology::default().stream("ORDERS").prefix("orders").ensure(&client).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`TopologyError::Differs`] says what must be changed by hand.
@@ -118,7 +127,7 @@ impl Topology {
         match context.create_stream(self.config()).await {
             Ok(made) => self.compare(&made.cached_info().config),
             Err(error) => match error.kind() {
-                // Somebody was faster.
+                // Another process was faster.
                 CreateStreamErrorKind::JetStream(ref why)
                     if why.error_code() == ErrorCode::STREAM_NAME_EXIST =>
                 {
@@ -142,7 +151,15 @@ impl Topology {
         }
     }
 
-    /// The stream as it is; `None` if there is none.
+    /// Checks that the stream exists and can be used.
+    pub(crate) async fn compare_found(&self, context: &Context) -> Result<(), TopologyError> {
+        match self.find(context).await? {
+            Some(found) => self.compare(&found),
+            None => Err(TopologyError::Missing { stream: self.stream.clone() }),
+        }
+    }
+
+    /// Returns the stream's configuration; `None` if it does not exist.
     pub(crate) async fn find(&self, context: &Context) -> Result<Option<Config>, TopologyError> {
         match context.get_stream(&self.stream).await {
             Ok(found) => Ok(Some(found.cached_info().config.clone())),
@@ -169,7 +186,7 @@ impl Topology {
             subjects: self.subjects(),
             storage: StorageType::File,
             retention: RetentionPolicy::Limits,
-            // A full stream takes nothing more. The other policy forgets what nobody has read.
+            // A full stream takes nothing more. The other policy drops messages that were never read.
             discard: DiscardPolicy::New,
             max_age: self.keep,
             duplicate_window: self.duplicate_window,
@@ -178,7 +195,7 @@ impl Topology {
         }
     }
 
-    /// What is different from how it must be.
+    /// Lists what differs from what is needed.
     fn compare(&self, found: &Config) -> Result<(), TopologyError> {
         let sorted = |subjects: &[String]| -> String {
             let sorted: BTreeSet<&str> = subjects.iter().map(String::as_str).collect();
@@ -234,24 +251,51 @@ impl Topology {
         self.partitions
     }
 
-    /// Every subject of a partition.
+    /// Returns the pattern of all subjects of a partition.
     pub(crate) fn subjects_of(&self, partition: u16) -> String {
         format!("{}.{partition}.>", self.prefix)
     }
 
-    /// The subject of an event.
+    /// Returns the subject of an event.
     pub(crate) fn subject(&self, event: &Event) -> String {
         let partition = partition(event, self.partitions);
         format!("{}.{partition}.{}", self.prefix, names::of_type(event.kind()))
     }
 }
 
-/// JetStream over this connection, with no request that takes longer than `limit`.
+/// Creates the stream where it is missing, once for every connection.
+#[derive(Debug, Default)]
+pub(crate) struct Declaration {
+    /// The connection on which the stream was last found or created; 0 before the first.
+    done_on: tokio::sync::Mutex<u64>,
+}
+
+impl Declaration {
+    /// Makes sure of the stream, unless that was done on this connection before.
+    pub(crate) async fn ensure(
+        &self,
+        topology: &Topology,
+        client: &Client,
+    ) -> Result<(), TopologyError> {
+        if !link::is_connected(client) {
+            return Err(TopologyError::Unavailable(link::DISCONNECTED.to_owned()));
+        }
+        let connection = link::connections(client);
+        let mut done_on = self.done_on.lock().await;
+        if *done_on != connection {
+            topology.ensure(client).await?;
+            *done_on = connection;
+        }
+        Ok(())
+    }
+}
+
+/// Returns JetStream over this connection, with no request that takes longer than `limit`.
 pub(crate) fn context(client: &Client, limit: Duration) -> jetstream::Context {
     ContextBuilder::new().timeout(limit).build(client.clone())
 }
 
-/// What is different about a stream.
+/// A setting of a stream that differs from what is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The name of the setting at the server.
@@ -269,33 +313,39 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Why there is no stream to use.
+/// Why the stream cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// A setting cannot work.
     #[error(transparent)]
     Setting(#[from] InvalidSetting),
-    /// The stream is there, and would lose, refuse or repeat events.
+    /// The stream exists, and would lose, refuse or repeat events.
     #[error(
         "the stream {stream} cannot be used as it is: {}; change it with `nats stream edit {stream}` \
          or choose another name",
         listed(differences)
     )]
     Differs {
-        /// Which stream.
+        /// The stream.
         stream: String,
-        /// What about it.
+        /// What differs.
         differences: Vec<Difference>,
     },
-    /// The server did not make it.
+    /// The stream does not exist.
+    #[error("the stream {stream} does not exist; create it with `Topology::ensure`")]
+    Missing {
+        /// The stream.
+        stream: String,
+    },
+    /// The server did not create it.
     #[error(
-        "the server refuses to make the stream {stream}: {reason}; another stream may have its \
+        "the server refuses to create the stream {stream}: {reason}; another stream may have its \
          subjects, or the account's limits are too low"
     )]
     Refused {
-        /// Which stream.
+        /// The stream.
         stream: String,
-        /// What it said.
+        /// What the server answered.
         reason: String,
     },
     /// JetStream did not answer.

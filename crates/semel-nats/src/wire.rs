@@ -1,7 +1,7 @@
-//! Envelopes as NATS messages: CloudEvents in binary mode, both modes understood.
+//! Events as NATS messages: CloudEvents in binary mode; both modes are read.
 //!
 //! A header's value is printable ASCII; blanks, quotes, percent signs and everything else are
-//! percent-encoded, as the CloudEvents bindings have it.
+//! percent-encoded, as in the CloudEvents bindings.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,28 +14,28 @@ use semel_core::event::{Carried, Event, Unreadable};
 
 const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";
-/// How headers begin that the server reads or adds.
+/// The prefix of headers that the server reads or adds.
 const SERVERS_OWN: &str = "nats-";
-/// How the content types of structured mode begin.
+/// What the content types of structured mode begin with.
 const STRUCTURED: &str = "application/cloudevents";
 
 const VALUE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
-/// The headers of an event that is published to `stream`.
+/// Returns the headers of an event that is published to `stream`.
 pub(crate) fn headers(event: &Event, stream: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in event.cloud_attributes() {
         headers.insert(format!("{PREFIX}{name}"), encoded(&value));
     }
-    // What the server recognises a repeat by counts in the whole stream, so it names the tenant too.
+    // The id by which the server recognises a repeat is unique in the whole stream, so it names the tenant too.
     let id = format!("{}/{}", encoded(event.tenant()), event.id());
     headers.insert(NATS_MESSAGE_ID, id);
-    // A subject that somebody gave to another stream is an error, and no delivery.
+    // Published to a subject that belongs to another stream, the event is refused instead of delivered there.
     headers.insert(NATS_EXPECTED_STREAM, stream);
     headers
 }
 
-/// The event in a message.
+/// Reads the event in a message.
 pub(crate) fn read(
     headers: Option<&HeaderMap>,
     payload: &Bytes,
@@ -58,7 +58,7 @@ pub(crate) fn read(
     let structured = content_type.as_ref().is_some_and(|kind| {
         kind.get(..STRUCTURED.len()).is_some_and(|start| start.eq_ignore_ascii_case(STRUCTURED))
     });
-    // Without any attribute beside it, the event can only be inside.
+    // Without any attribute in the headers, the event can only be in the payload.
     if structured || attributes.is_empty() {
         return Event::from_json(payload, tenant);
     }
@@ -75,7 +75,7 @@ fn encoded(value: &str) -> String {
     utf8_percent_encode(value, VALUE).to_string()
 }
 
-/// What is no UTF-8 once it is decoded was never encoded.
+/// Decodes percent-encoding. A value that is not UTF-8 once it is decoded was never encoded.
 fn decoded(value: &str) -> Cow<'_, str> {
     percent_decode_str(value).decode_utf8().unwrap_or(Cow::Borrowed(value))
 }

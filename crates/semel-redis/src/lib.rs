@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), semel_core::store::Error> {
-//! use semel_core::store::{Severity, Store};
+//! use semel_core::store::Severity;
 //! use semel_redis::RedisStore;
 //!
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
@@ -40,16 +40,20 @@
 //! changed (`Unavailable`, `Misconfigured`, `Capacity` for a full server), and only a reply that
 //! never came is `Ambiguous`. Nothing is ever sent twice after an I/O error.
 
+mod builder;
 #[cfg(feature = "ids")]
 pub mod cache;
 mod check;
 mod cluster;
 mod error;
 mod guarantee;
+mod guard;
 mod keys;
 mod layout;
+mod ledger;
 mod link;
 mod listen;
+mod position;
 mod renewer;
 mod reply;
 mod script;
@@ -63,9 +67,10 @@ mod testing;
 mod transport;
 mod walk;
 
+pub use builder::{Builder, CLUSTER_SCHEME};
 #[cfg(feature = "ids")]
 pub use cache::RedisCache;
 pub use renewer::RedisRenewer;
-pub use settings::{Builder, CLUSTER_SCHEME};
+
 pub use store::RedisStore;
 pub use stream::{StreamPublisher, StreamSource, Streams};

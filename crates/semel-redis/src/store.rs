@@ -1,7 +1,7 @@
-//! The store: every verb one script, every script one trip.
+//! The store's connection, and the scripts that write a record: what they take, and what they answer.
 //!
 //! Nothing is decided here. Fences, leases and expiry are computed by the scripts from the server's
-//! clock; this room packs what they need and unpacks what they answer.
+//! clock. The verbs of the store are in `ledger`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,24 +10,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::Value;
 use semel_core::clock::Timestamp;
-use semel_core::store::{
-    Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Inspect, Listed, Listen,
-    Opened, Page, Peeked, Replication, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
-};
-use semel_core::{Digest, ErrorText, Fence, Key, Lease, OnCrash, Record, State, Version};
+use semel_core::store::{Draft, Error, ErrorKind, Result, Settlement};
+use semel_core::{Digest, ErrorText, Fence, Lease, OnCrash, Record, State};
 
 use crate::error::{Effect, Failure, unexpected};
 use crate::guarantee::GuaranteeState;
 use crate::keys::Keys;
 use crate::layout::{self, Guard};
-use crate::renewer::RedisRenewer;
+use crate::position::Position;
+use crate::reply;
 use crate::script::{self, Call, Script};
-use crate::settings::{Builder, Settings};
+use crate::settings::Settings;
 use crate::transport::{Replicas, Transport};
-use crate::walk::Position;
-use crate::{check, listen, reply, walk};
 
-/// A ledger on Redis. Cheap to clone: clones share the connection.
+/// A ledger on Redis. Cheap to clone: clones share the connection, which is closed with the last of them. There is
+/// no schema to migrate.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) transport: Transport,
@@ -45,31 +42,6 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Settings to connect with.
-    pub fn builder() -> Builder {
-        Builder::new()
-    }
-
-    /// Connects to the server at `url` with the default settings.
-    ///
-    /// # Errors
-    /// As [`Builder::connect`].
-    pub async fn connect(url: &str) -> Result<Self> {
-        Self::builder().connect(url).await
-    }
-
-    /// Connects to a cluster by way of the nodes at `urls` with the default settings.
-    ///
-    /// # Errors
-    /// As [`Builder::connect_cluster`].
-    pub async fn connect_cluster<I>(urls: I) -> Result<Self>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<str>,
-    {
-        Self::builder().connect_cluster(urls).await
-    }
-
     pub(crate) fn new(transport: Transport, settings: Arc<Settings>) -> Self {
         let guarantee = Arc::new(GuaranteeState::new(&settings));
         Self { transport, settings, swept: Arc::default(), guarantee }
@@ -79,8 +51,8 @@ impl RedisStore {
         &self.settings.keys
     }
 
-    /// Runs a writing script, and says so if too few replicas have confirmed it.
-    async fn run(
+    /// Runs a writing script. Also returns an error if too few replicas have confirmed it.
+    pub(crate) async fn run(
         &self,
         operation: &'static str,
         script: &Script,
@@ -135,7 +107,7 @@ impl RedisStore {
         self.write(operation, &script::END, digest, &args).await
     }
 
-    async fn grant(
+    pub(crate) async fn grant(
         &self,
         guard: &Guard,
         digest: &Digest,
@@ -164,7 +136,7 @@ impl RedisStore {
         }
     }
 
-    async fn redrive(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
+    pub(crate) async fn redrive(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
         let hint = digest.hint();
         let due_at_once = [layout::span(None), layout::span(Some(Duration::ZERO))].concat();
         let forever = layout::FOREVER.to_string();
@@ -182,14 +154,14 @@ impl RedisStore {
         self.write("swap", &script::REDRIVE, digest, &args).await
     }
 
-    async fn redate(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
+    pub(crate) async fn redate(&self, guard: &Guard, digest: &Digest) -> Result<Value> {
         let args = [guard.first.as_bytes(), guard.last.as_bytes(), &guard.expected[..]];
         self.write("swap", &script::REDATE, digest, &args).await
     }
 
-    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
-    /// to somebody else while its holder works. Without a settlement its lease ends at once.
-    async fn take_back(
+    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot grant it
+    /// again while its holder works. Without a settlement its lease ends at once.
+    pub(crate) async fn take_back(
         &self,
         draft: &Draft,
         fence: Fence,
@@ -230,10 +202,10 @@ impl RedisStore {
         self.run("open", &script::RENEW, &lease.digest, &args).await
     }
 
-    /// A claim of the caller's own, found by asking again after its reply was lost: nobody knows
-    /// whether replicas have it. A write after it tells, since replicas confirm in order.
-    /// `false` if it is the caller's no more.
-    async fn confirm(&self, draft: &Draft, record: &Record) -> Result<bool> {
+    /// Confirms a claim of the caller's own, found by asking again after its reply was lost: it is unknown whether
+    /// replicas have it. A further write shows it, since replicas confirm in order. `false` if the claim is not the
+    /// caller's any more.
+    pub(crate) async fn confirm(&self, draft: &Draft, record: &Record) -> Result<bool> {
         let ours = record.attempt_id == draft.attempt_id && record.state == State::Running;
         if self.settings.replicas.is_none() || !ours {
             return Ok(true);
@@ -249,7 +221,7 @@ impl RedisStore {
 
 /// How a claim is taken back under which nothing ran; `None` where the attempt before it may have
 /// crashed and must be asked about, so that only its lease may end.
-fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
+pub(crate) fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
     match draft.on_crash {
         _ if !goes_on => Some(Settlement::Removed),
         OnCrash::Verify => None,
@@ -263,18 +235,18 @@ fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
 }
 
 /// A claim as the scripts take it.
-struct PackedClaim {
-    attempt_id: [u8; 16],
-    rest: Vec<u8>,
-    collect: String,
+pub(crate) struct PackedClaim {
+    pub(crate) attempt_id: [u8; 16],
+    pub(crate) rest: Vec<u8>,
+    pub(crate) collect: String,
 }
 
 impl PackedClaim {
-    fn new(operation: &'static str, draft: &Draft) -> Result<Self> {
+    pub(crate) fn new(operation: &'static str, draft: &Draft) -> Result<Self> {
         let rest = layout::claim(draft)
             .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
         let collect = match draft.on_crash {
-            // Somebody must look at it, however late.
+            // An operator must look at it, however late.
             OnCrash::Hold | OnCrash::Verify => String::new(),
             OnCrash::Rerun => {
                 let micros = layout::collectable(draft.lease) + layout::collectable(draft.keep);
@@ -328,7 +300,7 @@ fn unconfirmed(operation: &'static str, replicas: Replicas, confirmed: u32) -> E
 }
 
 /// The answer of a guarded script.
-fn fence_of(operation: &'static str, value: &Value) -> Result<Option<Fence>> {
+pub(crate) fn fence_of(operation: &'static str, value: &Value) -> Result<Option<Fence>> {
     match reply::int(value) {
         Some(0) => Ok(None),
         Some(-1) => Err(unreadable(operation)),
@@ -343,7 +315,7 @@ pub(crate) fn unreadable(operation: &'static str) -> Error {
 }
 
 /// A record with the clock, as the scripts answer them.
-fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Timestamp)> {
+pub(crate) fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Timestamp)> {
     let Value::Array(fields) = value else { return Err(unexpected(operation, &value)) };
     let Ok([Value::BulkString(bytes), Value::Int(now)]) = <[Value; 2]>::try_from(fields) else {
         return Err(Error::new(ErrorKind::Corrupt, operation, "the answer is not record and time"));
@@ -351,136 +323,4 @@ fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Time
     let record = layout::decode(Bytes::from(bytes))
         .map_err(|what| Error::new(ErrorKind::Corrupt, operation, what))?;
     Ok((record, Timestamp::from_micros(now)))
-}
-
-/// The condition of a settling or renewing write.
-pub(crate) fn lease_guard(lease: &Lease) -> Guard {
-    #[cfg(feature = "testing")]
-    if semel_core::testing::sabotaged(semel_core::testing::Guard::Fence) {
-        return Guard::none();
-    }
-    Guard::lease(lease)
-}
-
-/// The condition of a write over a judged record.
-pub(crate) fn version_guard(version: Version) -> Guard {
-    #[cfg(feature = "testing")]
-    if semel_core::testing::sabotaged(semel_core::testing::Guard::Version) {
-        return Guard::none();
-    }
-    Guard::version(version)
-}
-
-impl Store for RedisStore {
-    type Renewer = RedisRenewer;
-
-    async fn open(&self, draft: &Draft) -> Result<Opened> {
-        let packed = PackedClaim::new("open", draft)?;
-        let args = [
-            &layout::head(State::Running)[..],
-            &packed.attempt_id,
-            &packed.rest,
-            packed.collect.as_bytes(),
-        ];
-        let digest = draft.key.digest();
-        let (value, short) = self.run("open", &script::OPEN, &digest, &args).await?;
-        if let Value::Int(fence) = value {
-            let fence = Fence::from_i64(fence);
-            return match short {
-                None => Ok(Opened::Inserted { fence }),
-                Some(short) => {
-                    let settlement = untouched(draft, false);
-                    Err(Box::pin(self.take_back(draft, fence, settlement, short)).await)
-                }
-            };
-        }
-        let (record, now) = record_and_now("open", value)?;
-        if !self.confirm(draft, &record).await? {
-            return Ok(Opened::Contended);
-        }
-        Ok(Opened::Existing { record: Box::new(record), now })
-    }
-
-    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
-        let guard = version_guard(judged);
-        let digest = key.digest();
-        let value = match change {
-            Change::Regrant(draft) => self.grant(&guard, &digest, draft, true).await?,
-            Change::Replace(draft) => self.grant(&guard, &digest, draft, false).await?,
-            Change::Settle(settlement) => self.end("swap", &digest, &guard, settlement).await?,
-            Change::Redrive => self.redrive(&guard, &digest).await?,
-            Change::Redate => self.redate(&guard, &digest).await?,
-        };
-        Ok(match fence_of("swap", &value)? {
-            Some(fence) => Swapped::Done { fence },
-            None => Swapped::Lost,
-        })
-    }
-
-    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        let value = self.end("settle", &lease.digest, &lease_guard(lease), settlement).await?;
-        Ok(match fence_of("settle", &value)? {
-            Some(_) => Settled::Done,
-            None => Settled::Lost,
-        })
-    }
-
-    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        let name = self.keys().name(&key.digest());
-        let call = Call { script: &script::PEEK, key: &name, args: &[] };
-        let answered = self.transport.call(&call).await;
-        let value = answered.map_err(|failure| failure.during("peek", Effect::Reads))?;
-        if value == Value::Nil {
-            return Ok(None);
-        }
-        let (record, now) = record_and_now("peek", value)?;
-        Ok(Some(Peeked { record, now }))
-    }
-
-    async fn sweep(&self, limit: u32) -> Result<Swept> {
-        // Which replicas there are is known as of the last look; a sweep goes on without.
-        if let Ok(servers) = check::facts(&self.transport).await {
-            self.guarantee.observe(servers.iter().map(|(_, facts)| facts));
-        }
-        walk::sweep(self, limit).await
-    }
-
-    async fn renewer(&self) -> Result<RedisRenewer> {
-        RedisRenewer::connect(&self.settings).await
-    }
-
-    async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
-        Ok(Some(Box::new(listen::Subscription::open(&self.settings).await?)))
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>> {
-        let servers = check::facts(&self.transport).await;
-        let servers = servers.map_err(|failure| failure.during("check", Effect::Reads))?;
-        self.guarantee.observe(servers.iter().map(|(_, facts)| facts));
-        let declared_safe = self.guarantee.replication() != Replication::Asynchronous;
-        Ok(check::findings(&servers, declared_safe))
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        self.guarantee.current()
-    }
-}
-
-impl Inspect for RedisStore {
-    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        walk::list(self, filter, after, limit).await
-    }
-
-    async fn survey(
-        &self,
-        filter: &Filter,
-        after: Option<&Cursor>,
-        limit: u32,
-    ) -> Result<Page<Listed>> {
-        walk::survey(self, filter, after, limit).await
-    }
-
-    async fn tally(&self, filter: &Filter) -> Result<Tally> {
-        walk::tally(self, filter).await
-    }
 }

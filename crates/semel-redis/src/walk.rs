@@ -15,9 +15,11 @@ use semel_core::store::{
 use semel_core::{Digest, Entry, ErrorText, OnCrash, State, Timestamp};
 
 use crate::error::{Effect, Failure, answer, unexpected};
+use crate::guard::version_guard;
 use crate::layout::{self, HEADER, Header, OUTLINE, Readable};
+use crate::position::Position;
 use crate::reply;
-use crate::store::{RedisStore, version_guard};
+use crate::store::RedisStore;
 use crate::transport::{BATCH, Node};
 
 /// Keys that the server looks at in one step: about a millisecond of its time.
@@ -26,49 +28,6 @@ const STEP: u32 = 1_000;
 const PAGE_STEPS: u32 = 16;
 /// Steps of one sweep.
 const SWEEP_STEPS: u32 = 100;
-/// The form of a [`Cursor`].
-const FORM: u8 = 1;
-
-/// Where a walk goes on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// The node's address; empty for the first, or only one.
-    node: String,
-    /// The node's own cursor.
-    cursor: u64,
-    /// Whether the node has nothing more than what is pending.
-    exhausted: bool,
-    /// Seen by the last step and not looked at yet.
-    pending: Vec<Digest>,
-}
-
-impl Position {
-    fn to_cursor(&self) -> Cursor {
-        let mut bytes = vec![FORM, u8::from(self.exhausted)];
-        bytes.extend(self.cursor.to_be_bytes());
-        bytes.push(u8::try_from(self.node.len()).unwrap_or(0));
-        bytes.extend(self.node.as_bytes());
-        for digest in &self.pending {
-            bytes.extend(digest.as_bytes());
-        }
-        Cursor(bytes)
-    }
-
-    fn from_cursor(cursor: &Cursor) -> Option<Self> {
-        let (fixed, rest) = cursor.0.split_at_checked(11)?;
-        let (node, digests) = rest.split_at_checked(usize::from(fixed[10]))?;
-        if fixed[0] != FORM || digests.len() % 32 != 0 {
-            return None;
-        }
-        Some(Self {
-            node: std::str::from_utf8(node).ok()?.to_owned(),
-            cursor: u64::from_be_bytes(fixed[2..10].try_into().ok()?),
-            exhausted: fixed[1] != 0,
-            pending: digests.chunks_exact(32).filter_map(Digest::from_bytes).collect(),
-        })
-    }
-}
-
 struct Walk<'a> {
     store: &'a RedisStore,
     operation: &'static str,
@@ -110,7 +69,7 @@ impl<'a> Walk<'a> {
             && self.index + 1 >= self.nodes.len()
     }
 
-    /// Lets a node look at about `count` keys, and its clock tell the time.
+    /// Scans about `count` keys of a node, and reads its clock.
     async fn step(&mut self, count: u32) -> Result<()> {
         if self.position.exhausted && self.index + 1 < self.nodes.len() {
             self.index += 1;
@@ -266,7 +225,7 @@ async fn page(
             let room = limit - page.entries.len();
             for (digest, bytes) in walk.take(room, if outlines { get_outline } else { get }).await?
             {
-                // The only thing that can be told of one that cannot be read.
+                // All that is known of a record that cannot be read.
                 let head = filter.digest.as_deref().unwrap_or_default();
                 match walk.read(&digest, bytes, outlines).await? {
                     Some(Ok(read)) if filter.matches(&read.0, walk.now) => page.entries.push(read),
@@ -394,7 +353,7 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
     Ok(())
 }
 
-/// What is to become of a record that nobody can need, or that somebody must look at.
+/// Returns how a record ends that is not needed any more, or that an operator must look at.
 fn due(header: &Header, now: Timestamp) -> Option<Settlement> {
     let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
     let kept = header.lease_until.map(|until| until.after(header.keep));
@@ -424,31 +383,4 @@ pub(crate) async fn names(store: &RedisStore) -> Result<Vec<Vec<u8>>> {
         seen.extend(walk.position.pending.drain(..));
     }
     Ok(seen.iter().map(|digest| store.keys().name(digest)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use semel_core::Key;
-
-    use super::*;
-
-    #[test]
-    fn a_cursor_reads_back_and_foreign_bytes_are_refused() {
-        let digest = Key::command("t", "s", "i").unwrap().digest();
-        let position = Position {
-            node: "127.0.0.1:7000".to_owned(),
-            cursor: 42,
-            exhausted: true,
-            pending: vec![digest, digest],
-        };
-        let cursor = position.to_cursor();
-        assert_eq!(Position::from_cursor(&cursor), Some(position));
-        for cut in 0..cursor.0.len() {
-            let cut = Cursor(cursor.0[..cut].to_vec());
-            if let Some(read) = Position::from_cursor(&cut) {
-                assert!(read.pending.len() < 2, "{cut:?}");
-            }
-        }
-        assert_eq!(Position::from_cursor(&Cursor(vec![9; 11])), None);
-    }
 }

@@ -2,8 +2,8 @@
 //!
 //! A step that finds an idle connection is sent at once and alone: nothing waits for company. While all are
 //! busy, steps queue, and a connection that becomes free takes as many as fit of the oldest step's verb in one
-//! statement. This is not a pool: no caller borrows a connection, none is pinged, and statements are the
-//! [`Dialect`]'s.
+//! statement. The connections come from a [`ConnectionPool`], with the lifetime and the limit that the store's other
+//! connections have; no caller borrows one, none is pinged, and statements are the [`Dialect`]'s.
 //!
 //! No caller hangs: every statement has a time limit; a connection on which a statement did not end cleanly
 //! (an error, a timeout, a caller that left) is closed, never reused; and a request whose batch vanished
@@ -14,7 +14,6 @@ mod step;
 
 use std::collections::VecDeque;
 use std::mem::take;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +26,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::error::{Stage, again, timed_out};
-use queue::{Queue, Standing, Verb, Waiting};
+use crate::pool::{ConnectionPool, Pooled, closed};
+use queue::{Queue, Queued, Standing, Verb, Waiting};
 use step::Step;
 
 pub(crate) use step::SettleRequest;
@@ -78,17 +78,16 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 }
 
 struct State<D: Dialect> {
-    /// Idle connections; `None` is one that is not open yet.
-    idle: Vec<Option<D::Connection>>,
+    /// Connections of the pool that no step uses, open or not.
+    free: usize,
     queue: Queue<D>,
 }
 
 struct Inner<D: Dialect> {
     dialect: Arc<D>,
     limit: Duration,
+    pool: Arc<ConnectionPool<D::Connection>>,
     state: Mutex<State<D>>,
-    /// How many are open, to tell "this one cannot connect" from "none can".
-    connected: AtomicUsize,
     runtime: tokio::runtime::Handle,
 }
 
@@ -102,25 +101,34 @@ impl<D: Dialect> Clone for Batcher<D> {
 }
 
 impl<D: Dialect> Batcher<D> {
-    /// Creates a batcher of `count` connections, opened when they are first used; a statement may take
+    /// Creates a batcher over the connections of `pool`, which no other user has; a statement may take
     /// `limit`. To be called on the runtime whose reactor the connections are to use.
-    pub(crate) fn new(dialect: Arc<D>, count: usize, limit: Duration) -> Self {
-        let idle = (0..count.max(1)).map(|_| None).collect();
+    pub(crate) fn new(
+        dialect: Arc<D>,
+        pool: Arc<ConnectionPool<D::Connection>>,
+        limit: Duration,
+    ) -> Self {
+        let state = Mutex::new(State { free: pool.size(), queue: Queue::new() });
         Self(Arc::new(Inner {
             dialect,
             limit,
-            state: Mutex::new(State { idle, queue: Queue::new() }),
-            connected: AtomicUsize::new(0),
+            pool,
+            state,
             runtime: tokio::runtime::Handle::current(),
         }))
     }
 
+    /// Refuses further steps and closes the connections. Steps under way are answered.
+    pub(crate) fn close(&self) {
+        self.0.pool.close();
+    }
+
     /// Runs a step, alone on an idle connection or with others on the next one that becomes free.
-    pub(crate) async fn step<S: Step<D>>(&self, step: &S) -> Result<S::Answer> {
+    pub(crate) async fn step<S: Queued<D>>(&self, step: &S) -> Result<S::Answer> {
         let waiting = {
             let mut state = self.0.state();
-            match state.idle.pop() {
-                Some(connection) => Ok(Checkout::new(&self.0, connection)),
+            match self.0.checkout(&mut state, S::NAME)? {
+                Some(checkout) => Ok(checkout),
                 None => Err(self.0.enqueue(&mut state, step)?),
             }
         };
@@ -144,7 +152,7 @@ impl<D: Dialect> Batcher<D> {
         let dialect = Arc::clone(&self.0.dialect);
         checkout.connect("swap").await?;
         let limit = self.0.limit;
-        let Some(connection) = checkout.start() else { return Err(unanswered("swap")) };
+        let connection = checkout.pooled().connection();
         let swapped = timeout(limit, dialect.swap(connection, key, judged, change))
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Running, "swap", limit)));
@@ -154,8 +162,8 @@ impl<D: Dialect> Batcher<D> {
     async fn single(&self, operation: &'static str) -> Result<Checkout<D>> {
         let checkout = {
             let mut state = self.0.state();
-            if let Some(connection) = state.idle.pop() {
-                return Ok(Checkout::new(&self.0, connection));
+            if let Some(checkout) = self.0.checkout(&mut state, operation)? {
+                return Ok(checkout);
             }
             if state.queue.len() >= QUEUE {
                 return Err(full(operation));
@@ -176,7 +184,25 @@ impl<D: Dialect> Inner<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue<S: Step<D>>(
+    /// Takes a free connection, if there is one.
+    fn checkout(
+        self: &Arc<Self>,
+        state: &mut State<D>,
+        operation: &'static str,
+    ) -> Result<Option<Checkout<D>>> {
+        if self.pool.is_closed() {
+            return Err(closed(operation));
+        }
+        if state.free == 0 {
+            return Ok(None);
+        }
+        let mut pooled = self.pool.try_get().ok_or_else(|| closed(operation))?;
+        state.free -= 1;
+        pooled.reuse();
+        Ok(Some(Checkout::new(self, pooled)))
+    }
+
+    fn enqueue<S: Queued<D>>(
         &self,
         state: &mut State<D>,
         step: &S,
@@ -191,26 +217,29 @@ impl<D: Dialect> Inner<D> {
     }
 
     /// Puts a connection to its next use: the oldest in the queue, or none.
-    fn release(self: &Arc<Self>, connection: Option<D::Connection>) {
+    fn release(self: &Arc<Self>, mut pooled: Pooled<D::Connection>) {
+        pooled.recycle();
         let mut state = self.state();
         // Callers that left while they waited want no connection any more.
         while state.queue.singles.front().is_some_and(|standing| standing.reply.is_closed()) {
             state.queue.singles.pop_front();
         }
         let Some(verb) = state.queue.oldest() else {
-            state.idle.push(connection);
+            // Back in the pool before it counts as free.
+            drop(pooled);
+            state.free += 1;
             return;
         };
         if verb == Verb::Single
             && let Some(standing) = state.queue.singles.pop_front()
         {
             drop(state);
-            let _ = standing.reply.send(Checkout::new(self, connection));
+            let _ = standing.reply.send(Checkout::new(self, pooled));
             return;
         }
         drop(state);
         // A batch runs in a task of its own: should one of its callers leave, the others are served.
-        let mut checkout = Checkout::new(self, connection);
+        let mut checkout = Checkout::new(self, pooled);
         checkout.unpolled = true;
         self.runtime.spawn(checkout.drain());
     }
@@ -227,58 +256,54 @@ impl<D: Dialect> Inner<D> {
 /// cleanly is closed first.
 pub(crate) struct Checkout<D: Dialect> {
     inner: Arc<Inner<D>>,
-    connection: Option<D::Connection>,
-    clean: bool,
+    /// Taken by dropping it alone.
+    pooled: Option<Pooled<D::Connection>>,
     /// Handed to a task that has not run yet. Dropped like this, there is no runtime any more, and
     /// spawning once more would drop once more, without end.
     unpolled: bool,
 }
 
 impl<D: Dialect> Checkout<D> {
-    fn new(inner: &Arc<Inner<D>>, connection: Option<D::Connection>) -> Self {
-        Self { inner: Arc::clone(inner), connection, clean: true, unpolled: false }
+    fn new(inner: &Arc<Inner<D>>, pooled: Pooled<D::Connection>) -> Self {
+        Self { inner: Arc::clone(inner), pooled: Some(pooled), unpolled: false }
+    }
+
+    fn pooled(&mut self) -> &mut Pooled<D::Connection> {
+        self.pooled.as_mut().expect("taken by dropping it alone")
     }
 
     async fn run<S: Step<D>>(&mut self, steps: &[S]) -> Result<Vec<Result<S::Answer>>> {
         self.connect(S::NAME).await?;
         let inner = Arc::clone(&self.inner);
-        let Some(connection) = self.start() else { return Err(unanswered(S::NAME)) };
+        let connection = self.pooled().connection();
         let answers = timeout(inner.limit, S::run(&inner.dialect, connection, steps))
             .await
             .unwrap_or_else(|_| Err(timed_out(Stage::Running, S::NAME, inner.limit)));
         self.end(answers)
     }
 
-    /// The connection, marked as in the middle of a statement until [`Checkout::end`].
-    fn start(&mut self) -> Option<&mut D::Connection> {
-        self.clean = false;
-        self.connection.as_mut()
-    }
-
+    /// Ends the use that [`Pooled::connection`] began: after a failure the connection is not used again.
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {
-        self.clean = result.is_ok();
-        if !self.clean {
-            self.discard();
+        match &result {
+            Ok(_) => self.pooled().keep(),
+            Err(_) => self.pooled().close(),
         }
         result
     }
 
     async fn connect(&mut self, operation: &'static str) -> Result<()> {
-        if self.connection.is_none() {
-            let opened = timeout(self.inner.limit, self.inner.dialect.connect())
+        let inner = Arc::clone(&self.inner);
+        // A checkout lives through a whole queue: what ended meanwhile is replaced here.
+        self.pooled().recycle();
+        if self.pooled().is_open() {
+            return Ok(());
+        }
+        let connecting = async {
+            timeout(inner.limit, inner.dialect.connect())
                 .await
-                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, self.inner.limit)));
-            self.connection = Some(opened?);
-            self.inner.connected.fetch_add(1, Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    fn discard(&mut self) {
-        if self.connection.take().is_some() {
-            self.inner.connected.fetch_sub(1, Ordering::SeqCst);
-        }
-        self.clean = true;
+                .unwrap_or_else(|_| Err(timed_out(Stage::Connecting, operation, inner.limit)))
+        };
+        self.pooled().open(connecting).await
     }
 
     /// Serves the queue until it is empty or a caller wants the connection to itself.
@@ -295,7 +320,7 @@ impl<D: Dialect> Checkout<D> {
         }
     }
 
-    async fn batch<S: Step<D>>(&mut self) {
+    async fn batch<S: Queued<D>>(&mut self) {
         let batch = self.inner.state().queue.take::<S>();
         if batch.is_empty() {
             return;
@@ -304,7 +329,7 @@ impl<D: Dialect> Checkout<D> {
             batch.into_iter().map(|waiting| (waiting.step, waiting.reply)).unzip();
         match self.run(&steps).await {
             Ok(answers) => {
-                // A dialect that answers too few leaves the rest to be told so by their channel.
+                // A dialect that answers too few leaves the rest to learn it from their channels.
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     let _ = reply.send(answer);
                 }
@@ -321,9 +346,7 @@ impl<D: Dialect> Checkout<D> {
     /// When no connection is open and none can be opened, queued steps fail at once instead of after one
     /// connect timeout each.
     fn refuse_if_unreachable(&self, error: &Error) {
-        let unreachable = error.kind() == ErrorKind::Unavailable
-            && self.connection.is_none()
-            && self.inner.connected.load(Ordering::SeqCst) == 0;
+        let unreachable = error.kind() == ErrorKind::Unavailable && self.inner.pool.opened() == 0;
         if !unreachable {
             return;
         }
@@ -345,14 +368,14 @@ fn refuse<S: Step<D>, D: Dialect>(line: VecDeque<Waiting<S, D>>, error: &Error) 
 
 impl<D: Dialect> Drop for Checkout<D> {
     fn drop(&mut self) {
-        if !self.clean {
-            // The caller left in the middle of a statement, whose reply may still be under way.
-            self.discard();
-        }
         if self.unpolled {
             self.inner.abandon();
         }
-        self.inner.release(self.connection.take());
+        // Of a caller that left in the middle of a statement the reply may still be under way: that connection
+        // is not clean, and is closed.
+        if let Some(pooled) = self.pooled.take() {
+            self.inner.release(pooled);
+        }
     }
 }
 

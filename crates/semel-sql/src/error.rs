@@ -1,10 +1,14 @@
 //! From what `sqlx` reports to what a caller may do about it.
 //!
-//! The server's own codes are not here: each dialect brings them as [`Codes`]. What is shared is the
-//! one question that all of them answer alike: was anything sent, and did a reply come back?
+//! The server's own codes are not here: each dialect brings them as [`Codes`]. What is shared are the
+//! questions that all of them answer alike: was anything sent, did a reply come back, and is the schema there?
+
+use std::fmt;
 
 use semel_core::store::{Error, ErrorKind};
 use sqlx::error::DatabaseError;
+
+use crate::missing;
 
 /// A dialect's reading of the codes with which its server refuses a statement; `None` where the
 /// code means no more than "refused, nothing was done".
@@ -15,7 +19,7 @@ pub(crate) type Codes = fn(&dyn DatabaseError) -> Option<ErrorKind>;
 pub(crate) enum Stage {
     /// No statement was sent yet: whatever failed, nothing happened.
     Connecting,
-    /// A statement was on its way: without the server's word it may have happened.
+    /// A statement was on its way: without the server's answer it may have happened.
     Running,
 }
 
@@ -26,12 +30,44 @@ pub(crate) fn classify(
     operation: &'static str,
     error: sqlx::Error,
 ) -> Error {
+    if let Some(text) = missing::explanation(operation, &error) {
+        return explained(ErrorKind::Misconfigured, operation, text, error);
+    }
     let kind = match (stage, kind(codes, &error)) {
         // Before a statement was sent there is nothing to be in doubt about.
         (Stage::Connecting, ErrorKind::Ambiguous) => ErrorKind::Unavailable,
         (_, kind) => kind,
     };
     Error::new(kind, operation, error)
+}
+
+/// A failure in our own words, with the driver's behind them.
+#[derive(Debug)]
+struct Explained {
+    text: String,
+    source: sqlx::Error,
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.text, self.source)
+    }
+}
+
+impl std::error::Error for Explained {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Names the failure of `operation` in our own words.
+pub(crate) fn explained(
+    kind: ErrorKind,
+    operation: &'static str,
+    text: impl Into<String>,
+    source: sqlx::Error,
+) -> Error {
+    Error::new(kind, operation, Explained { text: text.into(), source })
 }
 
 /// The failure of a step that did not answer within its time.

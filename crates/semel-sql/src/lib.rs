@@ -19,12 +19,15 @@ mod error;
 #[cfg(feature = "ids")]
 mod idmap;
 pub mod migrate;
+mod missing;
 mod outbox;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod pool;
 mod row;
 mod template;
 mod unit;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod watermark;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;

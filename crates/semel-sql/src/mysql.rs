@@ -1,9 +1,8 @@
 //! MySQL 8 and MariaDB 10.6: the ledger, the outbox and the id map in InnoDB.
 //!
-//! A [`MySqlStore`] has connections of its own: a few over which concurrent steps are batched, some for transactions, one for sweeping and listing, one per renewer, and up to four
-//! where a relay claims from it or the id map is asked. It does
-//! not borrow from the caller's pool, and nothing in it waits for a row that somebody's open
-//! transaction holds.
+//! A [`MySqlStore`] has connections of its own: a few over which concurrent steps are batched, some for
+//! transactions, one for sweeping and listing, one per renewer, and up to four each for the outbox and the id map.
+//! It takes none from the application's pool, and nothing in it waits for a row that an open transaction holds.
 //!
 //! The statements were run on MariaDB 10.11 and on MySQL 9.7, which lacks `INSERT … RETURNING` and
 //! `SET STATEMENT`; on MySQL 8 they were not, and `check` says so.
@@ -14,7 +13,9 @@
 //!
 //! let store = MySqlStore::connect("mysql://app@localhost/shop").await?;
 //! store.migrate().await?;
-//! assert_eq!(store.verify().await?, []);
+//! for finding in store.check().await? {
+//!     eprintln!("{}: {}", finding.found, finding.fix);
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -37,6 +38,7 @@ mod session;
 mod statement;
 mod sweep;
 mod transaction;
+mod variables;
 mod watermark;
 
 use std::fmt;
@@ -50,8 +52,8 @@ use semel_core::store::{
     Change, Draft, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer,
     Replication, ReplicationState, Result, Settled, Settlement, Store, Swapped, Swept,
 };
-use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlConnectOptions;
+use sqlx::{MySqlConnection, MySqlPool};
 use tokio::time::timeout;
 
 #[cfg(feature = "ids")]
@@ -65,6 +67,7 @@ use self::transaction::TransactionPool;
 use crate::batcher::{Batcher, SettleRequest};
 use crate::error::{Stage, timed_out};
 use crate::migrate::{self, Migration};
+use crate::pool::{ConnectionPool, Lifecycle};
 
 /// The ledger in a MySQL or MariaDB database. Cheap to clone: clones share the connections.
 #[derive(Clone)]
@@ -88,20 +91,83 @@ impl MySqlStore {
         Self::builder(url).connect().await
     }
 
-    /// A store on the server at `url` (`mysql://user:password@host:port/database`).
+    /// Returns the settings of a store on the server at `url` (`mysql://user:password@host:port/database`).
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// use semel_sql::mysql::MySqlStore;
+    ///
+    /// let store = MySqlStore::builder("mysql://app@localhost/shop").transactions(32).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(url: &str) -> Builder {
-        Builder {
-            url: url.to_owned(),
-            connections: 4,
-            transactions: 16,
-            lifetime: Duration::from_secs(30 * 60),
-            statement_timeout: Duration::from_secs(5),
-            replication: None,
-        }
+        Builder::at(Address::Url(url.to_owned()))
     }
 
-    /// Applies the migrations that are missing and gives their numbers. Several instances may call
+    /// Connects to the server of the application's pool, with the pool's user, TLS and database. See
+    /// [`Builder::from_pool`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_sql::mysql::MySqlStore;
+    /// use semel_sql::sqlx::MySqlPool;
+    ///
+    /// let pool = MySqlPool::connect("mysql://app@localhost/shop").await?;
+    /// let store = MySqlStore::from_pool(&pool).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::connect`].
+    pub async fn from_pool(pool: &MySqlPool) -> Result<Self> {
+        Builder::from_pool(pool).connect().await
+    }
+
+    /// Returns what is wrong with the server's settings and the schema, in words. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        let session = self.operators.get("check").await?;
+        let check = async |connection: &mut MySqlConnection| {
+            let Ledger { server, replication, .. } = &*self.ledger;
+            let observed = self.ledger.observe(connection).await?;
+            let declared = replication.declared();
+            let mut findings = check::check(connection, server, declared, &observed).await?;
+            findings.extend(schema::verify(connection).await?);
+            Ok(findings)
+        };
+        session.operate(check).await
+    }
+
+    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and every pooled
+    /// connection is closed. Clones are closed with it. Renewers belong to the executor that asked for them, and
+    /// end with it.
+    pub async fn close(&self) {
+        self.batcher.close();
+        self.transactions.close();
+        self.operators.close();
+        self.outbox.close();
+        self.lookups.close();
+    }
+
+    /// Applies the migrations that are missing and returns their numbers. Several instances may call
     /// it at once.
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// use semel_sql::mysql::MySqlStore;
+    ///
+    /// let store = MySqlStore::connect("mysql://app@localhost/shop").await?;
+    /// store.migrate().await?;
+    /// for finding in store.check().await? {
+    ///     eprintln!("{}: {}", finding.found, finding.fix);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` if the database ran other statements under one of our numbers.
@@ -113,7 +179,7 @@ impl MySqlStore {
         migrate::apply(&mut schema::SchemaMigrator(connection), schema::MIGRATIONS).await
     }
 
-    /// What is missing or wrong about the schema, in words. An empty list is good news.
+    /// Returns what is missing or wrong about the schema, in words. An empty list is good news.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -123,17 +189,17 @@ impl MySqlStore {
         session.operate(verify).await
     }
 
-    /// The migrations, for tools of one's own.
+    /// Returns the migrations, for tools of one's own.
     pub fn migrations() -> &'static [Migration] {
         schema::MIGRATIONS
     }
 
-    /// The whole schema as a script, for those who migrate by hand.
+    /// Returns the whole schema as a script, for migrating by hand.
     pub fn schema() -> String {
         schema::print()
     }
 
-    /// What the server calls itself.
+    /// Returns the version as the server gives it.
     pub fn server_version(&self) -> &str {
         &self.ledger.server.version
     }
@@ -145,11 +211,25 @@ impl fmt::Debug for MySqlStore {
     }
 }
 
+/// Where the server is.
+#[derive(Clone)]
+enum Address {
+    Url(String),
+    Options(Box<MySqlConnectOptions>),
+}
+
+/// Shows no URL: it may hold a password.
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
 /// How many connections a store has, and how long it waits for an answer.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    url: String,
+    address: Address,
     connections: usize,
     transactions: usize,
     lifetime: Duration,
@@ -158,6 +238,29 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// Returns the settings of a store that is reached with these options, for what a URL cannot say.
+    pub fn with(options: MySqlConnectOptions) -> Self {
+        Self::at(Address::Options(Box::new(options)))
+    }
+
+    /// Returns the settings of a store that is reached as the application's pool reaches its server: its connect
+    /// options are copied. The store opens connections of its own with them and takes none from the pool, so that
+    /// neither waits for the other; hooks of the pool (`after_connect`) do not run on them.
+    pub fn from_pool(pool: &MySqlPool) -> Self {
+        Self::with((*pool.connect_options()).clone())
+    }
+
+    fn at(address: Address) -> Self {
+        Self {
+            address,
+            connections: 4,
+            transactions: 16,
+            lifetime: Duration::from_secs(30 * 60),
+            statement_timeout: Duration::from_secs(5),
+            replication: None,
+        }
+    }
+
     /// Connections for claiming and settling. Default 4; more of them make smaller batches.
     pub fn connections(mut self, count: usize) -> Self {
         self.connections = count.max(1);
@@ -184,7 +287,7 @@ impl Builder {
         self
     }
 
-    /// How long a step may take, connecting included, before its caller is told that the answer is
+    /// How long a step may take, connecting included, before its caller gets `Ambiguous`: the answer is
     /// unknown. Default 5 s.
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.statement_timeout = limit;
@@ -192,14 +295,14 @@ impl Builder {
     }
 
     /// Connects once, to learn what the server is. To be called on the runtime that will drive the
-    /// connections.
+    /// connections. The schema is created by [`MySqlStore::migrate`].
     ///
     /// # Errors
     /// `Misconfigured` if the URL is wrong or the server too old; `Unavailable` if it cannot be
     /// reached.
     pub async fn connect(self) -> Result<MySqlStore> {
         let limit = self.statement_timeout;
-        let options = options(&self.url)?;
+        let options = self.address.options()?;
         let opened = timeout(limit, session::connect(&options, Role::Ledger, limit)).await;
         let (mut connection, server) =
             opened.unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "connect", limit)))?;
@@ -210,32 +313,43 @@ impl Builder {
             observed.unwrap_or_else(|_| Err(timed_out(Stage::Connecting, "connect", limit)))?;
         replication.observe(observed.replication());
         let ledger = Arc::new(Ledger::new(options, server, limit, replication));
+        let lifecycle = Lifecycle::new(self.lifetime);
+        let batched = ConnectionPool::new(self.connections, &lifecycle);
         Ok(MySqlStore {
-            batcher: Batcher::new(Arc::clone(&ledger), self.connections, limit),
-            transactions: Arc::new(TransactionPool::new(&ledger, self.transactions, self.lifetime)),
-            operators: Arc::new(SessionPool::operators(&ledger, self.lifetime)),
-            outbox: Arc::new(outbox::OutboxSessions::new(&ledger, self.lifetime)),
-            lookups: Arc::new(SessionPool::new(&ledger, 4, self.lifetime)),
+            batcher: Batcher::new(Arc::clone(&ledger), batched, limit),
+            transactions: Arc::new(TransactionPool::new(&ledger, self.transactions, &lifecycle)),
+            operators: Arc::new(SessionPool::operators(&ledger, &lifecycle)),
+            outbox: Arc::new(outbox::OutboxSessions::new(&ledger, &lifecycle)),
+            lookups: Arc::new(SessionPool::new(&ledger, 4, &lifecycle)),
             ledger,
         })
     }
 }
 
-fn options(url: &str) -> Result<MySqlConnectOptions> {
-    let wrong = |why: String| Error::new(ErrorKind::Misconfigured, "connect", why);
-    if !(url.starts_with("mysql://") || url.starts_with("mariadb://")) {
-        let why = "the URL must be mysql://user:password@host:port/database";
-        return Err(wrong(why.into()));
+impl Address {
+    fn options(&self) -> Result<MySqlConnectOptions> {
+        let wrong = |why: String| Error::new(ErrorKind::Misconfigured, "connect", why);
+        let (options, fix) = match self {
+            Address::Url(url) => {
+                if !(url.starts_with("mysql://") || url.starts_with("mariadb://")) {
+                    let why = "the URL must be mysql://user:password@host:port/database";
+                    return Err(wrong(why.into()));
+                }
+                let parsed: std::result::Result<MySqlConnectOptions, sqlx::Error> = url.parse();
+                let options =
+                    parsed.map_err(|error| wrong(format!("the URL is not valid: {error}")))?;
+                (options, "the URL names no database; add one after the host, as in …/shop")
+            }
+            Address::Options(options) => (
+                (**options).clone(),
+                "the connect options name no database; set it with `database`",
+            ),
+        };
+        if options.get_database().is_none_or(str::is_empty) {
+            return Err(wrong(fix.into()));
+        }
+        Ok(options)
     }
-    let options: MySqlConnectOptions = url
-        .parse()
-        .map_err(|error: sqlx::Error| wrong(format!("the URL is not valid: {error}")))?;
-    if options.get_database().is_none_or(str::is_empty) {
-        return Err(wrong(
-            "the URL names no database; add one after the host, as in …/shop".into(),
-        ));
-    }
-    Ok(options)
 }
 
 impl Store for MySqlStore {
@@ -273,16 +387,7 @@ impl Store for MySqlStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let session = self.operators.get("check").await?;
-        let check = async |connection: &mut MySqlConnection| {
-            let Ledger { server, replication, .. } = &*self.ledger;
-            let observed = self.ledger.observe(connection).await?;
-            let declared = replication.declared();
-            let mut findings = check::check(connection, server, declared, &observed).await?;
-            findings.extend(schema::verify(connection).await?);
-            Ok(findings)
-        };
-        session.operate(check).await
+        MySqlStore::check(self).await
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -1,15 +1,18 @@
 //! A bounded pool of connections, opened when they are first needed.
 //!
-//! A connection is returned to the pool after a clean use only: one on which a statement did not end is
-//! closed, which rolls back what it had begun. It is replaced when its lifetime is over, and with all others
-//! when an error points at the server: after a switchover the old primary may still answer, read-only, while
-//! a new connection would reach the new one.
+//! Every connection of a store comes from one of these, renewals, wake-ups and migrations aside. One is
+//! returned to its pool after a clean use only: where a statement did not end, the connection is closed, which
+//! rolls back what it had begun. What the pools of a store share is their [`Lifecycle`]: a connection is
+//! replaced when its lifetime is over, and with all others of the store when an error points at the server:
+//! after a switchover the old primary may still answer, read-only, while a new connection would reach the new
+//! one.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use semel_core::store::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -20,19 +23,60 @@ const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// the error.
 pub(crate) const RIVALS: usize = 5;
 
-/// The connections of one use: the outbox's, the id map's, the operators', the callers' transactions'.
-pub(crate) struct ConnectionPool<C> {
-    permits: Arc<Semaphore>,
-    idle: Mutex<Vec<Idle<C>>>,
+/// How long the connections of one store are used, in all of its pools.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
     lifetime: Duration,
     /// Raised by [`retire`](Self::retire). Connections of an earlier generation are not used again.
     generation: AtomicU64,
 }
 
-struct Open<C> {
-    connection: C,
+impl Lifecycle {
+    /// Creates a lifecycle in which each connection is used for about `lifetime`.
+    pub(crate) fn new(lifetime: Duration) -> Arc<Self> {
+        Arc::new(Self { lifetime, generation: AtomicU64::new(0) })
+    }
+
+    /// Retires every connection of the store: idle ones are closed when their pool comes to them, those in use
+    /// when they are returned.
+    pub(crate) fn retire(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn is_over(&self, open: &Stamp) -> bool {
+        open.generation != self.generation.load(Ordering::SeqCst) || Instant::now() >= open.until
+    }
+
+    fn stamp(&self) -> Stamp {
+        let generation = self.generation.load(Ordering::SeqCst);
+        // Connections that were opened together do not all end together.
+        let now = Instant::now();
+        let lifetime = self.lifetime.mul_f64(0.8 + 0.2 * fastrand::f64());
+        Stamp { generation, until: now.checked_add(lifetime).unwrap_or(now + FOR_EVER) }
+    }
+}
+
+/// When a connection was opened, as far as its end depends on it.
+#[derive(Clone, Copy)]
+struct Stamp {
     generation: u64,
     until: Instant,
+}
+
+/// The connections of one use: the batcher's, the outbox's, the id map's, the operators', the callers'
+/// transactions'.
+pub(crate) struct ConnectionPool<C> {
+    size: usize,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Vec<Idle<C>>>,
+    lifecycle: Arc<Lifecycle>,
+    open: Arc<AtomicUsize>,
+}
+
+struct Open<C> {
+    connection: C,
+    stamp: Stamp,
+    _counted: Counted,
 }
 
 struct Idle<C> {
@@ -40,35 +84,95 @@ struct Idle<C> {
     since: Instant,
 }
 
+/// Counts one open connection for as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl<C> ConnectionPool<C> {
-    /// Creates a pool of at most `size` connections, each used for about `lifetime`.
-    pub(crate) fn new(size: usize, lifetime: Duration) -> Arc<Self> {
+    /// Creates a pool of at most `size` connections.
+    pub(crate) fn new(size: usize, lifecycle: &Arc<Lifecycle>) -> Arc<Self> {
         Arc::new(Self {
+            size,
             permits: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
-            lifetime,
-            generation: AtomicU64::new(0),
+            lifecycle: Arc::clone(lifecycle),
+            open: Arc::default(),
         })
     }
 
-    /// Waits until a connection may be used; `None` if none was given back within `wait`.
-    pub(crate) async fn get(self: &Arc<Self>, wait: Duration) -> Option<Pooled<C>> {
-        let permit = timeout(wait, Arc::clone(&self.permits).acquire_owned()).await;
-        let permit = permit.ok()?.expect("the semaphore is never closed");
-        Some(Pooled { open: None, is_clean: true, pool: Arc::clone(self), _permit: permit })
+    /// Returns the most connections that the pool has.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns how many connections are open, idle or in use.
+    pub(crate) fn opened(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a connection may be used. Fails with `late` if none was returned within `wait`, and at once
+    /// if the pool is closed.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        operation: &'static str,
+        wait: Duration,
+        late: impl FnOnce() -> Error,
+    ) -> Result<Pooled<C>> {
+        match timeout(wait, Arc::clone(&self.permits).acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(self.pooled(permit)),
+            Ok(Err(_)) => Err(closed(operation)),
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// Returns the right to use a connection if one is free now.
+    pub(crate) fn try_get(self: &Arc<Self>) -> Option<Pooled<C>> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        Some(self.pooled(permit))
+    }
+
+    fn pooled(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Pooled<C> {
+        Pooled { open: None, is_clean: true, pool: Arc::clone(self), _permit: permit }
     }
 
     /// Adds a connection that was opened elsewhere.
     pub(crate) fn add(&self, connection: C) {
-        let open = self.stamp().with(connection);
+        let open = self.counted(self.lifecycle.stamp(), connection);
         self.idle().push(Idle { open, since: Instant::now() });
     }
 
-    /// Retires every connection: the idle ones now, those in use when they are returned.
+    /// Retires every connection of the store, and closes the idle ones of this pool now.
     pub(crate) fn retire(&self) {
-        self.generation.fetch_add(1, Ordering::SeqCst);
-        let retired = std::mem::take(&mut *self.idle());
-        drop(retired);
+        self.lifecycle.retire();
+        self.close_idle();
+    }
+
+    /// Refuses further uses and closes the connections: the idle ones now, those in use when they are returned.
+    pub(crate) fn close(&self) {
+        self.permits.close();
+        self.close_idle();
+    }
+
+    /// Returns whether the pool was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.permits.is_closed()
+    }
+
+    fn close_idle(&self) {
+        let idle = std::mem::take(&mut *self.idle());
+        drop(idle);
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle<C>>> {
@@ -76,28 +180,22 @@ impl<C> ConnectionPool<C> {
     }
 
     fn is_usable(&self, open: &Open<C>) -> bool {
-        open.generation == self.generation.load(Ordering::SeqCst) && Instant::now() < open.until
+        !self.is_closed() && !self.lifecycle.is_over(&open.stamp)
     }
 
-    fn stamp(&self) -> Open<()> {
-        let generation = self.generation.load(Ordering::SeqCst);
-        // Connections that were opened together do not all end together.
-        let now = Instant::now();
-        let lifetime = self.lifetime.mul_f64(0.8 + 0.2 * fastrand::f64());
-        let until = now.checked_add(lifetime).unwrap_or(now + FOR_EVER);
-        Open { connection: (), generation, until }
+    fn counted(&self, stamp: Stamp, connection: C) -> Open<C> {
+        Open { connection, stamp, _counted: Counted::new(&self.open) }
     }
 }
 
-impl Open<()> {
-    fn with<C>(self, connection: C) -> Open<C> {
-        Open { connection, generation: self.generation, until: self.until }
-    }
+/// The failure of a use that came after the store was closed.
+pub(crate) fn closed(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "the store is closed; connect again")
 }
 
 impl<C> fmt::Debug for ConnectionPool<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectionPool").finish_non_exhaustive()
+        f.debug_struct("ConnectionPool").field("size", &self.size).finish_non_exhaustive()
     }
 }
 
@@ -129,11 +227,11 @@ impl<C> Pooled<C> {
     /// Takes the connection that `connecting` opens.
     pub(crate) async fn open<E>(
         &mut self,
-        connecting: impl Future<Output = Result<C, E>>,
-    ) -> Result<(), E> {
-        let stamp = self.pool.stamp();
+        connecting: impl Future<Output = std::result::Result<C, E>>,
+    ) -> std::result::Result<(), E> {
+        let stamp = self.pool.lifecycle.stamp();
         let connection = connecting.await?;
-        (self.open, self.is_clean) = (Some(stamp.with(connection)), true);
+        (self.open, self.is_clean) = (Some(self.pool.counted(stamp, connection)), true);
         Ok(())
     }
 
@@ -161,7 +259,15 @@ impl<C> Pooled<C> {
         self.open = None;
     }
 
-    /// Retires every connection of the pool.
+    /// Prepares for the next use: closes a connection whose last use was not clean, or whose time is over.
+    pub(crate) fn recycle(&mut self) {
+        let ends = |open: &Open<C>| !self.is_clean || !self.pool.is_usable(open);
+        if self.open.as_ref().is_some_and(ends) {
+            self.close();
+        }
+    }
+
+    /// Retires every connection of the store.
     pub(crate) fn retire_all(&self) {
         self.pool.retire();
     }
@@ -169,10 +275,8 @@ impl<C> Pooled<C> {
 
 impl<C> Drop for Pooled<C> {
     fn drop(&mut self) {
-        if let Some(open) = self.open.take()
-            && self.is_clean
-            && self.pool.is_usable(&open)
-        {
+        self.recycle();
+        if let Some(open) = self.open.take() {
             self.pool.idle().push(Idle { open, since: Instant::now() });
         }
     }
@@ -184,14 +288,22 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn pool() -> Arc<ConnectionPool<u32>> {
+        ConnectionPool::new(1, &Lifecycle::new(LONG))
+    }
+
+    async fn got(pool: &Arc<ConnectionPool<u32>>, wait: Duration) -> Result<Pooled<u32>> {
+        pool.get("test", wait, || Error::new(ErrorKind::Unavailable, "test", "late")).await
+    }
+
     async fn opened(pool: &Arc<ConnectionPool<u32>>, number: u32) -> Pooled<u32> {
-        let mut pooled = pool.get(LONG).await.expect("there is room");
+        let mut pooled = got(pool, LONG).await.expect("there is room");
         pooled.open(async { Ok::<_, ()>(number) }).await.expect("opens");
         pooled
     }
 
     async fn reused(pool: &Arc<ConnectionPool<u32>>) -> Option<u32> {
-        let mut pooled = pool.get(LONG).await.expect("there is room");
+        let mut pooled = got(pool, LONG).await.expect("there is room");
         pooled.reuse()?;
         let number = *pooled.connection();
         pooled.keep();
@@ -200,9 +312,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_reused_after_a_clean_use_alone() {
-        let pool = ConnectionPool::new(1, LONG);
+        let pool = pool();
         let mut pooled = opened(&pool, 1).await;
-        assert!(pool.get(Duration::from_millis(1)).await.is_none(), "one is the limit");
+        let late = got(&pool, Duration::from_millis(1)).await.err().expect("one is the limit");
+        assert!(late.to_string().contains("late"), "{late}");
         pooled.connection();
         drop(pooled);
         assert_eq!(reused(&pool).await, None);
@@ -215,7 +328,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_ends_with_its_lifetime_and_with_its_generation() {
-        let pool = ConnectionPool::new(1, LONG);
+        let pool = pool();
         drop(opened(&pool, 1).await);
         tokio::time::advance(LONG).await;
         assert_eq!(reused(&pool).await, None);
@@ -223,5 +336,33 @@ mod tests {
         pool.retire();
         drop(pooled);
         assert_eq!(reused(&pool).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_in_one_pool_retires_the_connections_of_all_pools_of_the_store() {
+        let lifecycle = Lifecycle::new(LONG);
+        let (one, other) = (ConnectionPool::new(1, &lifecycle), ConnectionPool::new(1, &lifecycle));
+        drop((opened(&one, 1).await, opened(&other, 2).await));
+        assert_eq!((one.opened(), other.opened()), (1, 1));
+        one.retire();
+        assert_eq!((reused(&one).await, reused(&other).await), (None, None));
+        assert_eq!((one.opened(), other.opened()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_pool_refuses_at_once_and_closes_what_is_returned() {
+        let pool = pool();
+        let in_use = opened(&pool, 1).await;
+        let waiting = tokio::spawn({
+            let pool = Arc::clone(&pool);
+            async move { got(&pool, LONG).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        pool.close();
+        let error = waiting.await.expect("ends").expect_err("closed");
+        assert!(error.to_string().contains("the store is closed"), "{error}");
+        assert_eq!(pool.opened(), 1, "what is in use is not taken away");
+        drop(in_use);
+        assert_eq!(pool.opened(), 0);
     }
 }

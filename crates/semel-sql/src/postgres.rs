@@ -2,8 +2,7 @@
 //!
 //! One step is one statement and one trip; steps that come at the same time share statements (see
 //! `batcher`). Work in the caller's database joins one transaction with its claim. Rivals never wait
-//! for anybody's open transaction: the statements that claim try a lock first, those that end claims
-//! skip locked rows.
+//! for an open transaction: the statements that claim try a lock first, those that end claims skip locked rows.
 //!
 //! ```no_run
 //! # async fn example() -> semel_core::store::Result<()> {
@@ -11,6 +10,9 @@
 //!
 //! let store = PgStore::connect("postgres://app@localhost/app").await?;
 //! store.migrate().await?;
+//! for finding in store.check().await? {
+//!     eprintln!("{}: {}", finding.found, finding.fix);
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -46,16 +48,16 @@ use semel_core::store::{
     Swapped, Swept,
 };
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{PgConnection, Row};
-use tokio::sync::mpsc;
+use sqlx::{PgConnection, PgPool, Row};
 use tokio::time::{Instant, timeout};
 
 use crate::batcher::{Batcher, SettleRequest};
 use crate::error::{Stage, timed_out};
+use crate::pool::{ConnectionPool, Lifecycle};
 use crate::row::SWEPT;
 use busy::{Patience, is_busy};
 use ledger::Ledger;
-use pool::{SessionPool, Size};
+use pool::SessionPool;
 use replication::Durability;
 use session::{Naming, Session, is_pooled, pooled};
 use statement::{failed, transaction_session, unconnected};
@@ -90,13 +92,22 @@ struct Inner {
     ours: Session,
     naming: Naming,
     address: PgConnectOptions,
-    /// Closing it ends the task that sends them.
-    hints: mpsc::Sender<Hint>,
+    announcer: wake::Announcer,
     limit: Duration,
 }
 
 impl PgStore {
-    /// Connects with the defaults of [`PgOptions`]. The schema is [`migrate`](Self::migrate)'s.
+    /// Connects with the defaults of [`PgOptions`]. The schema is created by [`migrate`](Self::migrate).
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// use semel_sql::postgres::PgStore;
+    ///
+    /// let store = PgStore::connect("postgres://app@localhost/app").await?;
+    /// store.migrate().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` for a URL that cannot be one, credentials that are refused or a database whose
@@ -105,9 +116,82 @@ impl PgStore {
         Self::builder(url).connect().await
     }
 
-    /// Settings for a store at this URL.
+    /// Returns the settings of a store at this URL.
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// use semel_sql::postgres::PgStore;
+    ///
+    /// let store = PgStore::builder("postgres://app@localhost/app").transactions(32).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(url: &str) -> PgOptions {
         PgOptions::new(url)
+    }
+
+    /// Connects to the server of the application's pool, with the pool's user, TLS and database. See
+    /// [`PgOptions::from_pool`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_sql::postgres::PgStore;
+    /// use semel_sql::sqlx::PgPool;
+    ///
+    /// let pool = PgPool::connect("postgres://app@localhost/app").await?;
+    /// let store = PgStore::from_pool(&pool).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn from_pool(pool: &PgPool) -> Result<Self> {
+        PgOptions::from_pool(pool).connect().await
+    }
+
+    /// Returns what is wrong with the server's settings and the schema, in words. An empty list is good news.
+    ///
+    /// ```no_run
+    /// # async fn example(store: semel_sql::postgres::PgStore) -> semel_core::store::Result<()> {
+    /// for finding in store.check().await? {
+    ///     eprintln!("{}: {}", finding.found, finding.fix);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
+        let checking = self.0.operators.transact("check", move |connection| {
+            Box::pin(async move {
+                let mut findings = schema::check(naming, connection).await?;
+                let observed = inner.durability.observe(connection).await;
+                findings.extend(observed.map_err(failed("check"))?);
+                Ok(findings)
+            })
+        });
+        let mut findings = checking.await?;
+        let pooling = self.0.plain.pooling();
+        let found = pooling != Pooling::Direct || self.shares_sessions().await?;
+        findings.extend(pooled(pooling, found));
+        Ok(findings)
+    }
+
+    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and every pooled
+    /// connection is closed. Clones are closed with it. Renewers and listeners belong to the executor that asked
+    /// for them, and end with it.
+    pub async fn close(&self) {
+        let Inner { batcher, transactions, operators, outbox, announcer, .. } = &*self.0;
+        batcher.close();
+        transactions.close();
+        operators.close();
+        outbox.close();
+        #[cfg(feature = "ids")]
+        self.0.id_map.close();
+        announcer.close();
     }
 
     async fn assemble(settings: &PgOptions) -> Result<Self> {
@@ -135,19 +219,20 @@ impl PgStore {
             Pooling::Direct => transaction_session(address.clone(), first.server_version_num()),
             Pooling::Prepared | Pooling::Unprepared => address.clone(),
         };
-        let ledger = Arc::new(Ledger { session: ours.clone() });
-        let lifetime = settings.max_lifetime;
-        let one = Size { connections: 1, lifetime };
-        let operators = SessionPool::new(plain.clone(), one, limit).patient(OPERATOR_PATIENCE);
+        let lifecycle = Lifecycle::new(settings.max_lifetime);
+        let ledger = Ledger { session: ours.clone(), lifecycle: Arc::clone(&lifecycle) };
+        let operators =
+            SessionPool::new(plain.clone(), 1, &lifecycle, limit).patient(OPERATOR_PATIENCE);
         operators.add(first);
+        let batched = ConnectionPool::new(settings.connections, &lifecycle);
         Ok(Self(Arc::new(Inner {
-            batcher: Batcher::new(ledger, settings.connections, limit),
-            transactions: TransactionPool::new(lent, settings),
+            batcher: Batcher::new(Arc::new(ledger), batched, limit),
+            transactions: TransactionPool::new(lent, settings, &lifecycle),
             operators,
-            outbox: outbox::OutboxSessions::new(ours.clone(), lifetime, limit),
+            outbox: outbox::OutboxSessions::new(ours.clone(), &lifecycle, limit),
             #[cfg(feature = "ids")]
-            id_map: idmap::sessions(ours.clone(), lifetime, limit),
-            hints: wake::announcer(plain.clone(), limit),
+            id_map: idmap::sessions(ours.clone(), &lifecycle, limit),
+            announcer: wake::Announcer::start(plain.clone(), limit),
             durability,
             naming: plain.naming(),
             plain,
@@ -257,25 +342,11 @@ impl Store for PgStore {
     }
 
     fn announce(&self, hint: Hint) {
-        // A full channel means that more hints wait than one message holds: waiters poll anyway.
-        let _ = self.0.hints.try_send(hint);
+        self.0.announcer.announce(hint);
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
-        let checking = self.0.operators.transact("check", move |connection| {
-            Box::pin(async move {
-                let mut findings = schema::check(naming, connection).await?;
-                let observed = inner.durability.observe(connection).await;
-                findings.extend(observed.map_err(failed("check"))?);
-                Ok(findings)
-            })
-        });
-        let mut findings = checking.await?;
-        let pooling = self.0.plain.pooling();
-        let found = pooling != Pooling::Direct || self.shares_sessions().await?;
-        findings.extend(pooled(pooling, found));
-        Ok(findings)
+        PgStore::check(self).await
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -305,7 +376,7 @@ async fn look_for_pooler(session: &Session, first: &mut PgConnection) -> Result<
 }
 
 async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Result<Swept> {
-    let Some(now) = watermark::believed(naming, connection, "sweep").await? else {
+    let Some(now) = watermark::trusted_now(naming, connection, "sweep").await? else {
         return Ok(Swept { clock_suspect: true, ..Swept::default() });
     };
     let query = naming.query(statement::SWEEP).bind(i64::from(limit)).bind(SWEPT).bind(now);

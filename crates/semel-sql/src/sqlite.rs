@@ -4,7 +4,7 @@
 //! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
 //! and commits what waits together, so many callers share one flush to the disk; replays, waiters
 //! and operators read on connections of their own. Other processes may use the same file: they take
-//! turns by SQLite's lock, and one that waits too long is told `Busy`.
+//! turns by SQLite's lock, and one that waits too long gets `Busy`.
 //!
 //! Deliberately absent: databases in memory (refused: each connection would have its own; use
 //! [`MemoryStore`](semel_core::store::memory::MemoryStore)), network file systems (reported by `check`)
@@ -25,6 +25,7 @@ mod readers;
 mod schema;
 mod settings;
 mod statements;
+mod task;
 mod transaction;
 mod watermark;
 mod writer;
@@ -41,6 +42,7 @@ use semel_core::store::{
     Change, Draft, Error, ErrorKind, Finding, Guarantee, Opened, Peeked, Renewed, Renewer, Result,
     Settled, Settlement, Store, Swapped, Swept, TransactionalStore,
 };
+use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnection;
 use tokio::sync::oneshot;
 
@@ -56,23 +58,13 @@ pub use self::transaction::SqliteTransaction;
 use self::writer::Shared;
 
 /// Records that one turn of the writer sweeps: about a millisecond's work, so that a long sweep
-/// never keeps anybody waiting for longer.
+/// never delays another step for longer.
 const SLICE: u32 = 128;
 
 /// How long a step waits for the writer at most: longer than any transaction of ours may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The ledger in a SQLite file. Cheap to clone: clones share the writer.
-///
-/// ```
-/// # async fn example(directory: &std::path::Path) -> semel_core::store::Result<()> {
-/// use semel_sql::sqlite::SqliteStore;
-///
-/// let store = SqliteStore::open(directory.join("ledger.db")).await?;
-/// # store.close().await;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Debug)]
 pub struct SqliteStore(Arc<Inner>);
 
@@ -87,14 +79,14 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whoever waits is still served; then the writer's thread ends.
+        // Waiting steps are still served; then the writer's thread ends.
         self.shared.queue.close();
     }
 }
 
 /// What the writer has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct WriterCounts {
     /// Groups committed, each with one flush to the disk at most.
     pub commits: u64,
     /// Steps in them.
@@ -104,35 +96,134 @@ pub struct Traffic {
 impl SqliteStore {
     /// Opens the ledger at `path` with the default settings, creating file and schema.
     ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-open-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    ///
+    /// let store = SqliteStore::open(directory.join("ledger.db")).await?;
+    /// assert_eq!(store.verify().await?, []);
+    /// store.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::open`].
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder(path).open().await
     }
 
-    /// Settings for a ledger at `path`.
+    /// Opens the ledger in the file of the application's pool, with the default settings. The path is all that is
+    /// taken from the pool: the store has its own writer and readers, which take turns with the pool's connections
+    /// by SQLite's lock.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-pool-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    /// use semel_sql::sqlx::SqlitePool;
+    /// use semel_sql::sqlx::sqlite::SqliteConnectOptions;
+    ///
+    /// let file = SqliteConnectOptions::new().filename(directory.join("app.db")).create_if_missing(true);
+    /// let pool = SqlitePool::connect_with(file).await?;
+    /// let store = SqliteStore::from_pool(&pool).await?;
+    /// # store.close().await;
+    /// # pool.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]: a pool of databases in memory is refused.
+    pub async fn from_pool(pool: &SqlitePool) -> Result<Self> {
+        Self::open(pool.connect_options().get_filename()).await
+    }
+
+    /// Returns the settings of a ledger at `path`.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-builder-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    ///
+    /// let store = SqliteStore::builder(directory.join("ledger.db")).readers(4).open().await?;
+    /// for finding in store.check().await? {
+    ///     eprintln!("{}: {}", finding.found, finding.fix);
+    /// }
+    /// # store.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
 
-    /// What the schema of the file at `path` lacks, in words. An empty list is good news. It need not
+    /// Returns what the schema of the file at `path` lacks, in words. An empty list is good news. The file need not
     /// be a ledger yet, which [`open`](Self::open) would make of it: nothing is written.
     ///
     /// # Errors
     /// If there is no such file, or it is no database.
-    pub async fn verify(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
+    pub async fn verify_file(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
         schema::verify(&Self::builder(path)).await
     }
 
-    /// Brings the schema of the file at `path` up to date, making the file if it is not there. Gives
-    /// the versions that were applied, which is none if there was nothing to do. What is wrong besides
-    /// is [`verify`](Self::verify)'s to say.
+    /// Brings the schema of the file at `path` up to date, creating the file if it is not there. Returns
+    /// the versions that were applied, which is none if there was nothing to do. What else is wrong is returned by
+    /// [`verify_file`](Self::verify_file).
     ///
     /// # Errors
     /// As [`Builder::open`], and `Misconfigured` if the file ran other statements under one of our
     /// numbers.
-    pub async fn migrate(path: impl AsRef<Path>) -> Result<Vec<i32>> {
+    pub async fn migrate_file(path: impl AsRef<Path>) -> Result<Vec<i32>> {
         schema::migrate(&Self::builder(path).checked()?).await
+    }
+
+    /// Returns what the schema lacks, in words. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub async fn verify(&self) -> Result<Vec<Finding>> {
+        schema::verify(&self.0.settings).await
+    }
+
+    /// Brings the schema up to date, which [`open`](Self::open) does by itself unless
+    /// [`Builder::migrate`] is off. Returns the versions that were applied.
+    ///
+    /// # Errors
+    /// As [`migrate_file`](Self::migrate_file).
+    pub async fn migrate(&self) -> Result<Vec<i32>> {
+        schema::migrate(&self.0.settings).await
+    }
+
+    /// Returns what is wrong with the schema, the settings and the file system, in words, and whether the file can
+    /// be written. An empty list is good news.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        let mut reader = self.0.readers.reader("check").await?;
+        let checked = async {
+            let connection = reader.connection();
+            let mut findings = schema::findings(connection).await?;
+            findings.extend(schema::set_up(connection, &self.0.settings).await?);
+            Ok(findings)
+        };
+        let mut findings = match checked.await {
+            Ok(findings) => findings,
+            Err(error) => return Err(reader.failed("check", error)),
+        };
+        findings.extend(self.probe().await.err().map(schema::unwritable));
+        Ok(findings)
     }
 
     async fn start(settings: Builder) -> Result<Self> {
@@ -150,7 +241,8 @@ impl SqliteStore {
         Ok(Self(Arc::new(Inner { shared, readers, outbox_state, settings, ended })))
     }
 
-    /// Serves who waits, refuses who comes, and closes the file. Clones are closed with it.
+    /// Closes the store: calls that wait are answered, later ones fail with `Unavailable`, and the file is closed.
+    /// Clones are closed with it.
     pub async fn close(&self) {
         self.0.shared.queue.close();
         let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -160,10 +252,13 @@ impl SqliteStore {
         }
     }
 
-    /// What the writer has done so far, for metrics.
-    pub fn traffic(&self) -> Traffic {
+    /// Returns what the writer has done so far, for metrics.
+    pub fn writer_counts(&self) -> WriterCounts {
         let Shared { commits, steps, .. } = &*self.0.shared;
-        Traffic { commits: commits.load(Ordering::Relaxed), steps: steps.load(Ordering::Relaxed) }
+        WriterCounts {
+            commits: commits.load(Ordering::Relaxed),
+            steps: steps.load(Ordering::Relaxed),
+        }
     }
 
     fn enqueue(&self, step: Step) -> Result<(Ticket, Waiting)> {
@@ -178,7 +273,7 @@ impl SqliteStore {
     fn turned_away(&self, operation: &'static str, refused: Refused) -> Error {
         let (kind, text) = match refused {
             Refused::Closed if self.0.settings.read_only => {
-                (ErrorKind::Misconfigured, "the file was opened to be read only")
+                (ErrorKind::Misconfigured, "the file was opened read-only")
             }
             Refused::Full => (ErrorKind::Unavailable, "the writer's queue is full; slow down"),
             Refused::Overdue => (ErrorKind::Unavailable, queue::OVERDUE),
@@ -198,9 +293,8 @@ impl SqliteStore {
         match tokio::time::timeout(PATIENCE, waiting.answer()).await {
             Ok(answer) => answer,
             Err(_) if self.0.shared.queue.withdraw(ticket) => {
-                let text = format!(
-                    "somebody's transaction has kept the writer for more than {PATIENCE:?}; end it"
-                );
+                let text =
+                    format!("a transaction has kept the writer for more than {PATIENCE:?}; end it");
                 Err(Error::new(ErrorKind::Unavailable, waiting.operation, text))
             }
             // The writer is at it.
@@ -208,7 +302,7 @@ impl SqliteStore {
         }
     }
 
-    /// Writes something, to see whether that can be done.
+    /// Writes something, to find out whether the file can be written.
     async fn probe(&self) -> Result<()> {
         self.ask(Step::Probe { write: true }).await?;
         self.ask(Step::Probe { write: false }).await.map(drop)
@@ -226,7 +320,7 @@ impl SqliteStore {
         }
     }
 
-    /// Waits for the writer's answer; but while a transaction of somebody's keeps the writer, and
+    /// Waits for the writer's answer; but while a caller's transaction keeps the writer, and
     /// for a record that is there already, does not.
     async fn open_or_look(
         &self,
@@ -250,7 +344,7 @@ impl SqliteStore {
     }
 }
 
-/// A request that was taken into the line.
+/// A request that was queued.
 struct Waiting {
     answer: oneshot::Receiver<Result<Answer>>,
     operation: &'static str,
@@ -258,7 +352,7 @@ struct Waiting {
 
 impl Waiting {
     async fn answer(&mut self) -> Result<Answer> {
-        let gone = "the writer ended with the step in its hands";
+        let gone = "the writer ended while it ran the step";
         (&mut self.answer)
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Ambiguous, self.operation, gone)))
@@ -339,19 +433,7 @@ impl Store for SqliteStore {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let mut reader = self.0.readers.reader("check").await?;
-        let checked = async {
-            let connection = reader.connection();
-            let mut findings = schema::findings(connection).await?;
-            findings.extend(schema::set_up(connection, &self.0.settings).await?);
-            Ok(findings)
-        };
-        let mut findings = match checked.await {
-            Ok(findings) => findings,
-            Err(error) => return Err(reader.failed("check", error)),
-        };
-        findings.extend(self.probe().await.err().map(schema::unwritable));
-        Ok(findings)
+        SqliteStore::check(self).await
     }
 
     async fn writable(&self) -> Result<()> {
@@ -363,7 +445,7 @@ impl Store for SqliteStore {
     }
 }
 
-/// Renews through the writer's line, before everybody else. The writer's thread is its own, so a
+/// Renews through the writer's queue, before all other steps. The writer's thread is its own, so a
 /// blocked application delays no renewal.
 #[derive(Debug)]
 pub struct SqliteRenewer(SqliteStore);

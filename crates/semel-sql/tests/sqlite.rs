@@ -200,12 +200,12 @@ async fn steps_that_wait_together_are_committed_together() {
     let drafts: Vec<Draft> = (0..64).map(|n| draft(&n.to_string())).collect();
     let mut opens = Box::pin(join_all(drafts.iter().map(|draft| store.open(draft))));
     assert!(poll!(&mut opens).is_pending());
-    let before = store.traffic();
+    let before = store.writer_counts();
     store.rollback(turn).await;
     for opened in opens.await {
         assert!(matches!(opened, Ok(Opened::Inserted { .. })));
     }
-    let after = store.traffic();
+    let after = store.writer_counts();
     assert_eq!((after.commits - before.commits, after.steps - before.steps), (1, 64));
 }
 
@@ -214,7 +214,7 @@ async fn a_step_alone_is_a_commit_alone() {
     let place = Place::new();
     let store = place.open().await;
     settled(&store, "a").await;
-    assert_eq!((store.traffic().commits, store.traffic().steps), (2, 2));
+    assert_eq!((store.writer_counts().commits, store.writer_counts().steps), (2, 2));
 }
 
 #[tokio::test]
@@ -322,10 +322,10 @@ async fn a_long_sweep_goes_in_slices_and_says_whether_there_is_more() {
     }))
     .await;
     place.clock.advance(Duration::from_secs(61));
-    let before = store.traffic().commits;
+    let before = store.writer_counts().commits;
     let first = store.sweep(200).await.expect("sweeps");
     assert_eq!((first.removed, first.more), (200, true));
-    assert!(store.traffic().commits > before + 1, "one turn of the writer took it all");
+    assert!(store.writer_counts().commits > before + 1, "one turn of the writer took it all");
     let second = store.sweep(1_000).await.expect("sweeps");
     assert_eq!((second.removed, second.more), (100, false));
 }

@@ -9,12 +9,10 @@ use super::tree::Tree;
 /// Cycles that may be: the folder, the modules of it that may depend on each other, and the reason.
 const ALLOWED: &[(&str, &str, &str)] =
     &[("crates/semel-core/src/executor", "command context", CALLBACK)];
+>>>>>>> theirs
 
 /// A reason: a command carries the verifier, which is called with the context of the attempt.
 const CALLBACK: &str = "a command's verifier takes the context of its attempt";
-
-/// A reason that will go.
-const UNTANGLED: &str = "being untangled";
 
 /// Finds modules of one folder that depend on each other in a cycle, [`ALLOWED`] aside, and allowances
 /// without a cycle.

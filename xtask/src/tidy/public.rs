@@ -12,11 +12,10 @@ const IDIOMS: [&str; 5] = ["Builder", "Config", "Error", "Result", "Sealed"];
 
 /// A reason: every broker's crate has the same nouns, and a service links one or two of them.
 const BROKERS: &str = "the same noun in every broker's crate";
-/// A reason that will go.
-const RENAMED: &str = "being renamed";
 
 /// Other names that may occur twice, each with its reason.
 const ALLOWED: &[(&str, &str)] = &[("PublisherBuilder", BROKERS), ("SourceBuilder", BROKERS)];
+>>>>>>> theirs
 
 /// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are not
 /// needed.

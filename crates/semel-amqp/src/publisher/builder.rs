@@ -8,7 +8,7 @@ use crate::error::SetupError;
 use crate::link::Link;
 use crate::topology::{self, EXCHANGE};
 
-/// A publisher in the making.
+/// Settings of an [`AmqpPublisher`].
 #[derive(Clone)]
 #[must_use]
 pub struct PublisherBuilder {
@@ -48,7 +48,18 @@ impl PublisherBuilder {
         self
     }
 
-    /// The publisher. It connects when it is first used.
+    /// Returns the publisher, whether or not the broker can be reached. It connects when it is first used, and tries
+    /// again with growing pauses (50 ms to 2 s) for as long as it is used; until then every event is
+    /// [`Unavailable`](semel_core::outbox::PublishError::Unavailable), which costs no attempt.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), semel_amqp::SetupError> {
+    /// use semel_amqp::AmqpPublisher;
+    ///
+    /// let publisher = AmqpPublisher::builder("amqp://guest:guest@127.0.0.1:5672/%2f").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`SetupError::Setting`] names the setting that cannot be used.
@@ -63,19 +74,18 @@ impl PublisherBuilder {
         })))
     }
 
-    /// The publisher, connected, its exchange declared: what is wrong shows now.
+    /// Returns the publisher, connected, its exchange declared. Fails where the broker cannot be reached;
+    /// [`build`](Self::build) does not.
     ///
     /// # Errors
     /// [`SetupError`] says what, and what to do.
     pub async fn connect(self) -> Result<AmqpPublisher, SetupError> {
         let publisher = self.build()?;
-        let desk = publisher.0.desk().await?;
-        publisher.0.give_back(desk);
+        publisher.check().await?;
         Ok(publisher)
     }
 
-    /// Connects and looks, for those who only want to know: whether the exchange is what is needed, or
-    /// not there yet. Nothing is made.
+    /// Connects and checks that the exchange is what is needed, or not there yet. Nothing is created.
     ///
     /// # Errors
     /// [`SetupError`] says what is wrong, and what to do.
@@ -83,7 +93,7 @@ impl PublisherBuilder {
         self.declare = false;
         let publisher = self.build()?;
         let Inner { link, exchange, .. } = &*publisher.0;
-        let desk = publisher.0.desk().await?;
-        topology::check_exchange(&desk.channel, exchange, link.timeout()).await
+        let open = publisher.0.channel().await?;
+        topology::check_exchange(&open.channel, exchange, link.timeout()).await
     }
 }

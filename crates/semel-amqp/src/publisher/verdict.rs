@@ -1,4 +1,4 @@
-//! What the confirms of a batch amount to, event by event.
+//! What the confirms of a batch mean, event by event.
 //!
 //! The client library gives a returned message to whichever confirm it handles next, not to the one
 //! that it belongs to: with acks for several at once it may be any of them. So returned messages are
@@ -8,9 +8,9 @@ use std::collections::HashSet;
 
 use semel_core::outbox::PublishError;
 
-use crate::carrier::Mark;
+use crate::wire::Mark;
 
-/// What was heard about one event.
+/// What is known about one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// The broker confirmed it.
@@ -20,13 +20,13 @@ pub(super) enum Heard {
         /// A message of this batch, maybe another one, that no queue took.
         returned: Option<Mark>,
     },
-    /// Nothing, or that nothing will be heard any more.
+    /// No confirm came, and none will.
     Lost(String),
     /// It was not sent.
     Refused(String),
 }
 
-/// One answer per event, in order. `unrouted` says why the event at a place has no queue.
+/// Returns one answer per event, in order. `unrouted` says why the event at an index has no queue.
 pub(super) fn of(
     marks: &[Mark],
     heard: &[Heard],
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_returned_message_is_its_own_events_failure_whoever_brought_it() {
+    fn a_returned_message_is_its_own_events_failure_whichever_confirm_carried_it() {
         assert_eq!(answers(&[ack(Some(2)), ack(None), ack(None)]), "oon");
         assert_eq!(answers(&[ack(Some(1)), ack(Some(0)), ack(None)]), "nno");
     }

@@ -10,11 +10,11 @@ use crate::error::SetupError;
 use crate::link::Link;
 use crate::topology::{self, EXCHANGE, Topology};
 
-/// Deliveries until the broker gives a message up. Far away: the inbox counts attempts itself, and
+/// Deliveries until the broker gives a message up. Many: the inbox counts attempts itself, and
 /// an hour in which its store is down must not end in the dead queue.
 const DELIVERY_LIMIT: u32 = 1_000_000;
 
-/// A source in the making.
+/// Settings of an [`AmqpSource`].
 #[derive(Clone)]
 #[must_use]
 pub struct SourceBuilder {
@@ -67,18 +67,18 @@ impl SourceBuilder {
         self
     }
 
-    /// Keeps the order of each lane: the lanes are spread over this many queues (1 to
-    /// [`BUCKETS`](crate::BUCKETS)), each of which has one message in hands at a time.
+    /// Keeps the order of each partition: they are spread over this many queues (1 to
+    /// [`BUCKETS`](crate::BUCKETS)), each of which delivers one message at a time.
     ///
     /// A group that becomes ordered, ceases to be, or changes the number leaves its old queues
-    /// behind, still bound: what they get is in the new ones as well. To change it, stop whoever
-    /// publishes, wait until the old queues are empty, delete them and start again.
+    /// behind, still bound: what they get is in the new ones as well. To change it, stop the
+    /// publishers, wait until the old queues are empty, delete them and start again.
     pub fn ordered(mut self, queues: u16) -> Self {
         self.ordered = Some(queues);
         self
     }
 
-    /// Messages that the broker sends ahead of answers, at most: how many are in hands or wait in
+    /// Messages that the broker sends ahead of answers, at most: how many are being handled or wait in
     /// this process. At least what the consumer handles at once. Default 64; an ordered source has
     /// one per queue.
     pub fn prefetch(mut self, messages: u16) -> Self {
@@ -106,7 +106,7 @@ impl SourceBuilder {
         self
     }
 
-    /// The tenant of events that name none, for events that others publish. Default: such an event
+    /// The tenant of events that name none, for events of other publishers. Default: such an event
     /// cannot be read.
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = Some(tenant.into());
@@ -120,8 +120,19 @@ impl SourceBuilder {
         self
     }
 
-    /// The source. It connects, and declares its queue, when it is first asked for a message: what
-    /// is published before that has no queue.
+    /// Returns the source, whether or not the broker can be reached. It connects and declares its queue when it is
+    /// first asked for a message, and tries again with growing pauses (50 ms to 2 s) for as long as it is asked.
+    /// What is published before its queue exists is [unrouted](semel_core::outbox::PublishError::Unrouted), and
+    /// stays in the outbox.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), semel_amqp::SetupError> {
+    /// use semel_amqp::AmqpSource;
+    ///
+    /// let source = AmqpSource::builder("amqp://guest:guest@127.0.0.1:5672/%2f", "billing").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`SetupError::Setting`] names the setting that cannot be used.
@@ -144,7 +155,7 @@ impl SourceBuilder {
         let (here, gone) = watch::channel(());
         let shared = Arc::new(Shared {
             link: linked("source")?,
-            aside: linked("retries")?,
+            retries: linked("retries")?,
             topology,
             prefetch: if self.ordered.is_some() { 1 } else { self.prefetch },
             patience: self.patience,
@@ -155,15 +166,15 @@ impl SourceBuilder {
         Ok(AmqpSource { shared, state: Mutex::default(), _here: here })
     }
 
-    /// The source, connected and consuming, its queue declared and bound: what is published from
-    /// now on reaches the group.
+    /// Returns the source, connected and consuming, its queue declared and bound: what is published from
+    /// now on reaches the group. Fails where the broker cannot be reached; [`build`](Self::build) does not.
     ///
     /// # Errors
     /// [`SetupError`] says what is wrong, and what to do.
     pub async fn connect(self) -> Result<AmqpSource, SetupError> {
         let source = self.build()?;
         let mut state = State::default();
-        source.counter(&mut state).await?;
+        source.channel(&mut state).await?;
         *source.state.lock().await = state;
         Ok(source)
     }

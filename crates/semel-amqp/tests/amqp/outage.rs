@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use semel_amqp::SetupError;
 use semel_core::inbox::{BrokerReply, Message as _};
 use semel_core::outbox::{PublishError, Publisher as _};
+use semel_testkit::BrokerFixture as _;
 
 use crate::fixture::{GROUP, Place, about, insist, next, take, within};
 
@@ -69,4 +71,36 @@ async fn faults_a_broker_that_stands_still_is_unavailable_and_then_takes_events_
     }
     place.resume().await;
     insist(&publisher, &about("3")).await;
+}
+
+/// Publisher and source are built while there is no broker, and need nothing more when it comes.
+#[tokio::test]
+async fn faults_a_service_that_starts_before_its_broker_delivers_once_the_broker_is_there() {
+    let place = Place::alone().await;
+    place.kill().await;
+    let publisher = place.publisher().build().expect("no broker is needed");
+    let source = place.source(GROUP, false).build().expect("no broker is needed");
+    let event = [about("ord_1")];
+    let answers = within("it gives up", publisher.publish(&event)).await;
+    assert!(matches!(answers[..], [Err(PublishError::Unavailable(_))]), "{answers:?}");
+    let away = within("it gives up", publisher.check()).await.expect_err("there is no broker");
+    assert!(matches!(away, SetupError::Unavailable { .. }), "{away}");
+    let taking = tokio::spawn(async move { take(&source).await });
+    place.revive().await;
+    let publishing = async {
+        loop {
+            match &publisher.publish(&event).await[..] {
+                [Ok(())] => return,
+                // Until the source has declared its queue.
+                [Err(PublishError::Unavailable(_) | PublishError::Unrouted(_))] => {
+                    tokio::task::yield_now().await;
+                }
+                other => panic!("a broker that is away costs no attempt: {other:?}"),
+            }
+        }
+    };
+    within("the broker confirms", publishing).await;
+    let taken = within("a message comes", taking).await.expect("no panic");
+    assert_eq!(taken.id(), event[0].id());
+    publisher.check().await.expect("the broker is there");
 }

@@ -1,8 +1,8 @@
 //! A message, and the ways to answer it.
 //!
-//! Answers go to the subject that the server gave with the message. They are not tied to whoever
-//! pulled it: the server takes a late ack of a message that it has given to somebody else. So an ack
-//! is no proof of anything, and is sent only after the ledger has committed.
+//! Answers go to the subject that the server gave with the message. They are not tied to the source that pulled it:
+//! the server takes a late ack of a message that it has delivered elsewhere since. So an ack proves nothing, and is
+//! sent only after the ledger has committed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use semel_core::inbox::{BrokerReply, Message, SourceError};
 use crate::link::{self, Unanswered};
 use crate::wire;
 
-/// What every message of a source is answered by.
+/// What the answers to all messages of a source have in common.
 pub(super) struct Terms {
     pub(super) client: Client,
     pub(super) ack_wait: Duration,
@@ -26,36 +26,36 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// How often the server must hear of a message.
+    /// Returns how often progress on a message must be reported.
     pub(super) fn keep_every(&self) -> Duration {
         self.ack_wait / 3
     }
 
-    /// Tells the server something that it need not confirm.
-    pub(super) async fn tell(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
+    /// Sends an answer that the server need not confirm.
+    pub(super) async fn send(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
         if !link::is_connected(&self.client) {
             return Err(SourceError("there is no connection to the server".to_owned()));
         }
         let telling = self.client.publish(reply, kind.into());
         match tokio::time::timeout(self.timeout, telling).await {
-            Ok(told) => told.map_err(|error| SourceError(error.to_string())),
+            Ok(sent) => sent.map_err(|error| SourceError(error.to_string())),
             Err(_) => Err(SourceError("the connection takes nothing".to_owned())),
         }
     }
 
-    /// Gives a message back that nobody took: the server brings it again at once, to whoever waits.
-    /// If that is not heard it does so when its patience ends.
+    /// Gives back a message that no caller took: the server delivers it again at once, to any source that waits. If
+    /// this answer is lost it does so when `ack_wait` ends.
     pub(super) async fn give_back(&self, message: &NatsMessage) {
-        let _ = self.tell(message.reply().clone(), AckKind::Nak(None)).await;
+        let _ = self.send(message.reply().clone(), AckKind::Nak(None)).await;
     }
 
-    /// Tells the server something and waits until it has it.
+    /// Sends an answer and waits until the server has it.
     async fn settle(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
         let request = Request::new().payload(kind.into());
         match link::ask(&self.client, reply, request, self.timeout).await {
             Ok(_) => Ok(()),
             // The client's own confirmed ack takes this answer for a confirmation.
-            Err(Unanswered::NobodyThere) => {
+            Err(Unanswered::NoResponders) => {
                 Err(SourceError("the consumer is not at the server any more".to_owned()))
             }
             Err(
@@ -67,7 +67,7 @@ impl Terms {
     }
 }
 
-/// A message from the stream.
+/// A message of the stream.
 pub struct NatsMessage {
     carrier: Carrier,
     reply: Subject,
@@ -75,24 +75,24 @@ pub struct NatsMessage {
 }
 
 impl NatsMessage {
-    /// A message that can be answered; `None` if the server gave no subject for that.
+    /// Creates a message that can be answered; `None` if the server gave no subject for that.
     pub(super) fn new(mut carrier: Carrier, terms: &Arc<Terms>) -> Option<Self> {
         let reply = carrier.reply.take()?;
         Some(Self { carrier, reply, terms: Arc::clone(terms) })
     }
 
-    /// Where it was sent to.
+    /// Returns the subject that it was published to.
     pub fn subject(&self) -> &str {
         &self.carrier.subject
     }
 
-    /// Where answers go.
+    /// Returns the subject for answers.
     pub(super) fn reply(&self) -> &Subject {
         &self.reply
     }
 }
 
-/// How often a message was delivered, by the subject for its answers:
+/// Returns how often a message was delivered, by the subject for its answers:
 /// `$JS.ACK.stream.consumer.delivered.…`, with domain and account before the stream on newer servers.
 fn deliveries(reply: &str) -> u64 {
     let words: Vec<&str> = reply.split('.').collect();
@@ -100,7 +100,7 @@ fn deliveries(reply: &str) -> u64 {
     words.get(at).and_then(|word| word.parse().ok()).unwrap_or(1)
 }
 
-/// Shows where it was sent to and how large it is, never what it says.
+/// Shows the subject and the size, never the payload.
 impl fmt::Debug for NatsMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsMessage")
@@ -137,7 +137,7 @@ impl Message for NatsMessage {
     }
 
     async fn keep(&self) -> Result<(), SourceError> {
-        self.terms.tell(self.reply.clone(), AckKind::Progress).await
+        self.terms.send(self.reply.clone(), AckKind::Progress).await
     }
 
     async fn answer(&self, answer: BrokerReply) -> Result<(), SourceError> {

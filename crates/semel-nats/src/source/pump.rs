@@ -1,8 +1,8 @@
-//! Pulls one consumer's messages onto the shelf, for as long as the source lives.
+//! Pulls one consumer's messages into the buffer, for as long as the source lives.
 //!
 //! A pump asks for as many messages as there is room for. Whatever goes wrong (the server restarts,
-//! the consumer or the stream is gone), it says so to whoever waits, makes the consumer again and
-//! goes on. The client's own streams of messages are not used: they pull ahead of whoever reads them,
+//! the consumer or the stream is gone), it reports the error to the waiting caller, creates the consumer again and
+//! goes on. The client's own streams of messages are not used: they pull ahead of their reader,
 //! and drop what is on its way when they are dropped.
 
 use std::sync::Arc;
@@ -19,25 +19,27 @@ use semel_core::inbox::SourceError;
 use tokio_util::sync::CancellationToken;
 
 use super::NatsMessage;
+use super::buffer::Buffer;
 use super::message::Terms;
-use super::shelf::Shelf;
 use crate::link;
+use crate::topology::{Declaration, Topology};
 
-/// How long the server remembers a pull.
+/// How long the server keeps a pull open.
 const EXPIRES: Duration = Duration::from_secs(10);
-/// How often to look whether the connection is still the one that the pull was sent on.
+/// How often to check whether the connection is still the one that the pull was sent on.
 const GLANCE: Duration = Duration::from_millis(200);
-/// How long to rest after something went wrong, at first and at most.
-const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How long to pause after an error, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// How a pull ends that was served in full, for servers that say so.
 const COMPLETED: &str = "Batch Completed";
 
 pub(super) struct Pump {
     pub(super) context: Context,
-    pub(super) stream: String,
+    pub(super) topology: Topology,
+    pub(super) declaration: Option<Arc<Declaration>>,
     pub(super) config: Config,
     pub(super) terms: Arc<Terms>,
-    pub(super) shelf: Arc<Shelf>,
+    pub(super) buffer: Arc<Buffer>,
 }
 
 /// A consumer, and where its messages arrive.
@@ -61,12 +63,12 @@ enum Came {
 
 impl Pump {
     pub(super) async fn run(self, stopping: CancellationToken) {
-        let mut rest = REST.0;
+        let mut pause = PAUSE.0;
         while !stopping.is_cancelled() {
             let trouble = match self.open().await {
                 Ok(mut tap) => {
-                    self.shelf.recover();
-                    rest = REST.0;
+                    self.buffer.recover();
+                    pause = PAUSE.0;
                     let drawn = tokio::select! {
                         trouble = self.draw(&mut tap) => Some(trouble),
                         () = stopping.cancelled() => None,
@@ -77,15 +79,15 @@ impl Pump {
                 Err(trouble) => Some(trouble),
             };
             let Some(trouble) = trouble else { break };
-            tracing::debug!(stream = self.stream, %trouble, "pulling again");
-            self.shelf.fail(trouble);
+            tracing::debug!(stream = self.topology.name(), %trouble, "pulling again");
+            self.buffer.fail(trouble);
             tokio::select! {
-                () = tokio::time::sleep(rest) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = stopping.cancelled() => {}
             }
-            rest = (rest * 2).min(REST.1);
+            pause = (pause * 2).min(PAUSE.1);
         }
-        for message in self.shelf.clear() {
+        for message in self.buffer.clear() {
             self.terms.give_back(&message).await;
         }
         // A client whose last handle is dropped does not write out what it still has.
@@ -95,7 +97,11 @@ impl Pump {
     async fn open(&self) -> Result<Tap, SourceError> {
         let client = &self.terms.client;
         if !link::is_connected(client) {
-            return Err(SourceError("there is no connection to the server".to_owned()));
+            return Err(SourceError(link::DISCONNECTED.to_owned()));
+        }
+        if let Some(declaration) = &self.declaration {
+            let declared = declaration.ensure(&self.topology, client).await;
+            declared.map_err(|error| SourceError(error.to_string()))?;
         }
         let connection = link::connections(client);
         let opening = async {
@@ -105,13 +111,13 @@ impl Pump {
             let arriving = arriving.map_err(|error| SourceError(error.to_string()))?;
             Ok(Tap { consumer, inbox, arriving, connection })
         };
-        let late = || SourceError(format!("JetStream did not answer for {}", self.stream));
+        let late = || SourceError(format!("JetStream did not answer for {}", self.topology.name()));
         tokio::time::timeout(self.terms.timeout, opening).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// The consumer at the server, made if it is not there, with our settings if it is.
+    /// Returns the consumer at the server: created if it does not exist, with our settings if it does.
     async fn bind(&self) -> Result<PullConsumer, SourceError> {
-        let stream = &self.stream;
+        let stream = self.topology.name();
         let made = self.context.create_consumer_on_stream(self.config.clone(), stream).await;
         made.map_err(|error| {
             let name = self.config.durable_name.as_deref().unwrap_or_default();
@@ -119,7 +125,7 @@ impl Pump {
                 ConsumerErrorKind::JetStream(why)
                     if why.error_code() == ErrorCode::STREAM_NOT_FOUND =>
                 {
-                    format!("the stream {stream} does not exist; make it with `Topology::ensure`")
+                    format!("the stream {stream} does not exist; create it with `Topology::ensure`")
                 }
                 ConsumerErrorKind::JetStream(why) => format!(
                     "the stream {stream} refuses the consumer {name}: {why}; if the group's \
@@ -139,20 +145,20 @@ impl Pump {
     /// Pulls until that fails.
     async fn draw(&self, tap: &mut Tap) -> SourceError {
         loop {
-            let room = self.shelf.room().await;
+            let room = self.buffer.room().await;
             if let Err(trouble) = self.pull(tap, room).await {
                 return trouble;
             }
         }
     }
 
-    /// One pull: asks for `room` messages and puts what comes onto the shelf until it is over.
+    /// Runs one pull: asks for `room` messages and buffers what comes until it is over.
     async fn pull(&self, tap: &mut Tap, room: usize) -> Result<(), SourceError> {
         let ask = BatchConfig { batch: room, expires: Some(EXPIRES), ..BatchConfig::default() };
         let asking = tap.consumer.request_batch(ask, tap.inbox.clone());
         match tokio::time::timeout(self.terms.timeout, asking).await {
             Ok(asked) => asked.map_err(|error| SourceError(error.to_string()))?,
-            Err(_) => return Err(SourceError("the connection takes nothing".to_owned())),
+            Err(_) => return Err(SourceError("the connection accepts no requests".to_owned())),
         }
         let mut silence = tokio::time::interval(GLANCE);
         let limit = tokio::time::sleep(EXPIRES + self.terms.timeout);
@@ -164,7 +170,7 @@ impl Pump {
                     Some(arrived) => match understood(&arrived)? {
                         Came::Event => {
                             if let Some(message) = NatsMessage::new(arrived, &self.terms) {
-                                self.shelf.put(message);
+                                self.buffer.put(message);
                             }
                             left -= 1;
                         }
@@ -173,7 +179,7 @@ impl Pump {
                     },
                     None => return Err(SourceError("the connection is closed".to_owned())),
                 },
-                // A server that was away knows nothing of our pull.
+                // A server that was away does not know our pull.
                 _ = silence.tick() => {
                     let client = &self.terms.client;
                     if !link::is_connected(client) || link::connections(client) != tap.connection {
@@ -181,7 +187,7 @@ impl Pump {
                     }
                 }
                 () = &mut limit => {
-                    return Err(SourceError("the server forgot that we wait".to_owned()));
+                    return Err(SourceError("the server did not end the pull in time".to_owned()));
                 }
             }
         }
@@ -214,20 +220,20 @@ fn understood(arrived: &Message) -> Result<Came, SourceError> {
         Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(Came::Over),
         Some(StatusCode::REQUEST_TERMINATED) if said == COMPLETED => Ok(Came::Over),
         Some(StatusCode::NO_RESPONDERS) => {
-            Err(SourceError("the consumer is not at the server any more".to_owned()))
+            Err(SourceError("the consumer does not exist at the server any more".to_owned()))
         }
         Some(status) => Err(SourceError(format!("the server ended the pull: {status} {said}"))),
     }
 }
 
-/// Keeps alive at the server what lies on the shelf, and gives back what nobody takes.
-pub(super) async fn keep(terms: Arc<Terms>, shelf: Arc<Shelf>, stopping: CancellationToken) {
+/// Keeps buffered messages alive at the server, and gives back those that no caller takes.
+pub(super) async fn keep(terms: Arc<Terms>, buffer: Arc<Buffer>, stopping: CancellationToken) {
     let keeping = async {
         loop {
             tokio::time::sleep(terms.keep_every()).await;
-            let round = shelf.round();
+            let round = buffer.round();
             for reply in round.keep {
-                let _ = terms.tell(reply, AckKind::Progress).await;
+                let _ = terms.send(reply, AckKind::Progress).await;
             }
             for message in round.give_back {
                 terms.give_back(&message).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::inbox::Source as _;
 use semel_core::outbox::{PublishError, Publisher as _};
-use semel_nats::NatsPublisher;
+use semel_nats::{NatsPublisher, NatsSource, TopologyError};
 
 use crate::place::{Place, event, events, insist, publish, take, within};
 
@@ -96,4 +96,29 @@ async fn a_server_that_forgot_everything_is_told_apart_from_one_that_is_away() {
     let after = event();
     insist(&publisher, &after).await;
     while take(&source).await != after {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_starts_before_its_server_delivers_once_the_server_is_there() {
+    let place = Place::private().await;
+    place.to_server(|server| {
+        server.kill9().expect("it dies");
+        let data = server.directory().join("data");
+        std::fs::remove_dir_all(data.join("jetstream")).expect("its data");
+    });
+    let client = semel_nats::connect_lazy(&place.url).await.expect("no server is needed");
+    let publisher = NatsPublisher::builder(client.clone(), place.topology.clone());
+    let publisher = publisher.declare(true).build().expect("sound settings");
+    let source = NatsSource::builder(client, place.topology.clone(), "INVENTORY");
+    let source = source.declare(true).build().expect("sound settings");
+    let event = event();
+    let away = publish(&publisher, &event).await;
+    assert!(matches!(away, Err(PublishError::Unavailable(_))), "{away:?}");
+    let away = publisher.check().await.expect_err("there is no server");
+    assert!(matches!(away, TopologyError::Unavailable(_)), "{away}");
+    within("the source says so", source.next()).await.expect_err("there is no server");
+    place.to_server(|server| server.restart().expect("it starts"));
+    insist(&publisher, &event).await;
+    assert_eq!(take(&source).await, event);
+    publisher.check().await.expect("the server is there");
 }

@@ -1,21 +1,22 @@
-//! The source: hands over what its reader fetched.
+//! The source: returns what its reader fetched.
 //!
-//! Fetching is done by a task of its own, so that whoever stops waiting for a message leaves nothing
+//! Fetching is done by a task of its own, so that a caller that stops waiting for a message leaves nothing
 //! behind at the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::inbox::{Source, SourceError};
 use semel_core::store::Result;
 use tokio::sync::watch;
 
 use super::reader::Reader;
-use super::{SourceBuilder, StreamMessage};
+use super::{SourceBuilder, StreamMessage, misconfigured};
 
 /// Brings the entries of one consumer group.
 ///
-/// Dropping it gives back what was fetched and not handed over, and takes its consumer off the
-/// group's list unless a message is still in hands.
+/// Dropping it gives back what was fetched and not taken, and removes its consumer from the
+/// group unless a message is still being handled.
 pub struct StreamSource {
     reader: Arc<Reader>,
     /// Its end ends the tasks.
@@ -35,6 +36,29 @@ impl StreamSource {
         tokio::spawn(Arc::clone(&reader).listen(ended.clone()));
         tokio::spawn(Arc::clone(&reader).read(ended));
         Ok(Self { reader, _open: open })
+    }
+}
+
+impl SourceBuilder {
+    /// Joins the group, which is created where it does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(streams: semel_redis::Streams) -> semel_core::store::Result<()> {
+    /// let source = streams.source("INVENTORY").ordered().open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server is away.
+    pub async fn open(self) -> Result<StreamSource> {
+        if self.group.is_empty() {
+            return Err(misconfigured("a consumer group needs a name"));
+        }
+        if self.patience < Duration::from_millis(100) {
+            return Err(misconfigured("a patience below 100 ms gives entries away too soon"));
+        }
+        StreamSource::open(self).await
     }
 }
 

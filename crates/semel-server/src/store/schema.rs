@@ -54,7 +54,7 @@ impl Schema for Path {
     }
 
     async fn migrate(&self) -> Result<Vec<i32>, ExitError> {
-        SqliteStore::migrate(self).await.map_err(|error| unopened(self, error))
+        SqliteStore::migrate_file(self).await.map_err(|error| unopened(self, error))
     }
 }
 
@@ -63,7 +63,7 @@ impl Schema for Path {
 /// # Errors
 /// It cannot be opened.
 pub(crate) async fn of_file(path: &Path) -> Result<Vec<Finding>, ExitError> {
-    SqliteStore::verify(path).await.map_err(|error| unopened(path, error))
+    SqliteStore::verify_file(path).await.map_err(|error| unopened(path, error))
 }
 
 /// Brings the schema at `url` up to date; a SQLite file that is not there is made.

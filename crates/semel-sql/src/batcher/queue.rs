@@ -16,6 +16,30 @@ pub(crate) struct Waiting<S: Step<D>, D: Dialect> {
     pub(super) reply: oneshot::Sender<Result<S::Answer>>,
 }
 
+/// A step that can be queued.
+pub(crate) trait Queued<D: Dialect>: Step<D> {
+    /// Returns the line in which steps of this kind wait.
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>>;
+}
+
+impl<D: Dialect> Queued<D> for Draft {
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.opens
+    }
+}
+
+impl<D: Dialect> Queued<D> for SettleRequest {
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.settles
+    }
+}
+
+impl<D: Dialect> Queued<D> for Digest {
+    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
+        &mut queue.peeks
+    }
+}
+
 /// A queued caller that wants a connection to itself.
 pub(super) struct Standing<D: Dialect> {
     pub(super) ticket: u64,
@@ -60,7 +84,7 @@ impl<D: Dialect> Queue<D> {
         self.next_ticket
     }
 
-    /// The line in which somebody has waited longest, so that no verb starves another.
+    /// Returns the line whose first step has waited longest, so that no verb starves another.
     pub(super) fn oldest(&self) -> Option<Verb> {
         let fronts = [
             (self.opens.front().map(|w| w.ticket), Verb::Open),
@@ -75,9 +99,9 @@ impl<D: Dialect> Queue<D> {
             .map(|f| f.1)
     }
 
-    /// Up to [`BATCH`] steps with different digests, in order of arrival. A second step on a digest
+    /// Takes up to [`BATCH`] steps with different digests, in order of arrival. A second step on a digest
     /// stays where it is: in one statement neither of the two would see what the other did.
-    pub(super) fn take<S: Step<D>>(&mut self) -> Vec<Waiting<S, D>> {
+    pub(super) fn take<S: Queued<D>>(&mut self) -> Vec<Waiting<S, D>> {
         let line = S::line(self);
         let mut seen = HashSet::with_capacity(line.len().min(BATCH));
         let mut batch = Vec::with_capacity(line.len().min(BATCH));

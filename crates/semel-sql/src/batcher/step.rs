@@ -2,14 +2,11 @@
 //!
 //! Swaps are not among them: they are rare, and each has a shape of its own.
 
-use std::collections::VecDeque;
-
 use semel_core::claim::Lease;
 use semel_core::key::Digest;
 use semel_core::store::{Draft, Opened, Peeked, Result, Settled, Settlement};
 
 use super::Dialect;
-use super::queue::{Queue, Waiting};
 
 /// A claim and how it ends.
 #[derive(Clone, Debug)]
@@ -20,16 +17,13 @@ pub(crate) struct SettleRequest {
 
 /// A step that can share a statement with others of its kind.
 pub(crate) trait Step<D: Dialect>: Clone + Send + Sync + 'static {
-    /// What it is answered.
+    /// Its answer.
     type Answer: Send + 'static;
     /// Its name in errors.
     const NAME: &'static str;
 
-    /// Whose record it is about.
+    /// Returns the digest of the record that it is about.
     fn digest(&self) -> Digest;
-
-    /// Where steps of this kind wait.
-    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>>;
 
     /// Runs some of them in one statement.
     fn run(
@@ -45,10 +39,6 @@ impl<D: Dialect> Step<D> for Draft {
 
     fn digest(&self) -> Digest {
         self.key.digest()
-    }
-
-    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
-        &mut queue.opens
     }
 
     fn run(
@@ -68,10 +58,6 @@ impl<D: Dialect> Step<D> for SettleRequest {
         self.lease.digest
     }
 
-    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
-        &mut queue.settles
-    }
-
     fn run(
         dialect: &D,
         connection: &mut D::Connection,
@@ -87,10 +73,6 @@ impl<D: Dialect> Step<D> for Digest {
 
     fn digest(&self) -> Digest {
         *self
-    }
-
-    fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>> {
-        &mut queue.peeks
     }
 
     fn run(

@@ -1,6 +1,6 @@
-//! The batcher over a database that does what the test tells it.
+//! The batcher over a database that the test controls.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use semel_core::claim::{AttemptId, Fence, OperationId};
 use semel_core::fingerprint::Fingerprint;
@@ -8,6 +8,7 @@ use semel_core::policy::OnCrash;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::pool::Lifecycle;
 
 /// Runs a statement when it is let, and remembers what was in it.
 struct Script {
@@ -15,6 +16,7 @@ struct Script {
     sent: Mutex<Vec<(&'static str, Vec<Digest>)>>,
     reachable: AtomicBool,
     panics: AtomicBool,
+    connects: AtomicUsize,
 }
 
 impl Script {
@@ -24,13 +26,14 @@ impl Script {
             sent: Mutex::default(),
             reachable: AtomicBool::new(true),
             panics: AtomicBool::new(false),
+            connects: AtomicUsize::new(0),
         })
     }
 
     async fn run(&self, verb: &'static str, digests: Vec<Digest>) {
         self.sent.lock().unwrap().push((verb, digests));
         self.go.acquire().await.unwrap().forget();
-        assert!(!self.panics.load(Ordering::SeqCst), "told to");
+        assert!(!self.panics.load(Ordering::SeqCst), "panics on purpose");
     }
 
     fn sent(&self) -> Vec<(&'static str, usize)> {
@@ -43,9 +46,10 @@ impl Dialect for Script {
 
     async fn connect(&self) -> Result<()> {
         if self.reachable.load(Ordering::SeqCst) {
+            self.connects.fetch_add(1, Ordering::SeqCst);
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Unavailable, "connect", "nobody is there"))
+        Err(Error::new(ErrorKind::Unavailable, "connect", "no server is there"))
     }
 
     async fn open(&self, (): &mut (), drafts: &[Draft]) -> Result<Vec<Result<Opened>>> {
@@ -88,8 +92,12 @@ fn draft(id: usize) -> Draft {
     }
 }
 
-fn one_lane(script: &Arc<Script>) -> Batcher<Script> {
-    Batcher::new(Arc::clone(script), 1, Duration::from_secs(60))
+/// How long a connection is used.
+const LIFETIME: Duration = Duration::from_secs(3_600);
+
+fn one_connection(script: &Arc<Script>) -> Batcher<Script> {
+    let pool = ConnectionPool::new(1, &Lifecycle::new(LIFETIME));
+    Batcher::new(Arc::clone(script), pool, Duration::from_secs(60))
 }
 
 /// Starts a step and lets it come as far as it gets.
@@ -109,9 +117,9 @@ async fn opening(batcher: &Batcher<Script>, id: usize) -> tokio::task::JoinHandl
 }
 
 #[tokio::test]
-async fn what_waits_while_the_lane_is_busy_travels_together_and_in_order_of_arrival() {
+async fn what_waits_while_the_connection_is_busy_travels_together_and_in_order_of_arrival() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let mut tasks = vec![opening(&batcher, 0).await];
     for id in 1..=3 {
         tasks.push(opening(&batcher, id).await);
@@ -134,7 +142,7 @@ async fn what_waits_while_the_lane_is_busy_travels_together_and_in_order_of_arri
 #[tokio::test]
 async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let mut tasks = vec![];
     for id in [0, 1, 2, 1, 3, 1] {
         tasks.push(opening(&batcher, id).await);
@@ -149,7 +157,7 @@ async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
 #[tokio::test]
 async fn a_statement_carries_no_more_than_a_batch() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let mut tasks = vec![];
     for id in 0..=BATCH + 5 {
         tasks.push(opening(&batcher, id).await);
@@ -164,7 +172,7 @@ async fn a_statement_carries_no_more_than_a_batch() {
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let mut tasks = vec![];
     for id in 0..=QUEUE {
         tasks.push(opening(&batcher, id).await);
@@ -179,9 +187,9 @@ async fn a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_lane() {
+async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_connection() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;
     let waiting = [opening(&batcher, 1).await, opening(&batcher, 2).await];
     script.go.add_permits(1);
@@ -199,7 +207,7 @@ async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_lane() {
 #[tokio::test]
 async fn a_caller_that_left_the_queue_is_not_sent() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;
     let (stays, leaves) = (opening(&batcher, 1).await, opening(&batcher, 2).await);
     leaves.abort();
@@ -211,9 +219,9 @@ async fn a_caller_that_left_the_queue_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_nobody_can_connect_the_whole_queue_is_told_at_once() {
+async fn when_no_connection_can_be_opened_the_whole_queue_fails_at_once() {
     let script = Script::new();
-    let batcher = one_lane(&script);
+    let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;
     let waiting =
         [opening(&batcher, 1).await, opening(&batcher, 1).await, opening(&batcher, 1).await];
@@ -223,7 +231,45 @@ async fn when_nobody_can_connect_the_whole_queue_is_told_at_once() {
     for task in waiting {
         let error = task.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("nobody is there"), "{error}");
+        assert!(error.to_string().contains("no server is there"), "{error}");
     }
     assert_eq!(script.sent(), [("open", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_replaced_when_its_lifetime_is_over_even_under_constant_load() {
+    let script = Script::new();
+    let batcher = one_connection(&script);
+    script.go.add_permits(100);
+    for id in 0..3 {
+        assert!(batcher.step(&draft(id)).await.is_ok());
+    }
+    assert_eq!(script.connects.load(Ordering::SeqCst), 1, "it is reused until then");
+    tokio::time::advance(LIFETIME).await;
+    assert!(batcher.step(&draft(3)).await.is_ok());
+    assert_eq!(script.connects.load(Ordering::SeqCst), 2, "an idle one is replaced");
+    script.go.forget_permits(100);
+    let first = opening(&batcher, 4).await;
+    let queued = opening(&batcher, 5).await;
+    batcher.0.pool.retire();
+    script.go.add_permits(2);
+    assert!(first.await.unwrap().is_ok());
+    assert!(queued.await.unwrap().is_ok());
+    assert_eq!(script.connects.load(Ordering::SeqCst), 3, "one that goes from step to step, too");
+}
+
+#[tokio::test]
+async fn a_closed_batcher_answers_what_is_under_way_and_refuses_what_comes() {
+    let script = Script::new();
+    let batcher = one_connection(&script);
+    let first = opening(&batcher, 0).await;
+    let queued = opening(&batcher, 1).await;
+    batcher.close();
+    let error = batcher.step(&draft(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("the store is closed"), "{error}");
+    script.go.add_permits(2);
+    assert!(first.await.unwrap().is_ok());
+    assert!(queued.await.unwrap().is_ok());
+    assert_eq!(batcher.0.pool.opened(), 0);
 }

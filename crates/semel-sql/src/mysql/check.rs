@@ -1,14 +1,14 @@
 //! What about a server's set-up breaks or weakens a promise.
 //!
-//! Reads settings; changes none. Whether the schema is ours is `schema`'s business.
+//! Reads settings; changes none. Whether the schema is ours is checked in `schema`.
 
 use semel_core::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
 use semel_core::store::{Finding, Replication, Result, Severity};
 use sqlx::{MySqlConnection, Row};
 
-use super::ledger::failed;
 use super::replication::Observed;
-use super::session::{Flavour, OVERHEAD, Server};
+use super::session::{Flavour, OVERHEAD, Server, failed};
+use super::variables::{finding, is_on};
 
 /// All findings about the server, and about the columns that hold identity.
 pub(crate) async fn check(
@@ -92,10 +92,6 @@ async fn about_durability(
         binlog_format: read(6)?,
     }));
     Ok(())
-}
-
-pub(super) fn is_on(value: &str) -> bool {
-    !matches!(value, "0" | "OFF" | "")
 }
 
 struct Settings {
@@ -186,10 +182,6 @@ async fn about_identity(
         }
     }
     Ok(())
-}
-
-pub(super) fn finding(severity: Severity, code: &'static str, found: String, fix: &str) -> Finding {
-    Finding { severity, code, found, fix: fix.into() }
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
 use super::columns::{Bound, Found, bind_draft, identity};
 use super::replication::{self, Observed};
-use super::session::{self, Flavour, Role, Server, codes, held};
+pub(crate) use super::session::failed;
+use super::session::{self, Flavour, Role, Server, held};
 use super::statement::{Answer, Inside, Texts};
-use crate::error::{Stage, classify};
 use crate::row::{DraftRow, SettlementRow, undecodable};
 
 /// How long a settlement that met a lock waits before it is sent again. A rival that merely looks at
@@ -91,7 +91,7 @@ impl Ledger {
         query.fetch_all(connection).await
     }
 
-    /// Without RETURNING: look (not waiting for anybody), then insert what is missing.
+    /// Without RETURNING: look (without waiting), then insert what is missing.
     async fn try_open_mysql(
         &self,
         connection: &mut MySqlConnection,
@@ -183,7 +183,7 @@ impl Ledger {
         change: &Change,
     ) -> Result<Swapped> {
         let swapped = async {
-            // An UPDATE of MySQL's cannot be told not to wait for a row.
+            // An UPDATE of MySQL always waits for a row.
             if self.server.flavour == Flavour::MySql {
                 let free = "SELECT 1 FROM semel_record WHERE digest = ? FOR UPDATE NOWAIT";
                 sqlx::query(free)
@@ -307,7 +307,7 @@ impl Ledger {
     }
 }
 
-/// A read that tells what a write of ours did has failed. The write is done and its outcome unknown:
+/// Names the failure of a read that shows what a write of ours did. The write is done and its outcome unknown:
 /// whatever the refusal says, it is not a refusal of the write.
 pub(super) fn unread(error: sqlx::Error) -> sqlx::Error {
     sqlx::Error::Protocol(format!("written, but what was written could not be read: {error}"))
@@ -378,10 +378,6 @@ fn bind_ending<'q>(query: Bound<'q>, settlement: &Settlement) -> Bound<'q> {
         .bind(row.retry_us)
         .bind(row.error.map(|text| text.as_bytes().to_vec()))
         .bind(row.keep_us)
-}
-
-pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
-    classify(codes, Stage::Running, operation, error)
 }
 
 pub(super) fn silent(operation: &'static str) -> Error {

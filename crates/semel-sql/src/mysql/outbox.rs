@@ -32,6 +32,7 @@ use super::session::{OVERHEAD, Server};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{Cursor, EventRow, Marks, Scanned, Search, Stored, chunks};
+use crate::pool::Lifecycle;
 
 /// Rows in one statement of an append. A power of two, as all smaller statements are: each size is
 /// prepared once.
@@ -47,10 +48,15 @@ pub(super) struct OutboxSessions {
 }
 
 impl OutboxSessions {
-    pub(super) fn new(ledger: &Arc<Ledger>, lifetime: Duration) -> Self {
+    pub(super) fn new(ledger: &Arc<Ledger>, lifecycle: &Arc<Lifecycle>) -> Self {
         // A claim or a mark takes a few milliseconds of a connection.
-        let sessions = SessionPool::new(ledger, 4, lifetime);
+        let sessions = SessionPool::new(ledger, 4, lifecycle);
         Self { sessions, bell: Bell::default(), cursor: Cursor::default() }
+    }
+
+    /// Closes the sessions.
+    pub(super) fn close(&self) {
+        self.sessions.close();
     }
 }
 

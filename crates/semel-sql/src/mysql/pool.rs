@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::ledger::{Ledger, failed};
 use super::session::{SHORTEST_WAIT, deadlock, is_lost, number};
 use crate::error::{Stage, timed_out};
-use crate::pool::{ConnectionPool, Pooled, RIVALS};
+use crate::pool::{ConnectionPool, Lifecycle, Pooled, RIVALS};
 
 /// How many statements' time an operator's use of a connection may take; a sweep of a full batch has
 /// about a dozen short ones.
@@ -29,22 +29,26 @@ pub(super) struct SessionPool {
 
 impl SessionPool {
     /// Creates a pool whose callers wait for one statement's time at most.
-    pub(super) fn new(ledger: &Arc<Ledger>, size: usize, lifetime: Duration) -> Self {
-        let connections = ConnectionPool::new(size, lifetime);
+    pub(super) fn new(ledger: &Arc<Ledger>, size: usize, lifecycle: &Arc<Lifecycle>) -> Self {
+        let connections = ConnectionPool::new(size, lifecycle);
         Self { connections, ledger: Arc::clone(ledger), wait: ledger.limit }
     }
 
     /// Creates the pool of the operators: one connection, whose callers wait for each other.
-    pub(super) fn operators(ledger: &Arc<Ledger>, lifetime: Duration) -> Self {
-        Self { wait: Duration::MAX, ..Self::new(ledger, 1, lifetime) }
+    pub(super) fn operators(ledger: &Arc<Ledger>, lifecycle: &Arc<Lifecycle>) -> Self {
+        Self { wait: Duration::MAX, ..Self::new(ledger, 1, lifecycle) }
+    }
+
+    /// Closes the pool: see [`ConnectionPool::close`].
+    pub(super) fn close(&self) {
+        self.connections.close();
     }
 
     /// Waits for a connection.
     pub(super) async fn get(&self, operation: &'static str) -> Result<PooledSession<'_>> {
         let limit = self.ledger.limit;
-        let connection = self.connections.get(self.wait).await;
         let late = || timed_out(Stage::Connecting, operation, self.wait);
-        let mut connection = connection.ok_or_else(late)?;
+        let mut connection = self.connections.get(operation, self.wait, late).await?;
         let mut was_idle = false;
         if let Some(idle_for) = connection.reuse() {
             was_idle = idle_for < SHORTEST_WAIT || answers(connection.connection(), limit).await;

@@ -1,4 +1,4 @@
-//! Transactions: ours, on connections set apart for them, and the ledger's steps inside anybody's.
+//! Transactions: ours, on connections of their own, and the ledger's steps inside any transaction.
 //!
 //! Nothing here waits for a rival: a key that another open transaction holds is answered at once.
 //! Our transactions carry a savepoint from their first statement to their last. It vanishes with
@@ -27,7 +27,7 @@ use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::{Inside, at_once};
 use crate::error::{Stage, classify, timed_out};
-use crate::pool::{ConnectionPool, Pooled};
+use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
@@ -100,16 +100,20 @@ pub(crate) struct TransactionPool {
 }
 
 impl TransactionPool {
-    pub(crate) fn new(ledger: &Arc<Ledger>, size: usize, lifetime: Duration) -> Self {
-        let connections = ConnectionPool::new(size.max(1), lifetime);
+    pub(crate) fn new(ledger: &Arc<Ledger>, size: usize, lifecycle: &Arc<Lifecycle>) -> Self {
+        let connections = ConnectionPool::new(size.max(1), lifecycle);
         Self { connections, ledger: Arc::clone(ledger) }
+    }
+
+    /// Closes the pool: see [`ConnectionPool::close`].
+    pub(crate) fn close(&self) {
+        self.connections.close();
     }
 
     /// Begins a transaction. The caller limits how long that may take.
     async fn begin(&self) -> Result<MySqlTransaction> {
-        let session = self.connections.get(Duration::MAX).await;
         let exhausted = || Error::new(ErrorKind::Unavailable, "begin", "no transaction ended");
-        let mut session = session.ok_or_else(exhausted)?;
+        let mut session = self.connections.get("begin", Duration::MAX, exhausted).await?;
         // An idle connection may have died or been changed. Nothing was begun on it, so another may be tried.
         while session.reuse().is_some() {
             if matches!(session.connection().begin().await, Ok(true)) {
@@ -367,7 +371,7 @@ impl MySqlStore {
 /// The server's number for a savepoint that is not there.
 const NO_SAVEPOINT: u16 = 1305;
 
-/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival who has it.
+/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival that has it.
 fn hold(flavour: Flavour) -> String {
     let found = "SELECT 1 FROM semel_record \
                  WHERE digest = ? AND fence = ? AND attempt_id = ? AND state = 0 FOR UPDATE";

@@ -4,6 +4,7 @@
 //! neither for the ledger nor for a relay. The statements and why they are right are under `queries/`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind, Result};
@@ -16,12 +17,12 @@ use sqlx::{PgConnection, Postgres, QueryBuilder, Row as _};
 use tokio::time::timeout;
 
 use super::PgStore;
-use super::pool::{SessionPool, Size};
+use super::pool::SessionPool;
 use super::session::{Naming, Session};
 use super::statement::{failed, failed_in};
 use crate::error::{Stage, timed_out};
 use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
-use crate::pool::RIVALS;
+use crate::pool::{Lifecycle, RIVALS};
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
@@ -32,9 +33,12 @@ const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
 
 /// Returns the map's sessions: the ledger's, but they wait for a concurrent writer of an id, since no other
 /// caller waits behind them.
-pub(super) fn sessions(ledger: Session, lifetime: Duration, limit: Duration) -> SessionPool {
-    let size = Size { connections: 4, lifetime };
-    SessionPool::new(ledger.set("lock_timeout", "0"), size, limit)
+pub(super) fn sessions(
+    ledger: Session,
+    lifecycle: &Arc<Lifecycle>,
+    limit: Duration,
+) -> SessionPool {
+    SessionPool::new(ledger.set("lock_timeout", "0"), 4, lifecycle, limit)
 }
 
 impl IdMap for PgStore {
@@ -57,16 +61,17 @@ impl IdMap for PgStore {
         let rounds = Rounds::of(bindings, Twins::Follow);
         let naming = self.0.naming;
         let mut session = self.0.id_map.get("insert").await?;
-        let told = loop {
+        let inserted = loop {
             let writing =
                 async |connection: &mut PgConnection| put_all(naming, connection, &rounds).await;
-            if let Some(told) = session.write(writing).await? {
-                break told;
+            if let Some(inserted) = session.write(writing).await? {
+                break inserted;
             }
         };
-        let told = told.into_iter().map(|round| round.into_iter().collect::<Option<Vec<_>>>());
+        let inserted =
+            inserted.into_iter().map(|round| round.into_iter().collect::<Option<Vec<_>>>());
         let vanished = || Error::new(ErrorKind::Unavailable, "insert", VANISHED);
-        Ok(rounds.answers(told.collect::<Option<Vec<_>>>().ok_or_else(vanished)?))
+        Ok(rounds.answers(inserted.collect::<Option<Vec<_>>>().ok_or_else(vanished)?))
     }
 
     async fn find(
@@ -185,11 +190,11 @@ async fn put_all(
     connection: &mut PgConnection,
     rounds: &Rounds<'_>,
 ) -> sqlx::Result<Vec<Vec<Option<Inserted>>>> {
-    let mut told = Vec::new();
+    let mut inserted = Vec::new();
     for round in rounds.each() {
-        told.push(put(naming, connection, &round).await?);
+        inserted.push(put(naming, connection, &round).await?);
     }
-    Ok(told)
+    Ok(inserted)
 }
 
 async fn overwrite(
@@ -207,7 +212,7 @@ async fn overwrite(
 
 const VANISHED: &str = "a row that was in the way is gone whenever it is looked at";
 
-/// Writes bindings that have nothing in common; one answer each, `None` where whoever was in the way
+/// Writes bindings that have nothing in common; one answer each, `None` where the row that was in the way
 /// is gone by the time that they are looked for.
 async fn put(
     naming: Naming,

@@ -3,6 +3,8 @@
 //! Which connection it is (the batcher's, a caller's transaction's) is decided by the callers; the texts
 //! are in `statement`.
 
+use std::sync::Arc;
+
 use semel_core::claim::{Fence, Lease};
 use semel_core::clock::Timestamp;
 use semel_core::key::{Digest, Key};
@@ -16,8 +18,9 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
-use super::statement::{self, failed, rivalled};
+use super::statement::{self, ends_session, failed, rivalled};
 use crate::batcher::{Dialect, SettleRequest};
+use crate::pool::Lifecycle;
 use crate::row::{DraftRow, Raw, SettlementRow, cells};
 
 type Statement<'q> = Query<'q, Postgres, PgArguments>;
@@ -26,6 +29,20 @@ type Statement<'q> = Query<'q, Postgres, PgArguments>;
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) session: Session,
+    pub(super) lifecycle: Arc<Lifecycle>,
+}
+
+impl Ledger {
+    /// Names the failure of a batch. Where it points at the server, no connection of the store is used again.
+    fn failed(&self, operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+        let name = failed(operation);
+        move |error| {
+            if ends_session(&error) {
+                self.lifecycle.retire();
+            }
+            name(error)
+        }
+    }
 }
 
 impl Dialect for Ledger {
@@ -41,7 +58,7 @@ impl Dialect for Ledger {
         drafts: &[Draft],
     ) -> Result<Vec<Result<Opened>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("open"))?;
+        self.session.enter(connection).await.map_err(self.failed("open"))?;
         let opened = match drafts {
             [draft] => {
                 open(naming, connection, draft, Inside::Itself).await.map(|opened| vec![opened])
@@ -49,11 +66,11 @@ impl Dialect for Ledger {
             many => open_many(naming, connection, many).await,
         };
         match self.session.leave(connection, opened).await {
-            // Somebody's transaction was in the way for longer than we wait for anyone.
+            // Another transaction was in the way for longer than a step waits.
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
             }
-            other => other.map_err(failed("open")),
+            other => other.map_err(self.failed("open")),
         }
     }
 
@@ -63,7 +80,7 @@ impl Dialect for Ledger {
         settlements: &[SettleRequest],
     ) -> Result<Vec<Result<Settled>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("settle"))?;
+        self.session.enter(connection).await.map_err(self.failed("settle"))?;
         let settled = match settlements {
             [one] => settle(naming, connection, one).await.map(|settled| vec![settled]),
             many => settle_many(naming, connection, many).await,
@@ -72,7 +89,7 @@ impl Dialect for Ledger {
             Err(error) if rivalled(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
-            other => other.map_err(failed("settle")),
+            other => other.map_err(self.failed("settle")),
         }
     }
 
@@ -82,12 +99,12 @@ impl Dialect for Ledger {
         digests: &[Digest],
     ) -> Result<Vec<Result<Option<Peeked>>>> {
         let naming = self.session.naming();
-        self.session.enter(connection).await.map_err(failed("peek"))?;
+        self.session.enter(connection).await.map_err(self.failed("peek"))?;
         let peeked = match digests {
             [digest] => peek(naming, connection, digest).await.map(|peeked| vec![peeked]),
             many => peek_many(naming, connection, many).await,
         };
-        self.session.leave(connection, peeked).await.map_err(failed("peek"))
+        self.session.leave(connection, peeked).await.map_err(self.failed("peek"))
     }
 
     async fn swap(
@@ -97,11 +114,11 @@ impl Dialect for Ledger {
         judged: Version,
         change: &Change,
     ) -> Result<Swapped> {
-        self.session.enter(connection).await.map_err(failed("swap"))?;
+        self.session.enter(connection).await.map_err(self.failed("swap"))?;
         let swapped = swap(self.session.naming(), connection, key, judged, change).await;
         match self.session.leave(connection, swapped).await {
             Err(error) if rivalled(&error) => Ok(Swapped::Lost),
-            other => other.map_err(failed("swap")),
+            other => other.map_err(self.failed("swap")),
         }
     }
 }
@@ -214,7 +231,7 @@ async fn settle(
     Ok(settled(row.try_get(0)?))
 }
 
-/// What became of a claim: ended, still its grant's but locked by somebody, or no longer its.
+/// What became of a claim: ended, still its grant's but locked by another transaction, or not its any more.
 fn settled(done: Option<bool>) -> Result<Settled> {
     match done {
         Some(true) => Ok(Settled::Done),
@@ -323,7 +340,7 @@ async fn settle_many(
         if done {
             answers[at] = Ok(Settled::Done);
         } else if !matches!(answers[at], Ok(Settled::Done)) {
-            // It was this grant's and is not settled: somebody has the row locked.
+            // It was this grant's and is not settled: another transaction has the row locked.
             answers[at] = Err(busy("settle"));
         }
     }
@@ -423,7 +440,7 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
 
 cells!(PgRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);
 
-/// Refuses text that PostgreSQL cannot hold before it can fail a batch of strangers.
+/// Refuses text that PostgreSQL cannot hold before it can fail a batch of other callers' steps.
 pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
     if !text.contains('\0') {
         return Ok(());
@@ -446,7 +463,7 @@ fn place<T>(
     Ok(items.iter().position(|item| digest(item).as_slice() == found))
 }
 
-/// The advisory lock of a key: its digest's first eight bytes. A collision makes two strangers
+/// The advisory lock of a key: its digest's first eight bytes. A collision makes two different keys
 /// contend for a moment, nothing worse.
 fn lock_key(digest: &[u8; 32]) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *digest;

@@ -4,22 +4,33 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind, Replication, Result};
-use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgPool};
 
 use super::PgStore;
 use super::session::Pooling;
 
 /// How to reach PostgreSQL, and with how many connections.
 ///
-/// A store holds at most `connections + transactions` connections and four more: one each for renewing,
-/// sweeping, sending wake-ups and, where a process listens, receiving them. A relay that claims from it takes
-/// up to four, and so does the id map.
+/// A store holds at most `connections + transactions` connections, one each for sweeping, sending wake-ups and,
+/// where a process listens, receiving them, and one to three for renewing. A relay that claims from it takes up to
+/// four, and so does the id map.
 ///
 /// Best given the server's own address: statements stay prepared on their connections, a step is one
 /// trip, and `LISTEN` wakes waiters in other processes. A pooler that hands out the server's sessions
 /// per transaction is recognised when the store connects, and then nothing of a session is relied on:
 /// see [`Pooling`]. Wake-ups do not cross it, and waiters poll.
+///
+/// ```no_run
+/// # async fn example() -> semel_core::store::Result<()> {
+/// use semel_sql::postgres::PgOptions;
+/// use semel_sql::sqlx::postgres::{PgConnectOptions, PgSslMode};
+///
+/// let address = PgConnectOptions::new().host("db").database("app").ssl_mode(PgSslMode::VerifyFull);
+/// let store = PgOptions::with(address).connections(4).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PgOptions {
@@ -47,14 +58,22 @@ impl std::fmt::Debug for Address {
 }
 
 impl PgOptions {
-    /// Settings for a store at this URL.
+    /// Returns the settings of a store at this URL.
     pub fn new(url: &str) -> Self {
         Self::at(Address::Url(url.to_owned()))
     }
 
-    /// Settings for a store that is reached with these options, for what a URL cannot say.
+    /// Returns the settings of a store that is reached with these options, for what a URL cannot say.
     pub fn with(options: PgConnectOptions) -> Self {
         Self::at(Address::Options(Box::new(options)))
+    }
+
+    /// Returns the settings of a store that is reached as the application's pool reaches its server: its connect
+    /// options are copied. The store opens connections of its own with them and takes none from the pool, so that
+    /// neither waits for the other, and what work leaves in a session is reset before other work has it; hooks of
+    /// the pool (`after_connect`) do not run on them.
+    pub fn from_pool(pool: &PgPool) -> Self {
+        Self::with((*pool.connect_options()).clone())
     }
 
     fn at(address: Address) -> Self {
@@ -82,7 +101,7 @@ impl PgOptions {
         self
     }
 
-    /// How long a caller waits for one of them before it is told `Unavailable`. Default 5 s.
+    /// How long a caller waits for one of them before it gets `Unavailable`. Default 5 s.
     pub fn transaction_wait(mut self, wait: Duration) -> Self {
         self.transaction_wait = wait;
         self

@@ -6,6 +6,7 @@
 
 mod operators;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::claim::AttemptId;
@@ -22,13 +23,14 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, SqlSafeStr, SqlStr};
 use tokio::time::timeout;
 
 use super::PgStore;
-use super::pool::{SessionPool, Size};
+use super::pool::SessionPool;
 use super::session::{Naming, Session};
 use super::statement::{failed, failed_in, text};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{
     Claimed, Cursor, EventRow, LONG, Marks, SHORT, Scanned, Search, Stored, chunks,
 };
+use crate::pool::Lifecycle;
 
 const APPEND: &str = include_str!("queries/outbox_append.sql");
 const APPEND_ONE: &str = include_str!("queries/outbox_append_one.sql");
@@ -51,15 +53,19 @@ impl OutboxSessions {
     /// Changes the ledger's settings. Claims need the order of their index, whatever the planner believes of a
     /// table that is empty at one moment and full at the next. A mark may have to wait while rows behind its
     /// own are put off, longer than the ledger waits for any lock.
-    pub(super) fn new(ledger: Session, lifetime: Duration, limit: Duration) -> Self {
+    pub(super) fn new(ledger: Session, lifecycle: &Arc<Lifecycle>, limit: Duration) -> Self {
         let session = ledger
             .set("enable_bitmapscan", "off")
             .set("enable_sort", "off")
             .set("lock_timeout", "5000");
         // A claim or a mark takes a few milliseconds of a connection.
-        let size = Size { connections: 4, lifetime };
-        let sessions = SessionPool::new(session, size, limit);
+        let sessions = SessionPool::new(session, 4, lifecycle, limit);
         Self { sessions, bell: Bell::default(), cursor: Cursor::default() }
+    }
+
+    /// Closes the sessions.
+    pub(super) fn close(&self) {
+        self.sessions.close();
     }
 }
 

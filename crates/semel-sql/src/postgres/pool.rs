@@ -11,9 +11,9 @@ use sqlx::PgConnection;
 use tokio::time::timeout;
 
 use super::session::{Session, unopened};
-use super::statement::{failed, rivalled};
+use super::statement::{ends_session, failed, rivalled};
 use crate::error::{Stage, timed_out};
-use crate::pool::{ConnectionPool, Pooled, RIVALS};
+use crate::pool::{ConnectionPool, Lifecycle, Pooled, RIVALS};
 
 /// What a statement gives that was put together for one connection.
 pub(super) type Sent<'c, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
@@ -31,17 +31,16 @@ pub(super) struct SessionPool {
     statements: Duration,
 }
 
-/// How many sessions a pool has, and how long they are used.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub(super) connections: usize,
-    pub(super) lifetime: Duration,
-}
-
 impl SessionPool {
-    /// Creates a pool whose callers wait for `limit` at most, for a connection and for an answer.
-    pub(super) fn new(session: Session, size: Size, limit: Duration) -> Self {
-        let connections = ConnectionPool::new(size.connections, size.lifetime);
+    /// Creates a pool of at most `size` connections, whose callers wait for `limit` at most, for a connection and
+    /// for an answer.
+    pub(super) fn new(
+        session: Session,
+        size: usize,
+        lifecycle: &Arc<Lifecycle>,
+        limit: Duration,
+    ) -> Self {
+        let connections = ConnectionPool::new(size, lifecycle);
         Self { connections, session, wait: limit, connect: limit, statements: limit }
     }
 
@@ -55,11 +54,15 @@ impl SessionPool {
         self.connections.add(connection);
     }
 
+    /// Closes the pool: see [`ConnectionPool::close`].
+    pub(super) fn close(&self) {
+        self.connections.close();
+    }
+
     /// Waits for a connection.
     pub(super) async fn get(&self, operation: &'static str) -> Result<PooledSession<'_>> {
-        let connection = self.connections.get(self.wait).await;
         let late = || timed_out(Stage::Connecting, operation, self.wait);
-        let mut connection = connection.ok_or_else(late)?;
+        let mut connection = self.connections.get(operation, self.wait, late).await?;
         let fresh = connection.reuse().is_none();
         Ok(PooledSession { pool: self, operation, connection, fresh, rivals: 0 })
     }
@@ -197,10 +200,16 @@ impl PooledSession<'_> {
             Ok(answer)
         };
         let done = timeout(pool.statements, sent).await;
-        match done {
+        match &done {
             Ok(Ok(_)) => self.connection.keep(),
-            // After a failure it is not used again.
-            Ok(Err(_)) | Err(_) => self.connection.close(),
+            // After a failure it is not used again, and where the failure points at the server no other is.
+            Ok(Err(error)) => {
+                self.connection.close();
+                if ends_session(error) {
+                    self.connection.retire_all();
+                }
+            }
+            Err(_) => self.connection.close(),
         }
         done.map_err(|_| timed_out(Stage::Running, self.operation, pool.statements))
     }

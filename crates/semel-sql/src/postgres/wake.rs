@@ -4,6 +4,7 @@
 //! commits share: hints go through a bounded channel to one task with its own connection, which
 //! sends many in one message. A lost hint costs a waiter one poll, so nothing here is retried.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::key::Hint;
@@ -26,11 +27,34 @@ const PER_MESSAGE: usize = 400;
 /// At least so long between two messages: at most a hundred a second, whatever the load.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts the task that sends hints. It ends when the sender is dropped.
-pub(super) fn announcer(session: Session, limit: Duration) -> mpsc::Sender<Hint> {
-    let (sender, hints) = mpsc::channel(WAITING);
-    tokio::spawn(announce(session, limit, hints));
-    sender
+/// Hands hints to the task that sends them, which ends when this is closed or dropped.
+#[derive(Debug)]
+pub(super) struct Announcer(Mutex<Option<mpsc::Sender<Hint>>>);
+
+impl Announcer {
+    /// Starts the task.
+    pub(super) fn start(session: Session, limit: Duration) -> Self {
+        let (sender, hints) = mpsc::channel(WAITING);
+        tokio::spawn(announce(session, limit, hints));
+        Self(Mutex::new(Some(sender)))
+    }
+
+    /// Sends a hint, unless more wait already than one message holds: waiters poll anyway.
+    pub(super) fn announce(&self, hint: Hint) {
+        if let Some(sender) = &*self.sender() {
+            let _ = sender.try_send(hint);
+        }
+    }
+
+    /// Ends the task, and with it its connection.
+    pub(super) fn close(&self) {
+        let sender = self.sender().take();
+        drop(sender);
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<mpsc::Sender<Hint>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 async fn announce(session: Session, limit: Duration, mut hints: mpsc::Receiver<Hint>) {

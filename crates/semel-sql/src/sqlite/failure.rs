@@ -3,11 +3,13 @@
 //! A step inside a transaction that did not commit did not happen, so most failures are
 //! `Unavailable`; only a COMMIT that failed and may have reached the disk is ambiguous.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind};
+
+pub(super) use crate::error::explained;
+use crate::missing;
 
 /// "SQL error or missing database": no such table, no such savepoint, a transaction within one.
 pub(super) const ERROR: i32 = 1;
@@ -49,37 +51,11 @@ pub(super) fn is_full(error: &sqlx::Error) -> bool {
     primary(error) == Some(FULL) || code.as_deref() == Some(SHMSIZE)
 }
 
-/// A failure in our own words, with SQLite's behind them.
-#[derive(Debug)]
-struct Explained {
-    text: String,
-    source: sqlx::Error,
-}
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.text, self.source)
-    }
-}
-
-impl std::error::Error for Explained {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
-
-/// The failure of `operation` in our own words.
-pub(super) fn explained(
-    kind: ErrorKind,
-    operation: &'static str,
-    text: impl Into<String>,
-    source: sqlx::Error,
-) -> Error {
-    Error::new(kind, operation, Explained { text: text.into(), source })
-}
-
 /// The failure of a statement whose transaction did not commit: nothing happened.
 pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Error {
+    if let Some(text) = missing::explanation(operation, &error) {
+        return explained(ErrorKind::Misconfigured, operation, text, error);
+    }
     let (kind, text) = match primary(&error) {
         Some(BUSY | LOCKED) => (
             ErrorKind::Unavailable,
@@ -113,14 +89,14 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
 }
 
 /// The failure of a COMMIT. Its last page may have reached the disk before the failure did, unless
-/// SQLite refused to begin: for somebody's lock, or for a constraint that was deferred until then.
+/// SQLite refused to begin: for another connection's lock, or for a constraint that was deferred until then.
 pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
     let (kind, text) = match primary(&error) {
         Some(BUSY | LOCKED) => return in_transaction(operation, error),
         // The log could not be made longer, so its last frame, which says that this is committed, is
         // not in it.
         Some(_) if is_full(&error) => (ErrorKind::Capacity, DISK_FULL),
-        // The transaction is still open then, and whoever ends it rolls it back.
+        // The transaction is still open then, and is rolled back when it ends.
         Some(CONSTRAINT) => (
             ErrorKind::Unavailable,
             "COMMIT was refused, so nothing was committed: a deferred constraint does not hold",

@@ -1,4 +1,4 @@
-//! Whether the store's clock is believed by those who remove by it.
+//! Whether the store's clock is trusted by statements that remove rows by it.
 
 use semel_core::clock::Timestamp;
 use semel_core::store::{ClockTrust, Watermark};
@@ -46,7 +46,7 @@ async fn write(connection: &mut SqliteConnection, mark: Watermark) -> sqlx::Resu
     connection.execute(query).await.map(drop)
 }
 
-/// Writes so much that it is no accident if it finds room, or takes it away again.
+/// Writes so much that a small rest of room on the disk is not enough, or removes it again.
 pub(super) async fn probe(connection: &mut SqliteConnection, write: bool) -> sqlx::Result<()> {
     let probe = if write {
         "UPDATE semel_clock SET probe = zeroblob(65536)"

@@ -11,7 +11,7 @@ use semel_testkit::fixture::run;
 use semel_testkit::{IdMapFixture, OutboxFixture};
 use ulid::Ulid;
 
-use crate::fixture::Ground;
+use crate::fixture::{Ground, draft, key};
 
 impl IdMapFixture for Ground {
     type Map = MySqlStore;
@@ -50,6 +50,18 @@ mod conformance {
     use crate::fixture::Ground;
 
     semel_testkit::idmap_conformance!(Ground::new(); rollback, writers, foreign, executor);
+}
+
+#[path = "../missing/tables.rs"]
+mod missing_tables;
+
+#[test]
+fn missing_tables_are_named_with_what_to_run() {
+    run(async {
+        let ground = Ground::bare().await;
+        let store = ground.connect().await;
+        missing_tables::are_named_with_what_to_run(&store, &draft(&key("k"))).await;
+    });
 }
 
 fn order(number: u128) -> Binding {

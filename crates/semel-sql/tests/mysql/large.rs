@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_core::event::{Event, MAX_PAYLOAD};
 use semel_core::inbox::{BrokerReply, Handled, Inbox};
 use semel_core::outbox::{Ask, Outbox as _};
-use semel_core::store::{ErrorKind, Store as _};
+use semel_core::store::ErrorKind;
 use semel_core::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
 use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::MySqlStore;

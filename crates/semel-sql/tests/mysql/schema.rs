@@ -1,7 +1,8 @@
 //! Migrations, and what the store says about a server or a schema that is not as it must be.
 
-use semel_core::store::{ErrorKind, Store};
+use semel_core::store::{ErrorKind, Store, TransactionalStore as _};
 use semel_sql::mysql::MySqlStore;
+use semel_sql::sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use semel_testkit::fixture::run;
 
 use crate::fixture::{Ground, at, claim, key};
@@ -220,6 +221,38 @@ fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
             assert!(!error.to_string().contains("secret"), "{error}");
             let opened = store.open(&crate::fixture::draft(&key)).await.expect_err(damage);
             assert_eq!(opened.kind(), ErrorKind::Corrupt, "{opened}");
+        }
+    });
+}
+
+#[test]
+fn a_store_reaches_the_server_of_the_applications_pool_and_takes_no_connection_from_it() {
+    run(async {
+        let ground = Ground::new().await;
+        let options: MySqlConnectOptions = ground.url().parse().expect("a URL");
+        let pool = MySqlPoolOptions::new().max_connections(1).connect_lazy_with(options);
+        let held = pool.acquire().await.expect("the pool's only connection");
+        let store = MySqlStore::from_pool(&pool).await.expect("connected");
+        claim(&store, &key("k")).await;
+        drop(held);
+    });
+}
+
+#[test]
+fn a_closed_store_refuses_calls() {
+    run(async {
+        let ground = Ground::new().await;
+        let store = ground.connect().await;
+        claim(&store, &key("k")).await;
+        store.close().await;
+        for refused in [
+            store.peek(&key("k")).await.map(drop),
+            store.begin().await.map(drop),
+            store.check().await.map(drop),
+        ] {
+            let error = refused.expect_err("closed");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("the store is closed"), "{error}");
         }
     });
 }

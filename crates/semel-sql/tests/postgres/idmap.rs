@@ -10,7 +10,7 @@ use semel_testkit::{Fixture as _, IdMapFixture, OutboxFixture};
 use sqlx::PgConnection;
 use ulid::Ulid;
 
-use crate::database::Database;
+use crate::database::{Database, draft, key};
 use crate::proxy::Proxy;
 
 impl IdMapFixture for Database {
@@ -50,6 +50,16 @@ mod conformance {
     use crate::database::Database;
 
     semel_testkit::idmap_conformance!(Database::new(); rollback, writers, foreign, executor);
+}
+
+#[path = "../missing/tables.rs"]
+mod missing_tables;
+
+#[tokio::test]
+async fn missing_tables_are_named_with_what_to_run() {
+    let database = Database::bare().await;
+    let store = database.store().await;
+    missing_tables::are_named_with_what_to_run(&store, &draft(&key("k"))).await;
 }
 
 fn order(number: u128) -> Binding {

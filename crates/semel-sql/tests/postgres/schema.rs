@@ -1,11 +1,13 @@
 //! The schema: made once by however many, and checked in words.
 
-use semel_core::store::{ErrorKind, Opened, Severity, Store};
-use semel_sql::postgres::{MIGRATIONS, print};
+use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::store::{ErrorKind, Opened, Severity, Store, TransactionalStore as _};
+use semel_sql::postgres::{MIGRATIONS, PgOptions, PgStore, print};
 use semel_testkit::Fixture;
 use sqlx::AssertSqlSafe;
+use sqlx::postgres::PgPoolOptions;
 
-use crate::database::{Database, draft, key};
+use crate::database::{Database, LONG, draft, key};
 
 #[tokio::test]
 async fn several_instances_may_migrate_at_once() {
@@ -163,5 +165,50 @@ async fn unsafe_settings_are_found() {
         sqlx::raw_sql(AssertSqlSafe(undo)).execute(&mut connection).await.expect("undone");
         let finding = found.iter().find(|finding| finding.code == code);
         assert_eq!(finding.map(|finding| finding.severity), Some(severity), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_reaches_the_server_of_the_applications_pool_and_takes_no_connection_from_it() {
+    let database = Database::new().await;
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(database.address());
+    let held = pool.acquire().await.expect("the pool's only connection");
+    let store = PgStore::from_pool(&pool).await.expect("connected");
+    let opened = store.open(&draft(&key("k"))).await.expect("opened");
+    assert!(matches!(opened, Opened::Inserted { .. }));
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_calls_and_leaves_no_connection() {
+    let database = Database::new().await;
+    let name = "closing";
+    let options = database.address().application_name(name);
+    let store = PgOptions::with(options).connect().await.expect("connected");
+    let opened = store.open(&draft(&key("k"))).await.expect("opened");
+    assert!(matches!(opened, Opened::Inserted { .. }));
+    let transaction = store.begin().await.expect("begun");
+    store.rollback(transaction).await;
+    store.close().await;
+    for refused in [
+        store.open(&draft(&key("l"))).await.map(drop),
+        store.begin().await.map(drop),
+        store.check().await.map(drop),
+        store.claim(Ask { limit: 1, lease: LONG, bytes: Ask::BYTES }).await.map(drop),
+    ] {
+        let error = refused.expect_err("closed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("the store is closed"), "{error}");
+    }
+    let mut watching = database.connection().await;
+    // The server needs a moment to notice; one that never does is the failure.
+    loop {
+        let left = "select count(*) from pg_stat_activity where application_name = $1";
+        let left: i64 =
+            sqlx::query_scalar(left).bind(name).fetch_one(&mut watching).await.expect("counted");
+        if left == 0 {
+            break;
+        }
+        tokio::task::yield_now().await;
     }
 }

@@ -134,7 +134,7 @@ async fn on_a_disk_that_is_only_read() {
 
     let refused = SqliteStore::builder(&path).migrate(false).open().await;
     assert_eq!(refused.expect_err("nothing can be written").kind(), ErrorKind::Misconfigured);
-    assert!(SqliteStore::verify(&path).await.expect("can be read").is_empty());
+    assert!(SqliteStore::verify_file(&path).await.expect("can be read").is_empty());
     let store = SqliteStore::builder(&path).migrate(false).read_only(true).open().await;
     let store = store.expect("can be read");
     let page = store.list(&Filter::default(), None, 10).await.expect("listed");

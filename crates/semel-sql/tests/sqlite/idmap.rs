@@ -47,6 +47,21 @@ mod conformance {
     semel_testkit::idmap_conformance!(async { Place::new() }; rollback, foreign, executor);
 }
 
+#[path = "../missing/tables.rs"]
+mod missing_tables;
+
+#[tokio::test]
+async fn missing_tables_are_named_with_what_to_run() {
+    let place = Place::new();
+    let store = place.open().await;
+    let mut stranger = place.stranger().await;
+    for table in ["semel_record", "semel_outbox", "semel_id_map"] {
+        let drop = AssertSqlSafe(format!("DROP TABLE {table}"));
+        stranger.execute(drop).await.expect("dropped");
+    }
+    missing_tables::are_named_with_what_to_run(&store, &draft("k")).await;
+}
+
 #[tokio::test]
 async fn an_application_registers_on_a_connection_of_its_own() {
     let place = Place::new();

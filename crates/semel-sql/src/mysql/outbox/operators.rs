@@ -150,7 +150,7 @@ pub(super) async fn apply(
 fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
     let text = |at: usize| -> sqlx::Result<Option<String>> {
         let bytes: Option<Vec<u8>> = row.try_get(at)?;
-        // What is not text has no partition that anybody could find.
+        // What is not text has no partition that could be found.
         Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
     };
     let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);
@@ -183,7 +183,7 @@ pub(super) async fn clean(
          ORDER BY due_at, sequence LIMIT {REDATED}"
     );
     sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *connection).await?;
-    let Some(now) = watermark::believed(connection).await? else {
+    let Some(now) = watermark::trusted_now(connection).await? else {
         return Ok(Cleaned { removed: 0, clock_suspect: true });
     };
     let old = format!("published_at <= {}", now.saturating_sub(micros(keep)));

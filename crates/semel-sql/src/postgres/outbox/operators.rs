@@ -162,7 +162,7 @@ pub(super) async fn clean(
 ) -> Result<Cleaned> {
     let redating = naming.query(REDATE).bind(*LONG.end() + GRACE).bind(GRACE).bind(REDATED);
     redating.execute(&mut *connection).await.map_err(failed("clean"))?;
-    let Some(now) = watermark::believed(naming, connection, "clean").await? else {
+    let Some(now) = watermark::trusted_now(naming, connection, "clean").await? else {
         return Ok(Cleaned { removed: 0, clock_suspect: true });
     };
     let before = now.saturating_sub(micros(keep));

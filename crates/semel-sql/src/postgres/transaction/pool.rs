@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::super::PgOptions;
 use super::super::statement::{BEGIN, unconnected};
 use crate::error::{Stage, timed_out};
-use crate::pool::{ConnectionPool, Pooled};
+use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
 /// Connections for callers' transactions. An idle one is reset, and in no transaction.
@@ -24,9 +24,13 @@ pub(in crate::postgres) struct TransactionPool {
 }
 
 impl TransactionPool {
-    pub(in crate::postgres) fn new(options: PgConnectOptions, settings: &PgOptions) -> Self {
+    pub(in crate::postgres) fn new(
+        options: PgConnectOptions,
+        settings: &PgOptions,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Self {
         Self {
-            connections: ConnectionPool::new(settings.transactions, settings.max_lifetime),
+            connections: ConnectionPool::new(settings.transactions, lifecycle),
             options,
             limit: settings.statement_timeout,
             size: settings.transactions,
@@ -36,8 +40,7 @@ impl TransactionPool {
 
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<Pooled<PgConnection>> {
-        let session = self.connections.get(self.wait).await;
-        let mut session = session.ok_or_else(|| self.exhausted())?;
+        let mut session = self.connections.get("begin", self.wait, || self.exhausted()).await?;
         // An idle connection may have died. Nothing was sent but BEGIN, so a new one may be tried; a second
         // failure is the caller's answer.
         if session.reuse().is_some() {
@@ -49,6 +52,11 @@ impl TransactionPool {
         session.open(self.connect()).await?;
         self.start(session.connection()).await?;
         Ok(session)
+    }
+
+    /// Closes the pool: see [`ConnectionPool::close`].
+    pub(in crate::postgres) fn close(&self) {
+        self.connections.close();
     }
 
     /// Retires every session: an error pointed at the server.

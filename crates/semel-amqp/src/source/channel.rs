@@ -1,7 +1,6 @@
 //! One channel that consumes, with everything that belongs to it: it ends as a whole.
 //!
-//! Messages hold it. So it stays open until the last of them is answered, also when its source is
-//! gone already.
+//! Messages hold it, so it stays open until the last of them is answered, also after its source was dropped.
 
 use std::sync::Arc;
 
@@ -15,24 +14,25 @@ use semel_core::inbox::SourceError;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-use super::aside::Aside;
-use super::message::AmqpMessage;
-use super::{Shared, told};
+use super::retry::RetryQueues;
+use super::{Shared, source_error};
 use crate::error::{SetupError, within};
 
 /// Brings a delivery, or says that there will be no more of its queue.
 type Deliveries = std::pin::Pin<Box<dyn Stream<Item = Option<lapin::Result<Delivery>>> + Send>>;
 
-pub(super) struct Counter {
+/// An open channel, and the deliveries of its consumers.
+pub(super) struct ConsumerChannel {
     pub(super) shared: Arc<Shared>,
-    pub(super) aside: Aside,
+    pub(super) retries: RetryQueues,
     pub(super) runtime: Handle,
     connection: Arc<Connection>,
     channel: Channel,
     deliveries: Mutex<SelectAll<Deliveries>>,
 }
 
-impl Counter {
+impl ConsumerChannel {
+    /// Connects, declares the topology and starts to consume.
     pub(super) async fn open(shared: Arc<Shared>) -> Result<Arc<Self>, SetupError> {
         let limit = shared.link.timeout();
         let connection = shared.link.connection().await?;
@@ -56,7 +56,7 @@ impl Counter {
         }
         Ok(Arc::new(Self {
             shared,
-            aside: Aside::default(),
+            retries: RetryQueues::default(),
             runtime: Handle::current(),
             connection,
             channel,
@@ -64,16 +64,17 @@ impl Counter {
         }))
     }
 
+    /// Returns whether the channel and its connection are open.
     pub(super) fn is_open(&self) -> bool {
         self.channel.status().connected() && self.connection.status().connected()
     }
 
-    /// The next message. An error ends the counter.
-    pub(super) async fn next(self: &Arc<Self>) -> Result<AmqpMessage, SourceError> {
+    /// Waits for the next delivery. After an error the channel is not used again.
+    pub(super) async fn next(&self) -> Result<Delivery, SourceError> {
         let mut deliveries = self.deliveries.lock().await;
         match deliveries.next().await.flatten() {
-            Some(Ok(delivery)) => Ok(AmqpMessage::new(delivery, Arc::clone(self))),
-            Some(Err(error)) => Err(told(&SetupError::of("consuming", &error))),
+            Some(Ok(delivery)) => Ok(delivery),
+            Some(Err(error)) => Err(source_error(&SetupError::of("consuming", &error))),
             None => {
                 Err(SourceError("the broker ended the consumer; was its queue deleted?".to_owned()))
             }
@@ -82,13 +83,13 @@ impl Counter {
 }
 
 /// Closes the channel before its consumers are dropped. They would cancel themselves first, and the
-/// broker would give the next message of an ordered queue to somebody else while this one's
+/// broker would give the next message of an ordered queue to another consumer while this one's
 /// prefetched predecessor is still here.
-impl Drop for Counter {
+impl Drop for ConsumerChannel {
     fn drop(&mut self) {
         let channel = self.channel.clone();
         let mut closing = Box::pin(async move { channel.close(200, "done".into()).await });
-        // The first poll sends it; the rest waits for the reply, which nobody needs.
+        // The first poll sends it; the rest waits for the reply, which is not needed.
         if (&mut closing).now_or_never().is_none() {
             self.runtime.spawn(closing);
         }

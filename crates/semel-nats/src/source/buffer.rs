@@ -1,7 +1,7 @@
-//! Messages that were pulled and wait for somebody to take them.
+//! The buffer of messages that were pulled and that no caller has taken yet.
 //!
-//! Taking is one step without a wait in it: a caller that goes away has taken nothing. The first to
-//! come is the first to leave, so no partition starves another.
+//! Taking is one step without a wait in it: a caller that leaves has taken nothing. The first message in is the
+//! first out, so no partition starves another.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,23 +12,23 @@ use tokio::sync::Notify;
 
 use super::NatsMessage;
 
-/// Rounds of keeping alive after which a message that nobody took goes back.
+/// Rounds of keeping alive after which a message that no caller took goes back.
 const PATIENCE: u32 = 3;
 
-pub(super) struct Shelf {
+pub(super) struct Buffer {
     inside: Mutex<Inside>,
     filled: Notify,
     emptied: Notify,
-    /// Messages at most; `None` if those who fill it have their own bound.
+    /// Messages at most; `None` if the pumps have their own bound.
     most: Option<usize>,
 }
 
 #[derive(Default)]
 struct Inside {
     waiting: VecDeque<Waiting>,
-    /// What whoever asks next is told, unless there is a message.
+    /// The error that the next caller gets, unless there is a message.
     trouble: Option<SourceError>,
-    /// Messages went back, and nobody has asked since.
+    /// Messages went back, and no caller has asked since.
     deserted: bool,
 }
 
@@ -37,21 +37,21 @@ struct Waiting {
     rounds: u32,
 }
 
-/// What one round of keeping alive has to say to the server.
+/// What is sent to the server in one round of keeping alive.
 pub(super) struct Round {
     pub(super) keep: Vec<Subject>,
     pub(super) give_back: Vec<NatsMessage>,
 }
 
-impl Shelf {
+impl Buffer {
     pub(super) fn new(most: Option<usize>) -> Self {
         Self { inside: Mutex::default(), filled: Notify::new(), emptied: Notify::new(), most }
     }
 
-    /// Takes the oldest message, or hears what is wrong.
+    /// Takes the oldest message, or the last error.
     pub(super) async fn take(&self) -> Result<NatsMessage, SourceError> {
         loop {
-            // Before the look: it hears of everything that is put down after it.
+            // Registered before the look, so that nothing that is put in after it is missed.
             let filled = self.filled.notified();
             if let Some(taken) = self.look() {
                 return taken;
@@ -72,7 +72,7 @@ impl Shelf {
         found
     }
 
-    /// Waits until it is worth pulling, and says how many.
+    /// Waits until a pull is worthwhile, and returns how many messages there is room for.
     pub(super) async fn room(&self) -> usize {
         loop {
             let emptied = self.emptied.notified();
@@ -102,19 +102,19 @@ impl Shelf {
         self.filled.notify_waiters();
     }
 
-    /// Something is wrong; whoever waits hears of it.
+    /// Records an error and wakes the waiting callers.
     pub(super) fn fail(&self, trouble: SourceError) {
         self.inside().trouble = Some(trouble);
         self.filled.notify_waiters();
     }
 
-    /// Nothing is wrong any more.
+    /// Clears the error.
     pub(super) fn recover(&self) {
         self.inside().trouble = None;
     }
 
-    /// One round of keeping alive. What has seen too many goes back to the server, where somebody
-    /// else may be waiting for it.
+    /// Runs one round of keeping alive. A message that has seen too many goes back to the server, where another
+    /// source may be waiting for it.
     pub(super) fn round(&self) -> Round {
         let mut inside = self.inside();
         let (mut round, mut stay) =
@@ -133,7 +133,7 @@ impl Shelf {
         round
     }
 
-    /// Everything, when nobody will come any more.
+    /// Removes and returns everything.
     pub(super) fn clear(&self) -> Vec<NatsMessage> {
         self.inside().waiting.drain(..).map(|waiting| waiting.message).collect()
     }

@@ -1,6 +1,6 @@
 //! Events as AMQP messages: CloudEvents in binary mode, and structured mode when others use it.
 //!
-//! Where a message goes is the publisher's business, and whether it was seen before the inbox's.
+//! Where a message goes is decided by the publisher, whether it was seen before by the inbox.
 
 use std::borrow::Cow;
 
@@ -9,18 +9,18 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use semel_core::event::{Carried, Event, STRUCTURED, Unreadable};
 
-/// In front of an attribute's name, as the binding for AMQP wants it.
+/// The prefix of an attribute's header, as in the AMQP binding of CloudEvents.
 const PREFIX: &str = "cloudEvents:";
-/// The same for carriers that do not like colons; only read.
+/// The prefix for implementations that do not allow colons; only read.
 const OTHER_PREFIX: &str = "cloudEvents_";
-/// What both of structured mode's content types begin with.
+/// What both content types of structured mode begin with.
 const STRUCTURED_MEDIA: &str = "application/cloudevents";
 const PERSISTENT: u8 = 2;
 
-/// What the broker adds to a message, or obeys in one. Not to be sent again with a copy.
+/// Headers that the broker adds or interprets. They are not sent again with a copy.
 const BROKERS_OWN: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-count"];
 
-/// The properties of an event's message.
+/// Returns the properties of an event's message.
 pub(crate) fn properties(event: &Event) -> BasicProperties {
     let mut headers = FieldTable::default();
     for (name, value) in event.cloud_attributes() {
@@ -39,7 +39,7 @@ pub(crate) fn properties(event: &Event) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// Bytes of the frame that holds an event's properties, at most. It cannot be split.
+/// Returns the size in bytes of the frame that holds an event's properties, at most. It cannot be split.
 pub(crate) fn header_frame(event: &Event) -> usize {
     // Frame and content header, the flags, the other properties with their lengths, the table's.
     let fixed = 64 + event.content_type().len() + event.id().to_string().len();
@@ -47,15 +47,15 @@ pub(crate) fn header_frame(event: &Event) -> usize {
     event.cloud_attributes().iter().map(one).sum::<usize>() + fixed
 }
 
-/// What is the same in an event and in its message that came back: its id, and whose it is.
+/// What identifies an event in a returned message: its id and tenant.
 pub(crate) type Mark = (String, String);
 
-/// The mark of an event.
+/// Returns the mark of an event.
 pub(crate) fn mark(event: &Event) -> Mark {
     (event.id().to_string(), event.tenant().to_owned())
 }
 
-/// The mark of a message of ours.
+/// Returns the mark of a message that this crate published.
 pub(crate) fn mark_in(properties: &BasicProperties) -> Mark {
     let id = properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
     let headers = properties.headers().as_ref();
@@ -63,7 +63,7 @@ pub(crate) fn mark_in(properties: &BasicProperties) -> Mark {
     (id, tenant.map(Cow::into_owned).unwrap_or_default())
 }
 
-/// The event in a message; `tenant` is that of events that name none.
+/// Reads the event in a message; `tenant` is that of events that name none.
 pub(crate) fn envelope(
     properties: &BasicProperties,
     payload: &Bytes,
@@ -72,13 +72,13 @@ pub(crate) fn envelope(
     let content_type = properties.content_type().as_ref().map(ShortString::as_str);
     if let Some(given) = content_type
         && given.get(..STRUCTURED_MEDIA.len()).is_some_and(|it| {
-            // Also the batch format, which is no event and is said to be none.
+            // Also the batch format, which is refused below.
             it.eq_ignore_ascii_case(STRUCTURED_MEDIA)
         })
     {
         let media = given.split(';').next().unwrap_or_default().trim();
         if !media.eq_ignore_ascii_case(STRUCTURED) {
-            let why = format!("of its formats only {STRUCTURED} is read, not {media}");
+            let why = format!("of the structured formats only {STRUCTURED} is read, not {media}");
             return Err(Unreadable::Document(why));
         }
         return Event::from_json(payload, tenant);
@@ -103,8 +103,8 @@ pub(crate) fn envelope(
     Event::from_cloud(carried)
 }
 
-/// A header's value as CloudEvents writes it; `None` for what is no value of an attribute, text
-/// that is not UTF-8 included: made readable, two different ids could become one.
+/// Returns a header's value as CloudEvents writes it; `None` for a type that no attribute has, and for text that is
+/// not UTF-8: converted with loss, two different ids could become one.
 fn text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     let written = match value {
         AMQPValue::LongString(text) => return utf8(text.as_bytes()),
@@ -133,15 +133,15 @@ fn utf8(bytes: &[u8]) -> Option<Cow<'_, str>> {
     std::str::from_utf8(bytes).ok().map(Cow::Borrowed)
 }
 
-/// A moment as CloudEvents writes it.
+/// Returns a timestamp as CloudEvents writes it.
 fn moment(seconds: u64) -> Option<Cow<'static, str>> {
     let at = jiff::Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
     Some(Cow::Owned(at.to_string()))
 }
 
-/// The properties of a copy that is to be brought again after `millis`.
+/// Returns the properties of a copy that is delivered again after `millis`.
 pub(crate) fn again(properties: &BasicProperties, millis: u64) -> BasicProperties {
-    // Not the user: the broker closes the channel of anybody who names another than himself.
+    // Without the user id: the broker closes a channel that names another user than its own.
     let mut copy = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_expiration(millis.to_string().into());
@@ -166,7 +166,7 @@ pub(crate) fn again(properties: &BasicProperties, millis: u64) -> BasicPropertie
 
 type With = fn(BasicProperties, ShortString) -> BasicProperties;
 
-/// The properties that are text and the sender's, as AMQP names them.
+/// Returns the sender's text properties, by their AMQP names.
 fn texts(of: &BasicProperties) -> [(&'static str, &Option<ShortString>, With); 7] {
     [
         ("content-type", of.content_type(), BasicProperties::with_content_type),
@@ -179,9 +179,9 @@ fn texts(of: &BasicProperties) -> [(&'static str, &Option<ShortString>, With); 7
     ]
 }
 
-/// A message as its sender made it: a line `name: value` for each property and header, an empty
-/// line, the payload. The same however often it comes, so without what the broker adds, and without
-/// what a copy that was put aside does not have.
+/// Returns a message as its sender made it: a line `name: value` for each property and header, an empty line, the
+/// payload. It is the same for every delivery: without what the broker adds, and without what a copy in a retry
+/// queue does not have.
 pub(crate) fn raw(properties: &BasicProperties, payload: &Bytes) -> Bytes {
     let mut lines = String::new();
     let mut line = |name: &str, value: &str| {
@@ -211,7 +211,7 @@ pub(crate) fn raw(properties: &BasicProperties, payload: &Bytes) -> Bytes {
     [lines.as_bytes(), payload].concat().into()
 }
 
-/// On one line, and never the same for two: what is no text, and what would end the line, escaped.
+/// Escapes line ends and bytes that are not UTF-8, so that the text is one line and different bytes stay different.
 fn shown(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -228,7 +228,7 @@ fn shown(bytes: &[u8]) -> String {
     shown
 }
 
-/// Whether a quorum queue has counted an earlier delivery of it.
+/// Returns whether a quorum queue has counted an earlier delivery.
 pub(crate) fn came_before(properties: &BasicProperties) -> bool {
     let headers = properties.headers().as_ref();
     let count = headers.and_then(|all| all.inner().get("x-delivery-count")).and_then(text);

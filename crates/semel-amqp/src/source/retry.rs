@@ -1,57 +1,56 @@
-//! Where messages of an unordered group wait until they are to come again: copies in queues that
-//! expire back into the group's.
+//! The queues in which messages of an unordered group wait for their next attempt: copies that expire back into
+//! the group's queue.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{Channel, Confirmation};
+use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::Mutex;
 
 use super::Shared;
-use super::counter::Counter;
-use super::message::AmqpMessage;
-use crate::carrier;
 use crate::error::{SetupError, within};
+use crate::wire;
 
-/// One copy at a time: a message that came back is then surely that one.
+/// Publishes one copy at a time, so that a message that was returned is certainly that one.
 #[derive(Default)]
-pub(super) struct Aside(Mutex<Option<Desk>>);
+pub(super) struct RetryQueues(Mutex<Option<ConfirmChannel>>);
 
-struct Desk {
+struct ConfirmChannel {
     channel: Channel,
     declared: BTreeSet<ShortString>,
 }
 
-impl Aside {
-    /// Puts a copy of a message where it waits for `delay`. When this ends well, the broker has it.
+impl RetryQueues {
+    /// Puts a copy of a message into the queue in which it waits for `delay`. On `Ok` the broker has it.
     pub(super) async fn put(
         &self,
-        counter: &Counter,
-        message: &AmqpMessage,
+        shared: &Shared,
+        properties: &BasicProperties,
+        body: &Bytes,
         delay: Duration,
     ) -> Result<(), SetupError> {
         let mut kept = self.0.lock().await;
         // Taken while it is used: one that was given up in the middle is not used again.
-        let mut desk = match kept.take() {
-            Some(desk) if desk.channel.status().connected() => desk,
-            _ => open(&counter.shared).await?,
+        let mut confirming = match kept.take() {
+            Some(open) if open.channel.status().connected() => open,
+            _ => open(shared).await?,
         };
-        let shared = &counter.shared;
         let limit = shared.link.timeout();
         let queue = shared.topology.waiting(delay);
-        if shared.declare && !desk.declared.contains(&queue) {
-            shared.topology.declare_waiting(&desk.channel, &queue, limit).await?;
-            desk.declared.insert(queue.clone());
+        if shared.declare && !confirming.declared.contains(&queue) {
+            shared.topology.declare_waiting(&confirming.channel, &queue, limit).await?;
+            confirming.declared.insert(queue.clone());
         }
         let attempt = format!("putting a message into the queue {queue}");
         let publishing = async {
             let mandatory =
                 BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-            let properties = carrier::again(message.properties(), millis(delay));
-            let body = message.body();
-            let to = desk.channel.basic_publish("".into(), queue, mandatory, body, properties);
+            let properties = wire::again(properties, millis(delay));
+            let to =
+                confirming.channel.basic_publish("".into(), queue, mandatory, body, properties);
             to.await?.await
         };
         let confirmation = within(limit, &attempt, publishing).await?;
@@ -59,23 +58,23 @@ impl Aside {
             let reason = "the broker did not keep it; was the queue deleted?".to_owned();
             return Err(SetupError::Unavailable { attempt, reason });
         }
-        *kept = Some(desk);
+        *kept = Some(confirming);
         Ok(())
     }
 }
 
-/// On a connection of its own: a broker with an alarm stops to read from those that publish, and
-/// acks must not wait for that.
-async fn open(shared: &Shared) -> Result<Desk, SetupError> {
+/// Opens a channel on a connection of its own: a broker with an alarm stops to read from connections that publish,
+/// and acks must not wait for that.
+async fn open(shared: &Shared) -> Result<ConfirmChannel, SetupError> {
     let limit = shared.link.timeout();
-    let connection = shared.aside.connection().await?;
+    let connection = shared.retries.connection().await?;
     let channel = within(limit, "opening a channel", connection.create_channel()).await?;
     let confirms = channel.confirm_select(ConfirmSelectOptions::default());
     within(limit, "turning publisher confirms on", confirms).await?;
-    Ok(Desk { channel, declared: BTreeSet::new() })
+    Ok(ConfirmChannel { channel, declared: BTreeSet::new() })
 }
 
-/// Never less than was asked, and within what the broker takes.
+/// Returns the delay in milliseconds: never less than was asked, and within what the broker takes.
 fn millis(delay: Duration) -> u64 {
     let ceiling = delay.as_nanos().div_ceil(1_000_000);
     u64::try_from(ceiling).unwrap_or(u64::MAX).clamp(1, u32::MAX.into())
