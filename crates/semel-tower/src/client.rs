@@ -95,12 +95,15 @@ mod key;
 mod layer;
 mod retry;
 mod service;
+mod settings;
+mod unfit;
 
 pub use body::{Answer, OneShot, Replay};
 pub use dialect::Dialect;
-pub use key::{CallKey, MAX_CALL_KEY, UnfitKey};
+pub use key::{CallKey, MAX_CALL_KEY};
 pub use layer::CallLayer;
 pub use service::{Attempts, Call, Error};
+pub use unfit::UnfitKey;
 
 #[cfg(feature = "grpc")]
 pub(crate) use retry::Backoff;

@@ -20,14 +20,14 @@ use tracing::Instrument as _;
 
 use crate::body::{Body, Collected, Whole, dismiss, leave, receive};
 use crate::caller::{identify, scope_of};
+use crate::config::LayerConfig;
 use crate::fail_open::{nothing_ran, unprotected};
 use crate::key::key_in;
-use crate::layer::LayerConfig;
 use crate::mode::{AddExtensions, Mode, Offered};
 use crate::problem::{Problem, Slug};
-use crate::protocol::{Protocol, Route};
-use crate::respond_async::{self, Detached};
-use crate::rules::{ReplayCheck, RouteRules};
+use crate::protocol::{Protocol, Route, RulesOf};
+use crate::respond_async::{self, Detached, status};
+use crate::rules::{ProtocolOptions, ReplayCheck, RouteRules};
 
 const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
                                   transaction (the extractor `Tx`); nothing was committed";
@@ -39,9 +39,9 @@ pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
 }
 
 /// A request under a key, and what rules it.
-pub(crate) struct KeyedRequest<P: Protocol> {
-    pub(crate) key: Key,
-    pub(crate) route: Route<P>,
+struct KeyedRequest<P: Protocol> {
+    key: Key,
+    route: Route<P>,
 }
 
 /// What a handler's attempt comes to.
@@ -57,7 +57,7 @@ enum NoResponse<E> {
 
 /// What is still needed of a request once its handler has the rest.
 struct Retained<P: Protocol, I> {
-    rules: Arc<RouteRules<P>>,
+    rules: Arc<RulesOf<P>>,
     reply_to: P::ReplyTo,
     /// The whole request, where it may run without the store.
     spare: Option<Box<(I, Box<Parts>, Whole)>>,
@@ -84,9 +84,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         C: HttpBody<Data = Bytes> + Send + 'static,
         C::Error: Send,
     {
-        if P::is_status_request(&parts) {
+        if let Some(asked) = P::status_request(&parts) {
             let close = dismiss(body, parts.version).await;
-            return Ok(match Box::pin(P::status(&self.config, &parts)).await {
+            return Ok(match Box::pin(status::look_up(&self.config, &parts, asked)).await {
                 Ok(response) => response.map(Body::from),
                 Err(problem) => self.refuse(problem.close(close), &P::reply_to(&parts)),
             });
@@ -127,12 +127,12 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
     /// Returns the request's key and rules; `None` if the request passes through.
     fn keyed(&self, parts: &Parts) -> Result<Option<KeyedRequest<P>>, Problem> {
         let config = &self.config;
-        let Some(route) = P::route(config, parts)? else { return Ok(None) };
-        let id = match key_in(&parts.headers, &config.key_headers) {
+        let Some(route) = P::route(&config.routing, parts)? else { return Ok(None) };
+        let id = match key_in(&parts.headers, &config.routing.key_headers) {
             Ok(Some(id)) => id,
             Ok(None) if route.rules.required => {
-                let name =
-                    config.key_headers.first().map_or(P::KEY_HEADERS[0], |name| name.as_str());
+                let names = &config.routing.key_headers;
+                let name = names.first().map_or(P::KEY_HEADERS[0], |name| name.as_str());
                 let detail = format!(
                     "send a value that is unique to this request in the {} {name}",
                     P::HEADER
@@ -177,7 +177,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let command = match &wish {
             // The caller asks for the operation while it runs and after it failed. A claim that
             // only shows with the commit would be unknown until then, and known by another id.
-            Some(wish) => command.claim_first().wait(wish.wait_for_rival()),
+            Some(wish) => command.claim_first().wait(respond_async::wait_for_rival(wish)),
             None => command,
         };
         let fails_open = rules.fail_open && M::CAN_FAIL_OPEN;
@@ -206,7 +206,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             // Boxed, because it is rare and larger than all the rest.
             Some((wish, started)) => {
                 let executor = &self.config.executor;
-                let detaching = wish.serve(executor, &request, started, serving);
+                let KeyedRequest { key, route } = &request;
+                let detaching =
+                    respond_async::serve(wish, executor, (key, route), started, serving);
                 match Box::pin(detaching).await {
                     Ok(accepted) => return Ok(accepted.map(Body::whole)),
                     Err(served) => served,
@@ -283,7 +285,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         problem: Problem,
         to: &P::ReplyTo,
     ) -> Response<Body<C>> {
-        P::refuse(problem, &self.config.settings, to).map(Body::whole)
+        P::refuse(problem, &self.config.routing.settings, to).map(Body::whole)
     }
 }
 
@@ -293,17 +295,17 @@ fn expects_continue(request: &Parts) -> bool {
 }
 
 /// Reads the body of a request with a key, within the limits of its rules.
-async fn read<P: Protocol, B>(
+async fn read<O: ProtocolOptions, B>(
     body: B,
     parts: &Parts,
-    rules: &RouteRules<P>,
+    rules: &RouteRules<O>,
 ) -> Result<Whole, Problem>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Send,
 {
     let max = rules.max_request;
-    let problem = match receive(body, max.saturating_add(P::FRAMING), rules.body_timeout).await {
+    let problem = match receive(body, max.saturating_add(O::FRAMING), rules.body_timeout).await {
         Some(Collected::Whole { data, trailers }) => return Ok(Whole { data, trailers }),
         Some(Collected::TooLong { body, .. }) => {
             if parts.version >= Version::HTTP_2 {
@@ -331,7 +333,7 @@ where
 async fn attempt<P, E, C>(
     context: Context,
     responding: impl Future<Output = Result<Response<C>, E>>,
-    rules: Arc<RouteRules<P>>,
+    rules: Arc<RulesOf<P>>,
     offered: Option<Offered>,
     detached: Option<Detached>,
 ) -> Finished<Attempted<C, E>>

@@ -67,19 +67,22 @@ mod problem;
 mod protocol;
 mod respond;
 mod rules;
+mod settings;
+mod target;
 
 pub use crate::future::ResponseFuture;
 pub use crate::headers::REPLAYED;
 pub use crate::problem::{Problem, Slug};
 pub use crate::settle_as::SettleAs;
-pub use layer::{Idempotency, IdempotencyLayer, PROBLEMS};
+pub use layer::{Idempotency, IdempotencyLayer};
 pub use operations::OPERATIONS;
 pub use preset::Preset;
 pub use protocol::Http;
 pub use rules::Rules;
+pub use settings::PROBLEMS;
 
 /// Returns the response with which an extractor refuses a request.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
-    Problem::new(slug, detail).written(layer::PROBLEMS, "")
+    Problem::new(slug, detail).written(PROBLEMS, "")
 }

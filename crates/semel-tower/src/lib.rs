@@ -8,6 +8,7 @@ mod body;
 mod caller;
 #[cfg(feature = "client")]
 pub mod client;
+mod config;
 mod fail_open;
 mod flow;
 mod future;

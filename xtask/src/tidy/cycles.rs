@@ -7,7 +7,7 @@ use super::modules::{Edge, Modules, Names};
 use super::tree::Tree;
 
 /// Cycles that may be: the folder, the modules of it that may depend on each other, and the reason.
-const ALLOWED: [(&str, &str, &str); 25] = [
+const ALLOWED: [(&str, &str, &str); 20] = [
     ("crates/semel-amqp/src/source", "aside counter message", UNTANGLED),
     ("crates/semel-core/src", "executor inbox measure operate outbox sweeper", UNTANGLED),
     ("crates/semel-core/src", "record store", UNTANGLED),
@@ -21,8 +21,6 @@ const ALLOWED: [(&str, &str, &str); 25] = [
     ("crates/semel-sql/src/mysql", "batch many", UNTANGLED),
     ("crates/semel-sql/src/mysql", "check ledger replication", UNTANGLED),
     ("crates/semel-sql/src/sqlite", "outbox queue", UNTANGLED),
-    ("crates/semel-tower/src/client", "dialect key", UNTANGLED),
-    ("crates/semel-tower/src/client", "layer service", UNTANGLED),
     ("crates/semel-core/src/executor", "command context", CALLBACK),
     ("crates/semel-ids/src/resolver", "l1 load", UNTANGLED),
     ("crates/semel-server/src", "exit store", UNTANGLED),
@@ -30,13 +28,6 @@ const ALLOWED: [(&str, &str, &str); 25] = [
     ("crates/semel-server/src/gateway", "body budget concurrency", UNTANGLED),
     ("crates/semel-server/src/gateway", "local settings", UNTANGLED),
     ("crates/semel-sql/src/batcher", "queue step", UNTANGLED),
-    ("crates/semel-tower/src", "flow layer protocol respond_async rules service", UNTANGLED),
-    ("crates/semel-tower/src/grpc", "methods protocol respond rules", UNTANGLED),
-    (
-        "crates/semel-tower/src/http",
-        "content fingerprint layer operations prefer protocol respond rules",
-        UNTANGLED,
-    ),
 ];
 
 /// A reason: a command carries the verifier, which is called with the context of the attempt.

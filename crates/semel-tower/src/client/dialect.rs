@@ -6,10 +6,9 @@
 //! Providers that take the key in the body (Square's and Plaid's `idempotency_key`) are not here
 //! either: a layer that rewrote bodies would have to understand them.
 
-use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method};
 
-use super::key::{CallKey, UnfitKey};
+use super::unfit::UnfitKey;
 
 /// How the key is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +77,7 @@ pub(super) enum Advice {
 /// | [`razorpay`](Self::razorpay) | `X-Payout-Idempotency` | 4–36 | letters, digits, `-` `_`, space | POST |
 /// | [`mangopay`](Self::mangopay) | `Idempotency-Key` | 16–36 | letters, digits, `-` | POST |
 ///
-/// [`CallKey::fresh`] and [`CallKey::of`] give 32 hex digits, which every one of them takes.
+/// [`CallKey::fresh`](super::CallKey::fresh) and [`CallKey::of`](super::CallKey::of) give 32 hex digits, which every one of them takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
     name: &'static str,
@@ -266,46 +265,21 @@ impl Dialect {
         method == Method::POST || (self.patch && method == Method::PATCH)
     }
 
-    /// Gives the request its key: the one that its header has, else the one in its extensions,
-    /// else a fresh one if the key will count and `fresh` allows.
-    pub(super) fn attach(
-        &self,
-        parts: &mut Parts,
-        fresh: bool,
-    ) -> Result<Option<CallKey>, UnfitKey> {
-        let given = parts.extensions.get::<CallKey>().cloned();
-        if let Some(present) = self.present(parts)? {
-            return match given {
-                Some(given) if given != present => Err(UnfitKey::Ambiguous { dialect: self.name }),
-                _ => Ok(Some(present)),
-            };
-        }
-        let fresh = || (fresh && self.covers(&parts.method)).then(CallKey::fresh);
-        let Some(key) = given.or_else(fresh) else { return Ok(None) };
-        self.check(key.as_str())?;
-        parts.headers.insert(self.header.clone(), self.write(key.as_str()));
-        Ok(Some(key))
-    }
-
-    /// The key that the request's header has; the header stays as it is.
-    fn present(&self, parts: &Parts) -> Result<Option<CallKey>, UnfitKey> {
-        let dialect = self.name;
-        let mut lines = parts.headers.get_all(&self.header).iter();
-        let (value, None) = (lines.next(), lines.next()) else {
-            return Err(UnfitKey::Repeated { dialect });
-        };
-        let Some(value) = value else { return Ok(None) };
-        let text = value.to_str().map_err(|_| UnfitKey::Malformed { dialect })?;
+    /// Reads the key in a header value.
+    pub(super) fn read(&self, value: &HeaderValue) -> Result<String, UnfitKey> {
+        let malformed = || UnfitKey::Malformed { dialect: self.name };
+        let text = value.to_str().map_err(|_| malformed())?;
         let text = if self.form == Form::Quoted && text.starts_with('"') {
-            unquote(text).ok_or(UnfitKey::Malformed { dialect })?
+            unquote(text).ok_or_else(malformed)?
         } else {
             text.to_owned()
         };
         self.check(&text)?;
-        CallKey::new(&text).map(Some)
+        Ok(text)
     }
 
-    fn write(&self, key: &str) -> HeaderValue {
+    /// Writes a header value that carries a checked key.
+    pub(super) fn write(&self, key: &str) -> HeaderValue {
         let text = match self.form {
             Form::Quoted => format!("\"{}\"", key.replace('\\', r"\\").replace('"', "\\\"")),
             Form::Bare => key.to_owned(),

@@ -8,21 +8,10 @@ use tower_layer::Layer;
 use super::dialect::Dialect;
 use super::retry::Backoff;
 use super::service::Call;
+use super::settings::Settings;
 
 /// No setting reaches further than this: far beyond any call, near enough for every clock.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) dialect: Dialect,
-    pub(super) fresh: bool,
-    pub(super) tries: u32,
-    pub(super) budget: Duration,
-    pub(super) try_timeout: Duration,
-    pub(super) backoff: Backoff,
-    pub(super) longest_retry_after: Duration,
-    pub(super) read_ahead: usize,
-}
 
 /// Gives calls their key, and tries again what may be tried again. See the [module](super).
 #[derive(Clone, Debug)]

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
 use super::body::{Answer, Reach, Replay};
-use super::key::{CallKey, UnfitKey};
-use super::layer::Settings;
+use super::key::CallKey;
 use super::retry::Verdict;
+use super::settings::Settings;
+use super::unfit::UnfitKey;
 
 /// How many tries a call took; in the extensions of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl Settings {
         A: Body,
     {
         let (mut parts, mut body) = request.into_parts();
-        let key = self.dialect.attach(&mut parts, self.fresh)?;
+        let key = CallKey::attach(&mut parts, &self.dialect, self.fresh)?;
         // A second request is harmless if the method says so, or if the provider takes both for
         // one. A key that the provider does not heed protects nothing.
         let covered = key.is_some() && self.dialect.covers(&parts.method);

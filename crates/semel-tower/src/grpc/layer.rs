@@ -56,7 +56,7 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     /// [descriptor set](Self::descriptor_set) that is given afterwards finds the mistake.
     #[must_use]
     pub fn unary(self, method: &str, rules: GrpcRules) -> Self {
-        self.change(|config| config.settings.name(method, rules))
+        self.change(|routing| routing.settings.name(method, rules))
     }
 
     /// Makes all unary methods of an encoded `google.protobuf.FileDescriptorSet` idempotent: by
@@ -69,19 +69,20 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     /// [`InvalidDescriptorSet`], also where a method that was named before streams or does not
     /// exist.
     pub fn descriptor_set(mut self, encoded: &[u8]) -> Result<Self, InvalidDescriptorSet> {
-        Arc::make_mut(&mut self.config).settings.describe(encoded)?;
+        Arc::make_mut(&mut self.config).routing.settings.describe(encoded)?;
         Ok(self)
     }
 
     /// Returns whether the layer covers calls of this path: those of a unary method that it was
     /// given.
     pub fn covers(&self, path: &str) -> bool {
-        self.config.settings.rules(path, &self.config.rules).is_some()
+        let routing = &self.config.routing;
+        routing.settings.rules(path, &routing.rules).is_some()
     }
 
     /// Sets the metadata that may carry the key. Default `idempotency-key` and `x-idem-key`.
     #[must_use]
     pub fn key_metadata(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.change(|config| config.key_headers = names.into_iter().collect())
+        self.change(|routing| routing.key_headers = names.into_iter().collect())
     }
 }

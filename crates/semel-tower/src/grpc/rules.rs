@@ -8,9 +8,9 @@ use semel_core::Fingerprint;
 use tonic::Status;
 
 use super::codes::Codes;
-use super::protocol::Grpc;
+use super::frame::PREFIX;
 use crate::headers::{REPLAYED, never_kept};
-use crate::rules::RouteRules;
+use crate::rules::{ProtocolOptions, RouteRules};
 
 /// How a message was compressed.
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -38,7 +38,7 @@ type MatchMessage = Arc<dyn Fn(&[u8]) -> Fingerprint + Send + Sync>;
 ///     .wait(Wait::UpTo(Duration::from_secs(5)))
 ///     .codes(Codes::terminal());
 /// ```
-pub type GrpcRules = RouteRules<Grpc>;
+pub type GrpcRules = RouteRules<GrpcOptions>;
 
 /// What only gRPC's rules have.
 #[derive(Clone)]
@@ -47,6 +47,10 @@ pub struct GrpcOptions {
     kept_metadata: Arc<[HeaderName]>,
     pub(super) matched_metadata: Arc<[HeaderName]>,
     pub(super) matched: Option<MatchMessage>,
+}
+
+impl ProtocolOptions for GrpcOptions {
+    const FRAMING: usize = PREFIX;
 }
 
 impl Default for GrpcOptions {
@@ -60,7 +64,7 @@ impl Default for GrpcOptions {
     }
 }
 
-impl RouteRules<Grpc> {
+impl RouteRules<GrpcOptions> {
     /// Sets which responses are stored. Default [`Codes::ok_only`].
     pub fn codes(mut self, codes: Codes) -> Self {
         self.options.codes = codes;

@@ -7,8 +7,8 @@ use http::request::Parts;
 use semel_core::Fingerprint;
 
 use super::content::{self, Content};
-use super::layer::target;
 use super::rules::Rules;
+use super::target::target;
 use crate::headers::append_matched;
 
 /// Of method, path, query, content type, what the body says and the headers that the rules name.
