@@ -98,7 +98,7 @@ mod service;
 mod settings;
 mod unfit;
 
-pub use body::{Answer, OneShot, Replay};
+pub use body::{OneShot, ReadAheadBody, Replay};
 pub use dialect::Dialect;
 pub use key::{CallKey, MAX_CALL_KEY};
 pub use layer::CallLayer;

@@ -104,15 +104,15 @@ pub(super) enum Reach {
     Cut,
 }
 
-/// The body of an answer: the inner service's, frame by frame, part of which may have been read
-/// ahead.
-pub struct Answer<B: Body> {
+/// The body of a response, whose beginning may have been read already: the inner service's body, frame
+/// by frame.
+pub struct ReadAheadBody<B: Body> {
     read: VecDeque<Frame<B::Data>>,
     cut: Option<B::Error>,
     rest: Option<Pin<Box<B>>>,
 }
 
-impl<B: Body> Answer<B> {
+impl<B: Body> ReadAheadBody<B> {
     pub(super) fn new(body: B) -> Self {
         Self { read: VecDeque::new(), cut: None, rest: Some(Box::pin(body)) }
     }
@@ -158,17 +158,17 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 // Nothing is pinned but what is in the box.
-impl<B: Body> Unpin for Answer<B> {}
+impl<B: Body> Unpin for ReadAheadBody<B> {}
 
-impl<B: Body> std::fmt::Debug for Answer<B> {
+impl<B: Body> std::fmt::Debug for ReadAheadBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer")
+        f.debug_struct("ReadAheadBody")
             .field("frames_read_ahead", &self.read.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<B: Body> Body for Answer<B> {
+impl<B: Body> Body for ReadAheadBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -15,7 +15,7 @@ use http_body::Body;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
-use super::body::{Answer, Reach, Replay};
+use super::body::{Reach, ReadAheadBody, Replay};
 use super::key::CallKey;
 use super::retry::Verdict;
 use super::settings::Settings;
@@ -84,7 +84,7 @@ where
     A::Data: Send,
     A::Error: Send,
 {
-    type Response = Response<Answer<A>>;
+    type Response = Response<ReadAheadBody<A>>;
     type Error = Error<S::Error>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -105,7 +105,7 @@ impl Settings {
         self: Arc<Self>,
         mut inner: S,
         request: Request<B>,
-    ) -> Result<Response<Answer<A>>, Error<S::Error>>
+    ) -> Result<Response<ReadAheadBody<A>>, Error<S::Error>>
     where
         S: Service<Request<B>, Response = Response<A>>,
         B: Replay,
@@ -162,9 +162,9 @@ impl Settings {
         response: Response<A>,
         ends: Instant,
         may_repeat: bool,
-    ) -> (Response<Answer<A>>, Verdict) {
+    ) -> (Response<ReadAheadBody<A>>, Verdict) {
         let mut verdict = Verdict::of(&self.dialect, response.status(), response.headers());
-        let mut response = response.map(Answer::new);
+        let mut response = response.map(ReadAheadBody::new);
         let together = response.body().belongs_together(response.headers(), self.read_ahead);
         if verdict == Verdict::Final && may_repeat && together && self.read_ahead > 0 {
             match timeout_at(ends, response.body_mut().read_ahead(self.read_ahead)).await {
@@ -186,7 +186,7 @@ impl Settings {
 
     /// Waits, and meanwhile drains an answer that nobody will read: a connection with unread bytes
     /// on it would have to be closed.
-    async fn discard<A: Body>(&self, response: Option<Response<Answer<A>>>, due: Instant) {
+    async fn discard<A: Body>(&self, response: Option<Response<ReadAheadBody<A>>>, due: Instant) {
         let mut waiting = pin!(sleep_until(due));
         if let Some(mut response) = response {
             let draining = response.body_mut().read_ahead(self.read_ahead);
