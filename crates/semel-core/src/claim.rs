@@ -11,6 +11,7 @@ use ulid::Ulid;
 
 use crate::clock;
 use crate::key::{Digest, hex};
+use crate::random;
 
 /// A ULID given to a key when it is first granted and kept across takeovers and retries.
 ///
@@ -22,7 +23,7 @@ impl OperationId {
     /// A new one, from the time and 80 random bits.
     pub fn generate() -> Self {
         let mut random = [0; 10];
-        fill_random(&mut random);
+        random::fill(&mut random);
         Self::with(&random)
     }
 
@@ -93,7 +94,7 @@ impl AttemptId {
     /// A new one.
     pub fn generate() -> Self {
         let mut bytes = [0; 16];
-        fill_random(&mut bytes);
+        random::fill(&mut bytes);
         Self(bytes)
     }
 
@@ -161,20 +162,14 @@ pub struct Lease {
     pub attempt_id: AttemptId,
 }
 
-/// A new operation and its first attempt, for the price of one call to the operating system.
+/// Draws the ids of a new operation and of its first attempt.
 pub(crate) fn draw() -> (OperationId, AttemptId) {
     let mut random = [0; 26];
-    fill_random(&mut random);
+    random::fill(&mut random);
     let (mut operation, mut attempt) = ([0; 10], [0; 16]);
     operation.copy_from_slice(&random[..10]);
     attempt.copy_from_slice(&random[10..]);
     (OperationId::with(&operation), AttemptId(attempt))
-}
-
-fn fill_random(bytes: &mut [u8]) {
-    // Without randomness two attempts could share an id and each believe the other's write is its
-    // own; there is no safe way on, and no operating system we run on ever fails here.
-    getrandom::fill(bytes).expect("the operating system provides randomness");
 }
 
 #[cfg(test)]

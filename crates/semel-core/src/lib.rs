@@ -44,6 +44,7 @@ mod operate;
 pub mod outbox;
 pub mod outcome;
 pub mod policy;
+mod random;
 pub mod record;
 pub mod store;
 mod sweeper;

@@ -3,14 +3,21 @@
 //! This room only decides whether a body may be trusted to its canonical form. When in doubt the
 //! answer is `None` and the raw bytes are hashed.
 
+use std::borrow::Cow;
+
+use super::compact;
 use super::document::Document;
 
 /// Beyond this, neighbouring integers share one `f64` and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
 /// The canonical form of `body`, or `None` if it is not I-JSON or a number would change.
-pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
-    canonical_part(body, |whole| whole)
+pub(super) fn canonical(body: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match std::str::from_utf8(body).ok().and_then(compact::canonical) {
+        Some(Cow::Borrowed(form)) => Some(Cow::Borrowed(form.as_bytes())),
+        Some(Cow::Owned(form)) => Some(Cow::Owned(form.into_bytes())),
+        None => canonical_part(body, |whole| whole).map(Cow::Owned),
+    }
 }
 
 /// The canonical form of a part of `body`, on the same conditions for the whole of it.
@@ -104,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn text(body: &str) -> Option<String> {
-        canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes).expect("utf-8"))
+        canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes.into()).expect("utf-8"))
     }
 
     #[test]
@@ -145,7 +152,99 @@ mod tests {
         assert!(text(r#"{"digits in a string":"9007199254740993"}"#).is_some());
     }
 
+    /// The canonical form by way of a tree, whatever the text looks like.
+    fn through_a_tree(body: &str) -> Option<String> {
+        let form = canonical_part(body.as_bytes(), |whole| whole);
+        form.map(|bytes| String::from_utf8(bytes).expect("utf-8"))
+    }
+
+    #[test]
+    fn a_canonical_body_is_hashed_as_it_stands() {
+        let is_canonical = |body: &str| matches!(compact::canonical(body), Some(Cow::Borrowed(form)) if form == body);
+        for body in [
+            "{\"a\":[1,-2,9007199254740992],\"b\":{\"é\":\"a b\",\"\u{e000}\":null},\"c\":true}",
+            r#"{"":{},"d":"","e":false}"#,
+            "{}",
+            "[]",
+            "0",
+            r#""text""#,
+        ] {
+            assert!(is_canonical(body), "{body}");
+        }
+        for body in [
+            r#"{"b":1,"a":2}"#,
+            r#"{"a":1,"a":1}"#,
+            r#"{ "a":1}"#,
+            r#"{"a":1}x"#,
+            r#"{"a":1,}"#,
+            r#"["\n"]"#,
+            "[1.5]",
+            "[1e2]",
+            "-0",
+            "01",
+            "-",
+            "9007199254740993",
+            "99999999999999999999",
+            r#"{"$serde_json::private::Number":"1"}"#,
+            "tru",
+            "",
+        ] {
+            assert!(!is_canonical(body), "{body}");
+        }
+        assert!(!is_canonical(&("[".repeat(70) + &"]".repeat(70))));
+        // In UTF-16 a surrogate is smaller than U+E000.
+        assert!(is_canonical("{\"\u{10000}\":1,\"\u{e000}\":2}"));
+        assert!(!is_canonical("{\"\u{e000}\":1,\"\u{10000}\":2}"));
+        let ordered = compact::canonical(r#"{"b":{"c":1},"a":[2,"x"]}"#);
+        assert_eq!(ordered.as_deref(), Some(r#"{"a":[2,"x"],"b":{"c":1}}"#));
+        for body in [r#"{"b":1,"a":2,"b":1}"#, r#"{"a":{"c":1,"b":2}}"#, r#"{"b":1, "a":2}"#] {
+            assert_eq!(compact::canonical(body), None, "{body}");
+        }
+    }
+
+    /// Documents of all kinds, most of them without escapes and fractions.
+    fn documents() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::Value;
+        let text = prop_oneof![4 => "[a-c]{0,3}", 1 => "[a\"\\\\\n\u{7f}é\u{e000}\u{10000}]{0,3}"];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-20_i64..20).prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            (-2.0..2.0).prop_map(Value::from),
+            text.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 20, 4, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((text.clone(), inner), 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn compact_json_has_the_canonical_form_of_its_tree(
+            document in documents(),
+            at in any::<proptest::sample::Index>(),
+            byte in proptest::sample::select(b"\",0-. abc{}[]".to_vec()),
+        ) {
+            let written = document.to_string();
+            let pretty = serde_json::to_string_pretty(&document).expect("JSON");
+            let mut bodies = vec![written.clone(), pretty];
+            bodies.extend(through_a_tree(&written));
+            // The same with one byte replaced, which is rarely JSON and sometimes nearly so.
+            for body in bodies.clone() {
+                let mut bytes = body.into_bytes();
+                *at.get_mut(&mut bytes) = byte;
+                bodies.extend(String::from_utf8(bytes));
+            }
+            for body in bodies {
+                prop_assert_eq!(text(&body), through_a_tree(&body), "{}", &body);
+            }
+        }
+
         #[test]
         fn integers_up_to_the_limit_stay_distinct(a in -(1i64 << 53)..(1i64 << 53), b in -(1i64 << 53)..(1i64 << 53)) {
             prop_assert_eq!(text(&a.to_string()) == text(&b.to_string()), a == b);
