@@ -28,6 +28,7 @@ use crate::problem::{Problem, Slug};
 use crate::protocol::{Protocol, Route, RulesOf};
 use crate::respond_async::{self, Detached, status};
 use crate::rules::{ProtocolOptions, ReplayCheck, RouteRules};
+use crate::span::RequestSpan;
 
 const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
                                   transaction (the extractor `Tx`); nothing was committed";
@@ -106,22 +107,54 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 return Ok(self.refuse(problem.close(close), &P::reply_to(&parts)));
             }
         };
-        let rules = &request.route.rules;
-        let body = match read(body, &parts, rules).await {
-            Ok(body) => body,
-            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
-        };
-        let fingerprint = match P::fingerprint(&parts, &body.data, rules) {
-            Ok(fingerprint) => fingerprint,
-            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
-        };
         let key = request.key.clone();
-        let mut response = self.execute(inner, parts, body, fingerprint, request).await;
-        if let Ok(response) = &mut response {
-            // For logs outside of the layer.
-            response.extensions_mut().insert(key);
+        let span = RequestSpan::new(&key, &request.route.operation, &parts);
+        let within = span.span();
+        let running = self.run_keyed(inner, parts, body, request, &span);
+        let mut response = running.instrument(within).await;
+        match &mut response {
+            Ok(response) => {
+                span.status(response.status());
+                // For logs outside of the layer.
+                response.extensions_mut().insert(key);
+            }
+            Err(_) => span.failed(),
         }
         response
+    }
+
+    /// Reads the body of a request with a key, and runs its handler at most once.
+    async fn run_keyed<I, B, C>(
+        &self,
+        inner: I,
+        parts: Box<Parts>,
+        body: B,
+        request: KeyedRequest<P>,
+        span: &RequestSpan,
+    ) -> Result<Response<Body<C>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: fmt::Display + Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+        C::Error: Send,
+    {
+        let rules = &request.route.rules;
+        let read = match read(body, &parts, rules).await {
+            Ok(body) => P::fingerprint(&parts, &body.data, rules).map(|print| (body, print)),
+            Err(problem) => Err(problem),
+        };
+        match read {
+            Ok((body, fingerprint)) => {
+                self.execute(inner, parts, body, fingerprint, request, span).await
+            }
+            Err(problem) => {
+                span.refused(problem.slug);
+                Ok(self.refuse(problem, &P::reply_to(&parts)))
+            }
+        }
     }
 
     /// Returns the request's key and rules; `None` if the request passes through.
@@ -161,6 +194,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         body: Whole,
         fingerprint: Fingerprint,
         request: KeyedRequest<P>,
+        span: &RequestSpan,
     ) -> Result<Response<Body<C>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
@@ -190,15 +224,16 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let (start, started) = wish.as_ref().map(|_| respond_async::start()).unzip();
         let kept = Arc::clone(rules);
         // The attempt may go on in a task of its own, but it is still this request's in the logs.
-        let span = tracing::Span::current();
+        let (logged, within) = (span.clone(), tracing::Span::current());
         let work = move |context: Context, extend: AddExtensions<'_>| {
+            logged.begins(&context);
             let mut request = Request::from_parts(*parts, Body::from(body));
             P::prepare(request.headers_mut());
             let offered = extend(request.extensions_mut());
             let detached = start.map(|start| start.notify(context.operation_id()));
             // Boxed, because it moves several times before it is first polled.
-            let responding = Box::pin(span.in_scope(|| inner.call(request)));
-            attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(span)
+            let responding = Box::pin(within.in_scope(|| inner.call(request)));
+            attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(within)
         };
         let serving = M::serve(&self.config.executor, command, work);
         let served = match wish.zip(started) {
@@ -210,12 +245,15 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 let detaching =
                     respond_async::serve(wish, executor, (key, route), started, serving);
                 match Box::pin(detaching).await {
-                    Ok(accepted) => return Ok(accepted.map(Body::whole)),
+                    Ok(accepted) => {
+                        span.accepted();
+                        return Ok(accepted.map(Body::whole));
+                    }
                     Err(served) => served,
                 }
             }
         };
-        self.respond(served, retained).await
+        self.respond(served, retained, span).await
     }
 
     /// Turns what the executor says into a response.
@@ -223,6 +261,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         &self,
         served: Result<Served<Attempted<C, I::Error>>, Error>,
         retained: Retained<P, I>,
+        span: &RequestSpan,
     ) -> Result<Response<Body<C>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
@@ -242,6 +281,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 if let Some(receipt) = receipt {
                     response.extensions_mut().insert(receipt);
                 }
+                span.executed();
                 return Ok(response);
             }
             Ok(Served::Executed { answer: Err(NoResponse::Failed(error)), .. }) => {
@@ -257,6 +297,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 };
                 match P::replay(&outcome, &reply_to) {
                     Ok(mut response) if allowed => {
+                        span.replayed(&receipt);
                         response.extensions_mut().insert(receipt);
                         return Ok(response.map(Body::from));
                     }
@@ -272,11 +313,13 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             Err(error) => match spare.filter(|_| nothing_ran(&error)) {
                 Some(spare) => {
                     let (inner, parts, body) = *spare;
+                    span.unprotected();
                     return unprotected(inner, Request::from_parts(*parts, body.into())).await;
                 }
                 None => P::problem(error, &rules),
             },
         };
+        span.refused(problem.slug);
         Ok(self.refuse(problem, &reply_to))
     }
 

@@ -28,6 +28,17 @@ pub struct KeyedLayer<P: Protocol, S: Store, M = Fenced> {
 impl<P: Protocol, S: Store> KeyedLayer<P, S, Fenced> {
     /// Creates a layer whose handlers may have their effects anywhere: at most one runs at a time
     /// under a key, and at most one outcome is stored. Works with every store.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_tower::http::IdempotencyLayer;
+    /// use semel_tower::{PrincipalFrom, Tenant};
+    ///
+    /// let executor = Executor::new(MemoryStore::new());
+    /// let principal = PrincipalFrom::header("authorization");
+    /// let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), principal);
+    /// ```
     pub fn fenced(executor: Executor<S>, tenant: Tenant, principal: PrincipalFrom) -> Self {
         Self::new(executor, tenant, principal)
     }
@@ -40,6 +51,18 @@ impl<P: Protocol, S: TransactionalStore> KeyedLayer<P, S, Atomic> {
     ///
     /// Its default rules [require](RouteRules::required) a key. So should the rules of single
     /// routes: a request without a key has no transaction.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_sql::sqlite::SqliteStore;
+    /// use semel_tower::http::IdempotencyLayer;
+    /// use semel_tower::{Atomic, PrincipalFrom, Tenant};
+    ///
+    /// fn layer(executor: Executor<SqliteStore>) -> IdempotencyLayer<SqliteStore, Atomic> {
+    ///     let principal = PrincipalFrom::header("authorization");
+    ///     IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), principal)
+    /// }
+    /// ```
     pub fn atomic(executor: Executor<S>, tenant: Tenant, principal: PrincipalFrom) -> Self {
         Self::new(executor, tenant, principal).rules(RouteRules::new().required())
     }
@@ -95,6 +118,7 @@ impl<I, P: Protocol, S: Store, M: Mode<S>> Layer<I> for KeyedLayer<P, S, M> {
     type Service = KeyedService<I, P, S, M>;
 
     fn layer(&self, inner: I) -> Self::Service {
+        P::check(&self.config.routing.settings);
         KeyedService::new(inner, Arc::clone(&self.config))
     }
 }

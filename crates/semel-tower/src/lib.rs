@@ -27,6 +27,7 @@ mod respond_async;
 mod rules;
 mod service;
 mod settle_as;
+mod span;
 mod stored_response;
 
 pub use body::{Body, Collected, collect};

@@ -46,6 +46,10 @@ pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn reindex(_: &mut Self::Settings, _: &RulesOf<Self>) {}
 
+    /// Reports settings that can have no effect. Called when a service is made.
+    #[doc(hidden)]
+    fn check(_: &Self::Settings) {}
+
     /// Returns whether any rule may apply to a request. Cheap: requests that are not concerned pay
     /// for nothing else.
     #[doc(hidden)]

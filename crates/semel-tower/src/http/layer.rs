@@ -7,16 +7,16 @@ use http::request::Parts;
 use semel_core::Store;
 
 use super::protocol::Http;
-use super::rules::Rules;
 #[cfg(feature = "openapi")]
-use super::settings::Routes;
+use super::rules::Routes;
+use super::rules::Rules;
 use crate::layer::KeyedLayer;
 use crate::mode::{Fenced, Mode};
 use crate::service::KeyedService;
 
 /// Makes the services behind it idempotent.
 ///
-/// It cannot be built without saying how tenants and callers are told apart:
+/// It cannot be built without saying how tenants and callers are distinguished:
 ///
 /// ```
 /// use semel_core::Executor;
@@ -37,7 +37,8 @@ pub type Idempotency<I, S, M> = KeyedService<I, Http, S, M>;
 
 impl<S: Store, M: Mode<S>> KeyedLayer<Http, S, M> {
     /// Sets the rules of one operation: `POST /orders/{id}/refunds` under axum, the method and the
-    /// literal path elsewhere, or what [`operation`](Self::operation) returns.
+    /// literal path elsewhere, or what [`operation`](Self::operation) returns. A name that can match
+    /// no request is reported by a warning, at start or by the first request that shows it.
     #[must_use]
     pub fn route(self, operation: &str, rules: Rules) -> Self {
         self.change(|routing| {
@@ -69,6 +70,21 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Http, S, M> {
     /// method and, under axum, the route's template, elsewhere the path.
     ///
     /// The same key under another operation is another key.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_tower::http::{IdempotencyLayer, Rules};
+    /// use semel_tower::{PrincipalFrom, Tenant};
+    ///
+    /// let executor = Executor::new(MemoryStore::new());
+    /// let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
+    ///     .operation(|request| {
+    ///         let name = request.headers.get("x-operation")?.to_str().ok()?;
+    ///         Some(name.to_owned())
+    ///     })
+    ///     .route("PAY", Rules::new().required());
+    /// ```
     #[must_use]
     pub fn operation(
         self,

@@ -14,6 +14,14 @@ use super::problem::seconds;
 use crate::protocol::StatusRequest;
 
 /// The path under which callers ask for operations.
+///
+/// ```
+/// use semel_tower::http::OPERATIONS;
+///
+/// // The `Location` of a 202.
+/// let location = "/.well-known/semel/operations/01ARZ3NDEKTSV4RRFFQ69G5FAV";
+/// assert_eq!(location.strip_prefix(OPERATIONS), Some("01ARZ3NDEKTSV4RRFFQ69G5FAV"));
+/// ```
 pub const OPERATIONS: &str = "/.well-known/semel/operations/";
 
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");

@@ -45,6 +45,10 @@ impl Protocol for Http {
         settings.reindex(rules);
     }
 
+    fn check(settings: &HttpSettings) {
+        settings.check();
+    }
+
     fn applies(routing: &Routing<Self>, request: &Parts) -> bool {
         let keyed = || routing.has_key(&request.headers);
         operations::status_request(request).is_some()
@@ -52,8 +56,8 @@ impl Protocol for Http {
     }
 
     fn route(routing: &Routing<Self>, request: &Parts) -> Result<Option<Route<Self>>, Problem> {
-        let operation = routing.settings.operation_of(request);
-        let rules = Self::rules_of(routing, &operation);
+        let (operation, rules) = routing.settings.find(request);
+        let rules = rules.unwrap_or(&routing.rules);
         // A route that requires a key cannot be had without one by asking for a stream.
         let takes_part = rules.options.methods.contains(&request.method)
             && (rules.required || !is_foreign(request));

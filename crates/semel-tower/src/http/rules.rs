@@ -1,5 +1,6 @@
 //! What only HTTP's rules have: methods, headers, JSON members, statuses.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderName, Method, StatusCode, header};
@@ -27,6 +28,9 @@ static KEPT: [HeaderName; 9] = [
 
 /// How the requests of a route are treated.
 pub type Rules = RouteRules<HttpOptions>;
+
+/// The rules of single operations, by name.
+pub(super) type Routes = HashMap<Box<str>, Arc<Rules>>;
 
 /// What only HTTP's rules have.
 #[derive(Clone, Debug)]

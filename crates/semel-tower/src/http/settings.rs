@@ -1,21 +1,19 @@
 //! The settings of a layer that only HTTP has: routes, names of operations, and how problems are
 //! written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use http::Method;
 use http::request::Parts;
 
-use super::rules::Rules;
+use super::rule_check::RuleCheck;
+use super::rules::{Routes, Rules};
 use super::target::template;
 
 /// What a problem's type begins with, by default.
 pub const PROBLEMS: &str = "urn:semel:problem:";
-
-/// The rules of single operations, by name.
-pub(super) type Routes = HashMap<Box<str>, Arc<Rules>>;
 
 pub(super) type NameOperation = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
@@ -29,6 +27,7 @@ pub struct HttpSettings {
     /// The methods that any rule names.
     methods: HashSet<Method>,
     any_required: bool,
+    check: Arc<RuleCheck>,
 }
 
 impl Default for HttpSettings {
@@ -40,6 +39,7 @@ impl Default for HttpSettings {
             operation: None,
             methods: HashSet::new(),
             any_required: false,
+            check: Arc::default(),
         }
     }
 }
@@ -51,11 +51,30 @@ impl fmt::Debug for HttpSettings {
 }
 
 impl HttpSettings {
-    /// Returns the operation of a request, by its full name.
-    pub(super) fn operation_of(&self, request: &Parts) -> String {
-        if let Some(name) = self.operation.as_ref().and_then(|name| name(request)) {
-            return name;
+    /// Returns the operation of a request, and its rules if it has its own.
+    pub(super) fn find(&self, request: &Parts) -> (String, Option<&Arc<Rules>>) {
+        let given = self.operation.as_ref().and_then(|name| name(request));
+        let is_given = given.is_some();
+        let operation = given.unwrap_or_else(|| Self::operation_of(request));
+        let rules = self.route_of(&operation);
+        match rules {
+            Some(_) => self.check.matched(&operation),
+            None if is_given => {}
+            None => self.check.missed(request),
         }
+        (operation, rules)
+    }
+
+    /// Reports rules that can match no request.
+    pub(super) fn check(&self) {
+        // Names of one's own may look like anything.
+        if self.operation.is_none() {
+            self.check.names(&self.routes);
+        }
+    }
+
+    /// Returns the operation of a request by its method and route.
+    fn operation_of(request: &Parts) -> String {
         let (method, template) = (request.method.as_str(), template(request));
         let mut name = String::with_capacity(method.len() + 1 + template.len());
         name.extend([method, " ", template]);
@@ -77,5 +96,6 @@ impl HttpSettings {
         let all = self.routes.values().map(AsRef::as_ref).chain([rules]);
         self.any_required = all.clone().any(|rules| rules.required);
         self.methods = all.flat_map(|rules| rules.options.methods.iter().cloned()).collect();
+        self.check = Arc::new(RuleCheck::new(&self.routes));
     }
 }

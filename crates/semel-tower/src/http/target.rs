@@ -4,18 +4,20 @@ use http::Uri;
 use http::request::Parts;
 
 /// Returns the template of the route that matched, or the path where no router has said.
-#[cfg(feature = "axum")]
 pub(super) fn template(request: &Parts) -> &str {
-    match request.extensions.get::<axum::extract::MatchedPath>() {
-        Some(matched) => matched.as_str(),
-        None => target(request).path(),
-    }
+    matched_template(request).unwrap_or_else(|| target(request).path())
 }
 
-/// Returns the path of a request.
+/// Returns the template of the route that matched, if a router has said.
+#[cfg(feature = "axum")]
+pub(super) fn matched_template(request: &Parts) -> Option<&str> {
+    request.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)
+}
+
+/// Returns nothing: only axum's router says which route matched.
 #[cfg(not(feature = "axum"))]
-pub(super) fn template(request: &Parts) -> &str {
-    target(request).path()
+pub(super) fn matched_template(_: &Parts) -> Option<&str> {
+    None
 }
 
 /// Returns where the request was sent. A nested axum router sees only the rest of the path, and that
