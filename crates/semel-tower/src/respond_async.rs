@@ -55,7 +55,7 @@ pub(crate) fn start() -> (Start, Started) {
 }
 
 impl Start {
-    /// Tells the caller that the attempt has begun.
+    /// Notifies the caller that the attempt has begun.
     pub(crate) fn notify(self, id: OperationId) -> Detached {
         let _ = self.notify.send(id);
         self.detached

@@ -107,7 +107,7 @@ impl<O: ProtocolOptions> RouteRules<O> {
     }
 
     /// Sets the largest body (gRPC: message) of a response that is stored, in bytes. A larger one is
-    /// delivered once; repeats are told that the operation is done and its response not available,
+    /// delivered once; repeats are answered that the operation is done and its response not available,
     /// and it is never run again. An atomic layer refuses it instead (500, `RESOURCE_EXHAUSTED`)
     /// and commits nothing. Default 1 MiB.
     pub fn max_response(mut self, bytes: usize) -> Self {
@@ -115,7 +115,7 @@ impl<O: ProtocolOptions> RouteRules<O> {
         self
     }
 
-    /// Sets when a caller is told to retry while its request is still running. Default 1 s.
+    /// Sets after how long a caller is to retry while its request is still running. Default 1 s.
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;
         self

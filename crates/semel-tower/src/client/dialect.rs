@@ -1,5 +1,5 @@
-//! How a provider wants its keys: under which header, how long, of which characters, on which
-//! methods, and how it says "try again".
+//! How a provider reads keys: the header, the length, the characters, the methods, and how it asks for
+//! a retry.
 //!
 //! Limits here are documented ones; a provider that states none is left to [`Dialect::custom`]
 //! rather than guessed (Mollie, Checkout.com, Mercado Pago, GoCardless at the time of writing).
@@ -49,10 +49,10 @@ impl Alphabet {
     }
 }
 
-/// Where, beside the status, the provider says whether the same call may be made again.
+/// How a response says whether the same call may be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
-    /// Nowhere: the status and `Retry-After` say all.
+    /// By its status and `Retry-After`.
     Status,
     /// As [`Advice::Status`], but a 409 always means "still running".
     Running,
@@ -90,7 +90,7 @@ pub struct Dialect {
     advice: Advice,
 }
 
-/// A provider that reads bare keys, on POST alone, and answers by the book.
+/// Creates the dialect of a provider that reads bare keys on POST.
 const fn provider(
     name: &'static str,
     header: &'static str,
@@ -103,7 +103,7 @@ const fn provider(
 }
 
 impl Dialect {
-    /// Every dialect that has a name.
+    /// All dialects that have a name.
     pub const KNOWN: [fn() -> Self; 10] = [
         Self::standard,
         Self::bare,
@@ -201,13 +201,13 @@ impl Dialect {
         Self { header, ..provider("custom", "x", (1, longest), Alphabet::Visible, Advice::Status) }
     }
 
-    /// The same dialect of a provider that heeds the key of a PATCH too.
+    /// Returns the same dialect for a provider that honours the key of a PATCH too.
     #[must_use]
     pub fn on_patch(self) -> Self {
         Self { patch: true, ..self }
     }
 
-    /// The same dialect of a provider whose 409 always means "the first request is still running".
+    /// Returns the same dialect for a provider whose 409 always means "the first request is still running".
     /// Otherwise a 409 is tried again only if it says when, by `Retry-After`: elsewhere it also
     /// means "already done" or "given up".
     #[must_use]
@@ -215,17 +215,17 @@ impl Dialect {
         Self { advice: Advice::Running, ..self }
     }
 
-    /// What the dialect is called.
+    /// Returns the name of the dialect.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The header that carries the key.
+    /// Returns the header that carries the key.
     pub fn header(&self) -> &HeaderName {
         &self.header
     }
 
-    /// The shortest and the longest key, in characters.
+    /// Returns the lengths of the shortest and the longest key, in characters.
     pub fn lengths(&self) -> (usize, usize) {
         (self.shortest, self.longest)
     }
@@ -234,7 +234,7 @@ impl Dialect {
         self.advice
     }
 
-    /// Whether `text` can be a key here.
+    /// Checks whether `text` can be a key of this dialect.
     ///
     /// # Errors
     /// [`UnfitKey`] says what does not fit.
@@ -260,7 +260,7 @@ impl Dialect {
         }
     }
 
-    /// Whether the provider takes two requests of this method with one key for one.
+    /// Returns whether the provider treats two requests of this method with one key as one.
     pub fn covers(&self, method: &Method) -> bool {
         method == Method::POST || (self.patch && method == Method::PATCH)
     }

@@ -32,7 +32,7 @@ pub const MAX_CALL_KEY: usize = 255;
 pub struct CallKey(Arc<str>);
 
 impl CallKey {
-    /// The key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
+    /// Creates a key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
     /// may want less; [`CallKey::fitting`] makes any text fit.
     ///
     /// # Errors
@@ -43,8 +43,8 @@ impl CallKey {
         Ok(Self(text.into()))
     }
 
-    /// The key for `step` of an execution: the same in every retry and takeover of the operation,
-    /// so that a provider sees one call however often we are killed and start again.
+    /// Returns the key for `step` of an execution: the same in every retry and takeover of the operation,
+    /// so that a provider sees one call however often this process crashes and starts again.
     ///
     /// # Errors
     /// [`NoDurableClaim`] where nothing would remember the operation; see
@@ -53,17 +53,17 @@ impl CallKey {
         claim.downstream_key(step).map(|key| Self(key.into()))
     }
 
-    /// A random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
+    /// Creates a random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
     /// that may call again after an error needs a key that it can give again.
     pub fn fresh() -> Self {
         let mut bytes = [0; 16];
-        // Providers show a stored answer to whoever has its key: it must not be guessable.
+        // Providers return a stored response to any caller with its key: it must not be guessable.
         getrandom::fill(&mut bytes).expect("the operating system provides randomness");
         Self(hex(&bytes).into())
     }
 
-    /// `text` itself where the dialect takes it, else 32 hex digits of its SHA-256: the same text
-    /// gives the same key, and no two texts meet because one was cut.
+    /// Returns `text` itself where the dialect accepts it, else 32 hex digits of its SHA-256: the same text
+    /// gives the same key, and no text is cut to that of another.
     ///
     /// ```
     /// use semel_tower::client::{CallKey, Dialect};
@@ -90,7 +90,7 @@ impl CallKey {
         Ok(Self(digest.into()))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -129,7 +129,7 @@ impl CallKey {
     }
 }
 
-/// Shows how long it is, never what it says: who has a key can read its answer.
+/// Shows the length, never the text: any caller with a key can read its response.
 impl fmt::Debug for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CallKey({} characters)", self.0.len())

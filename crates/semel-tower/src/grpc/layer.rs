@@ -15,7 +15,7 @@ use crate::service::KeyedService;
 
 /// Makes unary gRPC methods idempotent.
 ///
-/// It cannot be built without saying how tenants and callers are told apart, and methods that it is
+/// It cannot be built without saying how tenants and callers are distinguished, and methods that it is
 /// not given pass through:
 ///
 /// ```
@@ -64,6 +64,18 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     /// are left alone, and so are those with `option idempotency_level = NO_SIDE_EFFECTS`.
     ///
     /// `tonic_prost_build`'s `file_descriptor_set_path` writes such a set.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_tower::grpc::{GrpcLayer, InvalidDescriptorSet};
+    /// use semel_tower::{PrincipalFrom, Tenant};
+    ///
+    /// let executor = Executor::new(MemoryStore::new());
+    /// let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+    /// // Usually include_bytes!(concat!(env!("OUT_DIR"), "/payments.bin")).
+    /// assert_eq!(layer.descriptor_set(b"").err(), Some(InvalidDescriptorSet::NoMethods));
+    /// ```
     ///
     /// # Errors
     /// [`InvalidDescriptorSet`], also where a method that was named before streams or does not

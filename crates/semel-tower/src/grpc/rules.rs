@@ -15,7 +15,7 @@ use crate::rules::{ProtocolOptions, RouteRules};
 /// How a message was compressed.
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// Metadata that is always stored with a response: without it there is none.
+/// Metadata that is always stored with a response, which would be none without it.
 static KEPT: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     ENCODING,
@@ -91,10 +91,9 @@ impl RouteRules<GrpcOptions> {
     /// Sets the fingerprint of a message, given its encoded form. Default: of all its bytes.
     ///
     /// Protobuf has no canonical form. A client that sends what it sent before sends the same bytes;
-    /// one that builds its message anew may order a `map` differently (`prost` does, unless it is
-    /// told to use a `BTreeMap`), and is told that its key was used for something else. Here the
-    /// fields can be named that matter. A compressed message is not shown: it is matched by its
-    /// bytes.
+    /// one that builds its message anew may order a `map` differently (`prost` does, unless it uses a
+    /// `BTreeMap`), and is refused because its key was used for another request. Name the fields that
+    /// matter here. A compressed message is not passed to the function: it is matched by its bytes.
     ///
     /// ```
     /// use prost::Message;

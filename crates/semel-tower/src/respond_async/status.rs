@@ -24,7 +24,7 @@ pub(crate) async fn look_up<P: Protocol, S: Store>(
     asked: StatusRequest<'_>,
 ) -> Result<Response<Whole>, Problem> {
     let mut response = answer(config, request, asked).await?;
-    // One URL for all callers; a cache cannot tell them apart.
+    // One URL for all callers; a cache does not distinguish them.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -80,7 +80,7 @@ async fn answer<P: Protocol, S: Store>(
     Err(problem.operation(Some(id)))
 }
 
-/// The operation does not go on unless the request is sent again.
+/// Returns the problem of an operation that does not go on unless the request is sent again.
 fn again(detail: &'static str) -> Problem {
     let mut problem = Problem::new(Slug::Failed, detail);
     problem.retryable = true;
@@ -89,10 +89,10 @@ fn again(detail: &'static str) -> Problem {
 
 /// Returns the state of an operation that is not running and has no stored response.
 fn stands(found: &Record) -> Problem {
-    let uncertain = "an attempt broke off; whether it took effect must be looked into";
+    let uncertain = "an attempt broke off; an operator must find out whether it took effect";
     match (found.state, found.on_crash) {
         (State::Succeeded, _) => {
-            Problem::new(Slug::ResultUnavailable, "its answer was too large to keep")
+            Problem::new(Slug::ResultUnavailable, "its response was too large to store")
         }
         (State::Failed, _) if found.retry_at.is_none() => {
             Problem::new(Slug::Failed, "the operation failed, and its failure is kept")
