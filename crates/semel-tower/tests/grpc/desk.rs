@@ -183,7 +183,7 @@ pub(crate) fn reason(status: &Status) -> String {
     info.unwrap_or_default().reason
 }
 
-/// When a refused caller is told to come again, in milliseconds.
+/// After how many milliseconds a refused caller is to retry.
 pub(crate) fn pushback(status: &Status) -> Option<u64> {
     let value = status.metadata().get("grpc-retry-pushback-ms")?;
     Some(value.to_str().expect("text").parse().expect("a number"))

@@ -93,7 +93,7 @@ async fn told_by_routes(said: &mut Said) {
     said.note(Slug::OperationUnknown, &send(&app, get(&never_was)).await);
 }
 
-/// Problems of who cannot be told, or may not have what is there.
+/// Problems of callers that are unknown, or may not have the response.
 async fn told_to_callers(said: &mut Said) {
     let header = |name| HeaderName::from_static(name);
     let layer = IdempotencyLayer::fenced(

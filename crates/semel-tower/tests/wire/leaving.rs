@@ -1,4 +1,4 @@
-//! Callers who leave, at any moment and in any manner, and come again.
+//! Callers that leave, at any moment and in any manner, and retry.
 //!
 //! Every request is left once and asked for again until there is an answer. What really happened is
 //! counted in a ledger of its own, which would take the same effect twice.
