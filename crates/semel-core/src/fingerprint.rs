@@ -5,6 +5,7 @@
 //! that do not round-trip, lone surrogates) is hashed from its raw bytes instead: two different
 //! amounts must never share a fingerprint because a parser rounded them.
 
+mod compact;
 mod document;
 mod ijson;
 mod pointer;
@@ -83,6 +84,9 @@ impl Fingerprint {
     /// Returns the fingerprint of a part of a JSON body: what `include` points at (everything, if empty)
     /// without what `exclude` points at. A body that is not I-JSON is hashed whole, from its raw bytes.
     pub fn of_selected(body: &[u8], include: &[Pointer], exclude: &[Pointer]) -> Self {
+        if include.is_empty() && exclude.is_empty() {
+            return Self::of_body(body);
+        }
         match ijson::canonical_part(body, |whole| pointer::select(whole, include, exclude)) {
             Some(canonical) => Self::hash(Scheme::Json, &canonical),
             None => Self::hash(Scheme::Raw, body),

@@ -163,6 +163,11 @@ impl Record {
     /// Returns this record after its claim ended at `now`; `None` if the record is removed.
     #[must_use]
     pub fn ended(mut self, settlement: &Settlement, now: Timestamp) -> Option<Self> {
+        self.end(settlement, now).then_some(self)
+    }
+
+    /// Ends the claim of this record at `now`, in place. Returns whether anything is to remain of it.
+    pub(crate) fn end(&mut self, settlement: &Settlement, now: Timestamp) -> bool {
         self.number += 1;
         self.lease_until = None;
         self.retry_at = None;
@@ -196,9 +201,9 @@ impl Record {
                 self.state = State::Discarded;
                 self.error = Some(error.clone());
             }
-            Settlement::Removed => return None,
+            Settlement::Removed => return false,
         }
-        Some(self)
+        true
     }
 
     /// Returns this record after an operator redrove it at `now`: failed and due, with no attempts counted.

@@ -56,7 +56,19 @@ impl<T: Sync> OptionalFromRequestParts<T> for OperationContext {
 
 /// The open transaction of a request behind
 /// [`IdempotencyLayer::atomic`](crate::http::IdempotencyLayer::atomic). What the handler writes
-/// through it commits with the kept answer, and with nothing else.
+/// through it commits with the stored response, and with nothing else.
+///
+/// ```
+/// use axum::http::StatusCode;
+/// use semel_sql::sqlite::SqliteStore;
+/// use semel_tower::axum::Tx;
+///
+/// async fn place(Tx(mut unit): Tx<SqliteStore>) -> Result<StatusCode, StatusCode> {
+///     let insert = sqlx::query("INSERT INTO customer_order (sku) VALUES ('tea')");
+///     insert.execute(unit.conn()).await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+///     Ok(StatusCode::CREATED)
+/// }
+/// ```
 pub struct Tx<S: TransactionalStore>(pub Unit<S>);
 
 impl<S: TransactionalStore> std::fmt::Debug for Tx<S> {
@@ -101,7 +113,9 @@ pub enum OperationRejection {
     NoTransaction,
     /// The store is away and the route runs without it, but this handler cannot. Answered as
     /// `store-unavailable`.
-    #[error("this handler runs under a claim, and the ledger cannot be reached; come again")]
+    #[error(
+        "this handler runs under a claim, and the ledger cannot be reached; retry with the same key"
+    )]
     Unprotected,
 }
 

@@ -1,7 +1,7 @@
 //! Bodies: the inner service's own, one that was read whole, or one that was begun and goes on.
 //!
-//! Reading always has a limit, and what was read is never lost: an answer that turns out too long to
-//! keep is still delivered from its first byte.
+//! Reading always has a limit, and what was read is never lost: a response that is too long to store
+//! is still delivered from its first byte.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,16 +13,28 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use pin_project_lite::pin_project;
 
-/// What is read of a body that nobody wants, before its request is answered.
+/// How much of an unwanted body is read before its request is answered.
 const DRAINED: usize = 64 << 10;
-/// What is read of one that is longer, while its answer is on the way: a client that writes all and
+/// How much of a longer one is read while its response is on the way: a client that writes all and
 /// then reads should get as far as reading.
 const LINGERED: usize = 64 << 20;
 /// How long either may take.
 const DRAINING: Duration = Duration::from_secs(2);
 
 pin_project! {
-    /// What the layers hand on, in either direction.
+    /// A body that a layer hands on, of a request or of a response.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{BodyExt as _, Full};
+    /// use semel_tower::Body;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let body: Body<Full<Bytes>> = Body::whole("done");
+    /// assert_eq!(body.collect().await.expect("infallible").to_bytes(), "done");
+    /// # }
+    /// ```
     pub struct Body<B: HttpBody> {
         #[pin]
         state: State<B>,
@@ -39,17 +51,17 @@ pin_project! {
 }
 
 impl<B: HttpBody<Data = Bytes>> Body<B> {
-    /// The inner service's body, untouched.
+    /// Wraps a body without reading it.
     pub fn through(inner: B) -> Self {
         Self { state: State::Through { inner } }
     }
 
-    /// A body of these bytes.
+    /// Creates a body of these bytes.
     pub fn whole(data: impl Into<Bytes>) -> Self {
         Self { state: State::Whole { data: data.into(), trailers: None } }
     }
 
-    /// Why it broke off, where that is known before it is read.
+    /// Returns why the body broke off, where that is known before it is read.
     pub fn error(&self) -> Option<&B::Error> {
         match &self.state {
             State::Begun { error, .. } => error.as_ref(),
@@ -57,12 +69,12 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
         }
     }
 
-    /// Whether nobody has read any of it.
+    /// Returns whether nothing of the body has been read.
     pub(crate) const fn is_untouched(&self) -> bool {
         matches!(self.state, State::Through { .. })
     }
 
-    /// A body of these bytes, and trailers after them.
+    /// Creates a body of these bytes, and trailers after them.
     pub fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { state: State::Whole { data, trailers } }
     }
@@ -87,7 +99,7 @@ impl<B: HttpBody<Data = Bytes>> From<Whole> for Body<B> {
     }
 }
 
-/// Nothing in it.
+/// Creates an empty body.
 impl<B: HttpBody<Data = Bytes>> Default for Body<B> {
     fn default() -> Self {
         Self::whole(Bytes::new())
@@ -171,33 +183,47 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
     }
 }
 
-/// What reading a body to its end came to.
+/// The result of reading a body to its end.
 #[derive(Debug)]
 pub enum Collected<B: HttpBody> {
-    /// All of it.
+    /// The body was read to its end.
     Whole {
-        /// Its bytes.
+        /// The bytes of the body.
         data: Bytes,
-        /// Its trailers, if it has any.
+        /// The trailers, if there are any.
         trailers: Option<Box<HeaderMap>>,
     },
-    /// It has more than the limit.
+    /// The body has more bytes than the limit.
     TooLong {
-        /// As far as is known.
+        /// How many bytes the body has, as far as is known.
         bytes: u64,
-        /// From its first byte; reading goes on where it stopped.
+        /// The body from its first byte.
         body: Body<B>,
     },
-    /// It broke off.
+    /// The body broke off.
     Broken {
-        /// How many there were.
+        /// How many bytes were read.
         bytes: u64,
-        /// What there was, and the error.
+        /// The body up to where it broke off, and the error.
         body: Body<B>,
     },
 }
 
 /// Reads `body` to its end, or until it has more than `limit` bytes. What was read is never lost.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http_body_util::Full;
+/// use semel_tower::{Collected, collect};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let body = Full::new(Bytes::from_static(b"four"));
+/// let Collected::Whole { data, .. } = collect(body.clone(), 4).await else { panic!("it fits") };
+/// assert_eq!(data, "four");
+/// assert!(matches!(collect(body, 3).await, Collected::TooLong { bytes: 4, .. }));
+/// # }
+/// ```
 pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
@@ -228,14 +254,14 @@ pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collec
             let state = State::Begun { head: head.into(), error: None, rest: Some(body) };
             return Collected::TooLong { bytes, body: Body { state } };
         }
-        // Asking once more would often wait, for a word that there is no more.
+        // Polling once more would often wait, only to learn that there is no more.
         if body.is_end_stream() {
             return Collected::Whole { data: head.into(), trailers: None };
         }
     }
 }
 
-/// [`collect`] of a request, whose caller may take its time; `None` if that is more than `within`.
+/// Reads the body of a request as [`collect`] does; `None` if it takes longer than `within`.
 pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
     body: B,
     limit: usize,
@@ -247,7 +273,7 @@ pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
     }
 }
 
-/// What was read so far. One chunk is kept as it came; more are joined as they come, since a body
+/// The beginning of a body. One chunk is kept as it came; more are joined as they come, since a body
 /// of single bytes would otherwise weigh thirty times what it holds.
 enum Head {
     Empty,
@@ -267,7 +293,7 @@ impl Head {
         }
     }
 
-    /// `whole` is what the body is known to come to, if anything. It is reserved at once: memory that
+    /// Appends a chunk. `whole` is the length of the body, if it is known. It is reserved at once: memory that
     /// was never written to takes no room. Otherwise growth is by a quarter, not by the double, so that
     /// what is held is close to what is counted.
     fn with(self, chunk: Bytes, whole: usize) -> Self {
@@ -300,7 +326,7 @@ impl From<Head> for Bytes {
     }
 }
 
-/// Reads and forgets what is left of `body`, up to `limit` bytes; whether that was all of it.
+/// Reads and drops the rest of `body`, up to `limit` bytes. Returns whether that was all of it.
 async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) -> bool {
     let mut read = 0;
     while let Some(frame) = body.as_mut().frame().await {
@@ -313,11 +339,10 @@ async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) -
     true
 }
 
-/// Reads and forgets the body of a request that is answered early; whether its connection must end
-/// with the answer.
+/// Reads and drops the body of a request that is answered early. Returns whether the connection must
+/// be closed after the response.
 ///
-/// An answer that leaves a request's body unread on a connection that is kept invites the next
-/// request to begin inside it.
+/// A body that is left unread on a connection that is kept invites the next request to begin inside it.
 pub(crate) async fn dismiss<B>(body: B, version: Version) -> bool
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -333,14 +358,14 @@ where
     match tokio::time::timeout(DRAINING, drain(body.as_mut(), DRAINED)).await {
         Ok(true) => false,
         Ok(false) => leave(body, version),
-        // It had its time.
+        // Its time is up.
         Err(_) => version < Version::HTTP_2,
     }
 }
 
-/// Leaves a body that is too long to be read for nothing; whether its connection must end with the
-/// answer. If so, reading goes on for a while: a connection that is closed over bytes which nobody
-/// has read is reset, and the reset may overtake the answer.
+/// Leaves a body that is too long to be read for nothing. Returns whether the connection must be
+/// closed after the response. If so, reading goes on for a while: a connection that is closed over
+/// unread bytes is reset, and the reset may overtake the response.
 pub(crate) fn leave<B>(mut body: Pin<Box<B>>, version: Version) -> bool
 where
     B: HttpBody<Data = Bytes> + Send + 'static,

@@ -18,6 +18,13 @@ use crate::problem::{Problem, Slug};
 type Resolver<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
 /// Finds the tenant that a request belongs to.
+///
+/// ```
+/// use semel_tower::Tenant;
+///
+/// let one = Tenant::fixed("acme");
+/// let by_host = Tenant::by(|request| request.uri.host().map(str::to_owned));
+/// ```
 #[derive(Clone)]
 pub struct Tenant(TenantOf);
 
@@ -149,7 +156,7 @@ pub(crate) fn identify(
         .of(parts)
         .ok_or_else(|| Problem::new(Slug::TenantUnknown, "the tenant could not be determined"))?;
     let principal = principal.of(parts).ok_or_else(|| {
-        let detail = "a key belongs to a caller, and the request does not say who it is";
+        let detail = "a key belongs to a caller, and the caller of this request is unknown";
         Problem::new(Slug::PrincipalUnknown, detail)
     })?;
     Ok((tenant, principal))

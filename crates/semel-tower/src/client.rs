@@ -1,8 +1,8 @@
 //! Outbound HTTP calls that carry a stable idempotency key and are retried only where that is safe.
 //!
-//! [`CallLayer`] wraps any tower client of HTTP: hyper-util's, or reqwest behind the adapter below. It
-//! gives each call a key in the provider's [`Dialect`], keeps it the same in every retry, and
-//! refuses one that the provider would not take before anything is sent.
+//! [`CallLayer`] wraps any tower client of HTTP: hyper-util's, or reqwest's with the feature
+//! `reqwest` (`CallLayer::reqwest`). It gives each call a key in the provider's [`Dialect`], keeps it
+//! the same in every retry, and refuses one that the provider would not take before anything is sent.
 //!
 //! # The key
 //!
@@ -65,42 +65,26 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! # With reqwest
-//!
-//! ```no_run
-//! use bytes::Bytes;
-//! use http::{Request, Response};
-//! use semel_tower::client::{CallLayer, Dialect};
-//! use tower::{Layer as _, ServiceExt as _, service_fn};
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = reqwest::Client::new();
-//! let client = service_fn(move |request: Request<Bytes>| {
-//!     let client = client.clone();
-//!     async move { client.execute(request.try_into()?).await.map(Response::from) }
-//! });
-//! let adyen = CallLayer::new(Dialect::adyen()).layer(client);
-//!
-//! let request = Request::post("https://checkout.example/v71/payments").body(Bytes::new())?;
-//! let answer = reqwest::Response::from(adyen.oneshot(request).await?.map(reqwest::Body::wrap));
-//! println!("{}", answer.text().await?);
-//! # Ok(())
-//! # }
-//! ```
 
 mod body;
 mod dialect;
 mod key;
 mod layer;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 mod retry;
 mod service;
+mod settings;
+mod unfit;
 
-pub use body::{Answer, OneShot, Replay};
+#[cfg(feature = "reqwest")]
+pub use self::reqwest::{ReqwestFuture, ReqwestService};
+pub use body::{OneShot, ReadAheadBody, Replay};
 pub use dialect::Dialect;
-pub use key::{CallKey, MAX_CALL_KEY, UnfitKey};
+pub use key::{CallKey, MAX_CALL_KEY};
 pub use layer::CallLayer;
 pub use service::{Attempts, Call, Error};
+pub use unfit::UnfitKey;
 
 #[cfg(feature = "grpc")]
 pub(crate) use retry::Backoff;

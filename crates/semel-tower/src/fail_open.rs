@@ -13,6 +13,16 @@ use crate::body::Body;
 
 /// Marks a request, in its extensions, that runs without a claim: its rules
 /// [fail open](crate::RouteRules::fail_open) and the store is unavailable.
+///
+/// ```
+/// use http::Request;
+/// use semel_tower::Unprotected;
+///
+/// fn may_run_twice<B>(request: &Request<B>) -> bool {
+///     request.extensions().get::<Unprotected>().is_some()
+/// }
+/// assert!(!may_run_twice(&Request::new(())));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Unprotected;
 

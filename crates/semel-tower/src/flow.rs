@@ -20,14 +20,15 @@ use tracing::Instrument as _;
 
 use crate::body::{Body, Collected, Whole, dismiss, leave, receive};
 use crate::caller::{identify, scope_of};
+use crate::config::LayerConfig;
 use crate::fail_open::{nothing_ran, unprotected};
 use crate::key::key_in;
-use crate::layer::LayerConfig;
 use crate::mode::{AddExtensions, Mode, Offered};
 use crate::problem::{Problem, Slug};
-use crate::protocol::{Protocol, Route};
-use crate::respond_async::{self, Detached};
-use crate::rules::{ReplayCheck, RouteRules};
+use crate::protocol::{Protocol, Route, RulesOf};
+use crate::respond_async::{self, Detached, status};
+use crate::rules::{ProtocolOptions, ReplayCheck, RouteRules};
+use crate::span::RequestSpan;
 
 const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
                                   transaction (the extractor `Tx`); nothing was committed";
@@ -39,9 +40,9 @@ pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
 }
 
 /// A request under a key, and what rules it.
-pub(crate) struct KeyedRequest<P: Protocol> {
-    pub(crate) key: Key,
-    pub(crate) route: Route<P>,
+struct KeyedRequest<P: Protocol> {
+    key: Key,
+    route: Route<P>,
 }
 
 /// What a handler's attempt comes to.
@@ -57,7 +58,7 @@ enum NoResponse<E> {
 
 /// What is still needed of a request once its handler has the rest.
 struct Retained<P: Protocol, I> {
-    rules: Arc<RouteRules<P>>,
+    rules: Arc<RulesOf<P>>,
     reply_to: P::ReplyTo,
     /// The whole request, where it may run without the store.
     spare: Option<Box<(I, Box<Parts>, Whole)>>,
@@ -84,9 +85,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         C: HttpBody<Data = Bytes> + Send + 'static,
         C::Error: Send,
     {
-        if P::is_status_request(&parts) {
+        if let Some(asked) = P::status_request(&parts) {
             let close = dismiss(body, parts.version).await;
-            return Ok(match Box::pin(P::status(&self.config, &parts)).await {
+            return Ok(match Box::pin(status::look_up(&self.config, &parts, asked)).await {
                 Ok(response) => response.map(Body::from),
                 Err(problem) => self.refuse(problem.close(close), &P::reply_to(&parts)),
             });
@@ -106,33 +107,65 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 return Ok(self.refuse(problem.close(close), &P::reply_to(&parts)));
             }
         };
-        let rules = &request.route.rules;
-        let body = match read(body, &parts, rules).await {
-            Ok(body) => body,
-            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
-        };
-        let fingerprint = match P::fingerprint(&parts, &body.data, rules) {
-            Ok(fingerprint) => fingerprint,
-            Err(problem) => return Ok(self.refuse(problem, &P::reply_to(&parts))),
-        };
         let key = request.key.clone();
-        let mut response = self.execute(inner, parts, body, fingerprint, request).await;
-        if let Ok(response) = &mut response {
-            // For logs outside of the layer.
-            response.extensions_mut().insert(key);
+        let span = RequestSpan::new(&key, &request.route.operation, &parts);
+        let within = span.span();
+        let running = self.run_keyed(inner, parts, body, request, &span);
+        let mut response = running.instrument(within).await;
+        match &mut response {
+            Ok(response) => {
+                span.status(response.status());
+                // For logs outside of the layer.
+                response.extensions_mut().insert(key);
+            }
+            Err(_) => span.failed(),
         }
         response
+    }
+
+    /// Reads the body of a request with a key, and runs its handler at most once.
+    async fn run_keyed<I, B, C>(
+        &self,
+        inner: I,
+        parts: Box<Parts>,
+        body: B,
+        request: KeyedRequest<P>,
+        span: &RequestSpan,
+    ) -> Result<Response<Body<C>>, I::Error>
+    where
+        I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
+        I::Future: Send + 'static,
+        I::Error: fmt::Display + Send + 'static,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+        C::Error: Send,
+    {
+        let rules = &request.route.rules;
+        let read = match read(body, &parts, rules).await {
+            Ok(body) => P::fingerprint(&parts, &body.data, rules).map(|print| (body, print)),
+            Err(problem) => Err(problem),
+        };
+        match read {
+            Ok((body, fingerprint)) => {
+                self.execute(inner, parts, body, fingerprint, request, span).await
+            }
+            Err(problem) => {
+                span.refused(problem.slug);
+                Ok(self.refuse(problem, &P::reply_to(&parts)))
+            }
+        }
     }
 
     /// Returns the request's key and rules; `None` if the request passes through.
     fn keyed(&self, parts: &Parts) -> Result<Option<KeyedRequest<P>>, Problem> {
         let config = &self.config;
-        let Some(route) = P::route(config, parts)? else { return Ok(None) };
-        let id = match key_in(&parts.headers, &config.key_headers) {
+        let Some(route) = P::route(&config.routing, parts)? else { return Ok(None) };
+        let id = match key_in(&parts.headers, &config.routing.key_headers) {
             Ok(Some(id)) => id,
             Ok(None) if route.rules.required => {
-                let name =
-                    config.key_headers.first().map_or(P::KEY_HEADERS[0], |name| name.as_str());
+                let names = &config.routing.key_headers;
+                let name = names.first().map_or(P::KEY_HEADERS[0], |name| name.as_str());
                 let detail = format!(
                     "send a value that is unique to this request in the {} {name}",
                     P::HEADER
@@ -161,6 +194,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         body: Whole,
         fingerprint: Fingerprint,
         request: KeyedRequest<P>,
+        span: &RequestSpan,
     ) -> Result<Response<Body<C>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<C>> + Clone + Send + 'static,
@@ -177,7 +211,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let command = match &wish {
             // The caller asks for the operation while it runs and after it failed. A claim that
             // only shows with the commit would be unknown until then, and known by another id.
-            Some(wish) => command.claim_first().wait(wish.wait_for_rival()),
+            Some(wish) => command.claim_first().wait(respond_async::wait_for_rival(wish)),
             None => command,
         };
         let fails_open = rules.fail_open && M::CAN_FAIL_OPEN;
@@ -190,15 +224,16 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let (start, started) = wish.as_ref().map(|_| respond_async::start()).unzip();
         let kept = Arc::clone(rules);
         // The attempt may go on in a task of its own, but it is still this request's in the logs.
-        let span = tracing::Span::current();
+        let (logged, within) = (span.clone(), tracing::Span::current());
         let work = move |context: Context, extend: AddExtensions<'_>| {
+            logged.begins(&context);
             let mut request = Request::from_parts(*parts, Body::from(body));
             P::prepare(request.headers_mut());
             let offered = extend(request.extensions_mut());
             let detached = start.map(|start| start.notify(context.operation_id()));
             // Boxed, because it moves several times before it is first polled.
-            let responding = Box::pin(span.in_scope(|| inner.call(request)));
-            attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(span)
+            let responding = Box::pin(within.in_scope(|| inner.call(request)));
+            attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(within)
         };
         let serving = M::serve(&self.config.executor, command, work);
         let served = match wish.zip(started) {
@@ -206,14 +241,19 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             // Boxed, because it is rare and larger than all the rest.
             Some((wish, started)) => {
                 let executor = &self.config.executor;
-                let detaching = wish.serve(executor, &request, started, serving);
+                let KeyedRequest { key, route } = &request;
+                let detaching =
+                    respond_async::serve(wish, executor, (key, route), started, serving);
                 match Box::pin(detaching).await {
-                    Ok(accepted) => return Ok(accepted.map(Body::whole)),
+                    Ok(accepted) => {
+                        span.accepted();
+                        return Ok(accepted.map(Body::whole));
+                    }
                     Err(served) => served,
                 }
             }
         };
-        self.respond(served, retained).await
+        self.respond(served, retained, span).await
     }
 
     /// Turns what the executor says into a response.
@@ -221,6 +261,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         &self,
         served: Result<Served<Attempted<C, I::Error>>, Error>,
         retained: Retained<P, I>,
+        span: &RequestSpan,
     ) -> Result<Response<Body<C>>, I::Error>
     where
         I: Service<Request<Body<B>>, Response = Response<C>> + Send + 'static,
@@ -240,6 +281,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 if let Some(receipt) = receipt {
                     response.extensions_mut().insert(receipt);
                 }
+                span.executed();
                 return Ok(response);
             }
             Ok(Served::Executed { answer: Err(NoResponse::Failed(error)), .. }) => {
@@ -255,6 +297,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                 };
                 match P::replay(&outcome, &reply_to) {
                     Ok(mut response) if allowed => {
+                        span.replayed(&receipt);
                         response.extensions_mut().insert(receipt);
                         return Ok(response.map(Body::from));
                     }
@@ -270,11 +313,13 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             Err(error) => match spare.filter(|_| nothing_ran(&error)) {
                 Some(spare) => {
                     let (inner, parts, body) = *spare;
+                    span.unprotected();
                     return unprotected(inner, Request::from_parts(*parts, body.into())).await;
                 }
                 None => P::problem(error, &rules),
             },
         };
+        span.refused(problem.slug);
         Ok(self.refuse(problem, &reply_to))
     }
 
@@ -283,7 +328,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         problem: Problem,
         to: &P::ReplyTo,
     ) -> Response<Body<C>> {
-        P::refuse(problem, &self.config.settings, to).map(Body::whole)
+        P::refuse(problem, &self.config.routing.settings, to).map(Body::whole)
     }
 }
 
@@ -293,17 +338,17 @@ fn expects_continue(request: &Parts) -> bool {
 }
 
 /// Reads the body of a request with a key, within the limits of its rules.
-async fn read<P: Protocol, B>(
+async fn read<O: ProtocolOptions, B>(
     body: B,
     parts: &Parts,
-    rules: &RouteRules<P>,
+    rules: &RouteRules<O>,
 ) -> Result<Whole, Problem>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Send,
 {
     let max = rules.max_request;
-    let problem = match receive(body, max.saturating_add(P::FRAMING), rules.body_timeout).await {
+    let problem = match receive(body, max.saturating_add(O::FRAMING), rules.body_timeout).await {
         Some(Collected::Whole { data, trailers }) => return Ok(Whole { data, trailers }),
         Some(Collected::TooLong { body, .. }) => {
             if parts.version >= Version::HTTP_2 {
@@ -331,7 +376,7 @@ where
 async fn attempt<P, E, C>(
     context: Context,
     responding: impl Future<Output = Result<Response<C>, E>>,
-    rules: Arc<RouteRules<P>>,
+    rules: Arc<RulesOf<P>>,
     offered: Option<Offered>,
     detached: Option<Detached>,
 ) -> Finished<Attempted<C, E>>

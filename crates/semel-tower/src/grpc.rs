@@ -1,10 +1,10 @@
 //! The gRPC layer: unary calls with an `idempotency-key` run once, and repeats get the first answer.
 //!
 //! [`GrpcLayer`] goes around a tonic server or one of its services. It acts on the unary methods that
-//! it was told of, one by one or by a descriptor set; streams, other methods and calls without a key
+//! it is given, one by one or by a descriptor set; streams, other methods and calls without a key
 //! pass untouched. Calls go out under a key by [`KeyInterceptor`], [`with_key`] or [`Retry`].
 //!
-//! # What a caller is told
+//! # Codes of refusals
 //!
 //! | situation | code |
 //! |---|---|
@@ -12,20 +12,20 @@
 //! | another message under the same key | `FAILED_PRECONDITION` |
 //! | still running; failed and not yet due; another attempt took over | `ABORTED`, with `grpc-retry-pushback-ms` |
 //! | waited for the answer until the route's [deadline](semel_core::Wait::Deadline) | `DEADLINE_EXCEEDED` |
-//! | failed for good, given up, uncertain; done, but the answer was too large to keep | `FAILED_PRECONDITION` |
+//! | failed for good, given up, uncertain; done, but the response was too large to store | `FAILED_PRECONDITION` |
 //! | message too large; ledger full | `RESOURCE_EXHAUSTED` |
-//! | tenant or caller cannot be told | `UNAUTHENTICATED` |
+//! | tenant or caller unknown | `UNAUTHENTICATED` |
 //! | the [replay check](GrpcRules::replay_check) says no | `PERMISSION_DENIED` |
 //! | handler panicked; took too long | `INTERNAL`; `DEADLINE_EXCEEDED` |
 //! | ledger cannot be reached, or the service is shutting down | `UNAVAILABLE` |
 //! | more or less than one message | `UNIMPLEMENTED` |
 //!
 //! Each comes with a `google.rpc.ErrorInfo` whose reason is the [`Slug`] in capitals
-//! (`KEY_REUSED`), and with a `google.rpc.RetryInfo` where coming again helps.
+//! (`KEY_REUSED`), and with a `google.rpc.RetryInfo` where a retry helps.
 //!
-//! # What is kept
+//! # What is stored
 //!
-//! Of an answer whose code is [kept](Codes): the message, byte for byte; `grpc-status`,
+//! Of a response whose code is [stored](Codes): the message, byte for byte; `grpc-status`,
 //! `grpc-message` and `grpc-status-details-bin`, also of an answer with trailers only; and the
 //! metadata that [the rules](GrpcRules::kept_metadata) name. A repeat has `idempotent-replayed: true` in
 //! its *trailers*: initial metadata would end a client's own retries.
@@ -35,7 +35,7 @@
 //!
 //! # Differences from the HTTP layer
 //!
-//! A gRPC answer tells its code at its very end, so it is always read whole before its claim is
+//! A gRPC response has its code at its very end, so it is always read whole before its claim is
 //! settled. The caller's deadline (`grpc-timeout`) and its leaving end its waiting, never the
 //! handler's work: the answer is there for the repeat.
 //!

@@ -1,22 +1,22 @@
-//! The HTTP layer: requests with an `Idempotency-Key` run once, and repeats get the first answer.
+//! The HTTP layer: requests with an `Idempotency-Key` run once, and repeats get the first response.
 //!
 //! # Differences from a response cache
 //!
 //! A cache saves work and may forget. This layer keeps work from being done twice: a request whose
 //! answer cannot be recorded is refused before it runs, a handler that has begun goes on without
-//! its caller, so that one who leaves does not stop it half way, and a repeat that differs from the
+//! its caller, so that a caller that leaves does not stop it half way, and a repeat that differs from the
 //! first request is an error, not a hit.
 //!
 //! # Where it stands
 //!
-//! Authentication goes outside (the layer asks who the caller is), CORS and tracing too (problems want
-//! them as well; of a handler that answers for CORS itself, replays keep the headers). Under axum, add it with `Router::layer` to the outermost router, which
+//! Authentication goes outside, because the layer needs the caller; CORS and tracing too, because
+//! problems need them as well (of a handler that sets CORS headers itself, replays keep them). Under axum, add it with `Router::layer` to the outermost router, which
 //! also sees the URL of [answers asked for later](OPERATIONS); a nested one does not. Its services
 //! take and give [`Body`](crate::Body): inside one `ServiceBuilder`, something below that insists on
 //! axum's own (`middleware::from_fn`) needs
 //! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
 //! answer is delivered when it is whole and recorded; what must stream goes without a key. Every
-//! answer under a key has its [`Key`](semel_core::Key) in its extensions, so that a log outside can tell
+//! answer under a key has its [`Key`](semel_core::Key) in its extensions, so that a log outside can have
 //! its digest; a problem has its [`Slug`], an answer that was kept its [`Receipt`](semel_core::Receipt).
 //!
 //! # Example
@@ -66,20 +66,24 @@ mod preset;
 mod problem;
 mod protocol;
 mod respond;
+mod rule_check;
 mod rules;
+mod settings;
+mod target;
 
 pub use crate::future::ResponseFuture;
 pub use crate::headers::REPLAYED;
 pub use crate::problem::{Problem, Slug};
 pub use crate::settle_as::SettleAs;
-pub use layer::{Idempotency, IdempotencyLayer, PROBLEMS};
+pub use layer::{Idempotency, IdempotencyLayer};
 pub use operations::OPERATIONS;
 pub use preset::Preset;
 pub use protocol::Http;
 pub use rules::Rules;
+pub use settings::PROBLEMS;
 
 /// Returns the response with which an extractor refuses a request.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
-    Problem::new(slug, detail).written(layer::PROBLEMS, "")
+    Problem::new(slug, detail).written(PROBLEMS, "")
 }

@@ -1,4 +1,4 @@
-//! Reading the key that a caller sent.
+//! Reads the key that a caller sent.
 //!
 //! The IETF draft makes it a structured-field string (`"8e03978e"`); most clients send it bare
 //! (`8e03978e`). Both spell one key. Everything else is refused: a key that is read differently
@@ -16,16 +16,16 @@ const MAX_FIELD: usize = 4 * MAX_ID;
 /// A key header that cannot be read as one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeyHeader {
-    /// Nothing in it.
+    /// The header is empty.
     #[error("the key is empty; send a value that is unique to this request, such as a UUID")]
     Empty,
-    /// Longer than a key may be.
+    /// The key is longer than [`MAX_ID`].
     #[error("the key is longer than {MAX_ID} bytes; send a shorter one, or a digest of it")]
     TooLong,
-    /// Begins as a structured-field string and is none.
+    /// The header begins with a quote and is not a structured-field string.
     #[error("the key begins with a quote but is not a structured-field string (RFC 9651)")]
     NotAString,
-    /// A character that a bare key cannot have; a list has one too.
+    /// The key has a character that a bare key cannot have, such as the comma of a list.
     #[error(
         "the key has byte {byte:#04x} at {at}; send one key of visible ASCII without commas, \
          semicolons and quotes, or quote it"
@@ -33,18 +33,29 @@ pub enum InvalidKeyHeader {
     Character {
         /// The byte.
         byte: u8,
-        /// Where it is.
+        /// The position of the byte.
         at: usize,
     },
-    /// More than one field line.
+    /// The header occurs more than once.
     #[error("the key was sent {0} times; send it once")]
     Repeated(usize),
-    /// Two headers with two keys.
+    /// Two headers have different keys.
     #[error("two key headers name different keys; send one")]
     Differ,
 }
 
-/// The one key that `headers` carry under any of `names`; `None` if they carry none.
+/// Reads the one key that `headers` carry under any of `names`; `None` if they carry none.
+///
+/// ```
+/// use http::{HeaderMap, HeaderName, HeaderValue};
+/// use semel_tower::key::key_in;
+///
+/// let names = [HeaderName::from_static("idempotency-key")];
+/// let mut headers = HeaderMap::new();
+/// assert_eq!(key_in(&headers, &names), Ok(None));
+/// headers.insert("idempotency-key", HeaderValue::from_static("\"8e03978e\""));
+/// assert_eq!(key_in(&headers, &names).expect("one key").as_deref(), Some("8e03978e"));
+/// ```
 ///
 /// # Errors
 /// [`InvalidKeyHeader`] says what is wrong with it.
@@ -69,7 +80,7 @@ pub fn key_in<'h>(
     Ok(found)
 }
 
-/// The key in one field value.
+/// Reads the key in one field value.
 ///
 /// ```
 /// use semel_tower::key::parse;

@@ -1,4 +1,4 @@
-//! The layer, and what all its services share.
+//! The layer: a service with keys around any service.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,8 +10,9 @@ use semel_core::{Executor, Store};
 use tower_layer::Layer;
 
 use crate::caller::{PrincipalFrom, Tenant};
+use crate::config::LayerConfig;
 use crate::mode::{Atomic, Fenced, Mode};
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Routing, RulesOf};
 use crate::rules::RouteRules;
 use crate::service::KeyedService;
 
@@ -24,33 +25,20 @@ pub struct KeyedLayer<P: Protocol, S: Store, M = Fenced> {
     mode: PhantomData<M>,
 }
 
-/// What all services of a layer share.
-pub struct LayerConfig<P: Protocol, S: Store> {
-    pub(crate) executor: Executor<S>,
-    pub(crate) tenant: Tenant,
-    pub(crate) principal: PrincipalFrom,
-    pub(crate) key_headers: Arc<[HeaderName]>,
-    /// The rules of routes that have none of their own.
-    pub(crate) rules: Arc<RouteRules<P>>,
-    pub(crate) settings: P::Settings,
-}
-
-impl<P: Protocol, S: Store> Clone for LayerConfig<P, S> {
-    fn clone(&self) -> Self {
-        Self {
-            executor: self.executor.clone(),
-            tenant: self.tenant.clone(),
-            principal: self.principal.clone(),
-            key_headers: Arc::clone(&self.key_headers),
-            rules: Arc::clone(&self.rules),
-            settings: self.settings.clone(),
-        }
-    }
-}
-
 impl<P: Protocol, S: Store> KeyedLayer<P, S, Fenced> {
     /// Creates a layer whose handlers may have their effects anywhere: at most one runs at a time
     /// under a key, and at most one outcome is stored. Works with every store.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_tower::http::IdempotencyLayer;
+    /// use semel_tower::{PrincipalFrom, Tenant};
+    ///
+    /// let executor = Executor::new(MemoryStore::new());
+    /// let principal = PrincipalFrom::header("authorization");
+    /// let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), principal);
+    /// ```
     pub fn fenced(executor: Executor<S>, tenant: Tenant, principal: PrincipalFrom) -> Self {
         Self::new(executor, tenant, principal)
     }
@@ -63,6 +51,18 @@ impl<P: Protocol, S: TransactionalStore> KeyedLayer<P, S, Atomic> {
     ///
     /// Its default rules [require](RouteRules::required) a key. So should the rules of single
     /// routes: a request without a key has no transaction.
+    ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_sql::sqlite::SqliteStore;
+    /// use semel_tower::http::IdempotencyLayer;
+    /// use semel_tower::{Atomic, PrincipalFrom, Tenant};
+    ///
+    /// fn layer(executor: Executor<SqliteStore>) -> IdempotencyLayer<SqliteStore, Atomic> {
+    ///     let principal = PrincipalFrom::header("authorization");
+    ///     IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), principal)
+    /// }
+    /// ```
     pub fn atomic(executor: Executor<S>, tenant: Tenant, principal: PrincipalFrom) -> Self {
         Self::new(executor, tenant, principal).rules(RouteRules::new().required())
     }
@@ -74,24 +74,26 @@ impl<P: Protocol, S: Store, M: Mode<S>> KeyedLayer<P, S, M> {
             executor,
             tenant,
             principal,
-            key_headers: P::KEY_HEADERS.map(HeaderName::from_static).into(),
-            rules: Arc::default(),
-            settings: P::Settings::default(),
+            routing: Routing {
+                key_headers: P::KEY_HEADERS.map(HeaderName::from_static).into(),
+                rules: Arc::default(),
+                settings: P::Settings::default(),
+            },
         };
         Self { config: Arc::new(config), mode: PhantomData }.rules(RouteRules::new())
     }
 
-    pub(crate) fn change(mut self, change: impl FnOnce(&mut LayerConfig<P, S>)) -> Self {
-        let config = Arc::make_mut(&mut self.config);
-        change(config);
-        P::reindex(&mut config.settings, &config.rules);
+    pub(crate) fn change(mut self, change: impl FnOnce(&mut Routing<P>)) -> Self {
+        let routing = &mut Arc::make_mut(&mut self.config).routing;
+        change(routing);
+        P::reindex(&mut routing.settings, &routing.rules);
         self
     }
 
     /// Sets the rules of requests whose route has none of its own. Default [`RouteRules::new`].
     #[must_use]
-    pub fn rules(self, rules: RouteRules<P>) -> Self {
-        self.change(|config| config.rules = Arc::new(rules))
+    pub fn rules(self, rules: RulesOf<P>) -> Self {
+        self.change(|routing| routing.rules = Arc::new(rules))
     }
 }
 
@@ -106,8 +108,8 @@ impl<P: Protocol, S: Store, M> fmt::Debug for KeyedLayer<P, S, M> {
         f.debug_struct("KeyedLayer")
             .field("tenant", &self.config.tenant)
             .field("principal", &self.config.principal)
-            .field("rules", &self.config.rules)
-            .field("settings", &self.config.settings)
+            .field("rules", &self.config.routing.rules)
+            .field("settings", &self.config.routing.settings)
             .finish_non_exhaustive()
     }
 }
@@ -116,6 +118,7 @@ impl<I, P: Protocol, S: Store, M: Mode<S>> Layer<I> for KeyedLayer<P, S, M> {
     type Service = KeyedService<I, P, S, M>;
 
     fn layer(&self, inner: I) -> Self::Service {
+        P::check(&self.config.routing.settings);
         KeyedService::new(inner, Arc::clone(&self.config))
     }
 }

@@ -8,6 +8,7 @@ mod body;
 mod caller;
 #[cfg(feature = "client")]
 pub mod client;
+mod config;
 mod fail_open;
 mod flow;
 mod future;
@@ -26,6 +27,7 @@ mod respond_async;
 mod rules;
 mod service;
 mod settle_as;
+mod span;
 mod stored_response;
 
 pub use body::{Body, Collected, collect};

@@ -28,7 +28,7 @@ impl<T> OfferedTransaction for Mutex<Option<T>> {
     }
 }
 
-/// How a layer runs its handlers. [`Fenced`] or [`Atomic`]; nothing else implements it.
+/// How a layer runs its handlers: [`Fenced`] or [`Atomic`]. Sealed.
 pub trait Mode<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Whether a handler can run without a claim while the store is unavailable.
     #[doc(hidden)]
@@ -53,11 +53,11 @@ mod sealed {
     impl Sealed for super::Atomic {}
 }
 
-/// Claim, handler, outcome: three steps, guarded by a fence. Works with every store.
+/// Runs claim, handler and outcome as three steps, guarded by a fence. Works with every store.
 #[derive(Clone, Copy, Debug)]
 pub struct Fenced;
 
-/// Claim, the handler's writes and the outcome are one commit. The handler takes its
+/// Commits claim, the handler's writes and the outcome at once. The handler takes its
 /// [`Transaction`] from the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Atomic;
@@ -123,12 +123,25 @@ impl<S: TransactionalStore> Mode<S> for Atomic {
 }
 
 /// The open transaction of an [`Atomic`] request, in its extensions. The handler takes it once,
-/// writes through [`Unit::conn`], and lets it go when it returns: an answer that is kept commits it,
+/// writes through [`Unit::conn`], and drops it when it returns: a response that is stored commits it,
 /// any other rolls it back.
+///
+/// ```
+/// use http::Request;
+/// use semel_sql::sqlite::SqliteStore;
+/// use semel_tower::Transaction;
+///
+/// async fn place<B>(request: Request<B>) -> Result<(), Box<dyn std::error::Error>> {
+///     let transaction = request.extensions().get::<Transaction<SqliteStore>>();
+///     let mut unit = transaction.and_then(Transaction::take).ok_or("no transaction")?;
+///     sqlx::query("INSERT INTO customer_order (sku) VALUES ('tea')").execute(unit.conn()).await?;
+///     Ok(())
+/// }
+/// ```
 pub struct Transaction<S: TransactionalStore>(Arc<Mutex<Option<Unit<S>>>>);
 
 impl<S: TransactionalStore> Transaction<S> {
-    /// The unit of work; `None` if it was taken before.
+    /// Takes the unit of work; `None` if it was taken before.
     pub fn take(&self) -> Option<Unit<S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

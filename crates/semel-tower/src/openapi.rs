@@ -1,4 +1,4 @@
-//! Tells an OpenAPI document what the HTTP layer adds to its operations.
+//! Describes in an OpenAPI document what the HTTP layer adds to its operations.
 //!
 //! The document is yours, made with `utoipa`; an operation that is described here gets:
 //!
@@ -64,7 +64,16 @@ pub fn describe(
     Ok(())
 }
 
-/// Describes every operation whose method the rules name, and says how many there are.
+/// Describes every operation whose method the rules name. Returns how many there are.
+///
+/// ```
+/// use semel_tower::http::Rules;
+/// use semel_tower::openapi;
+/// use utoipa::openapi::OpenApiBuilder;
+///
+/// let mut document = OpenApiBuilder::new().build();
+/// assert_eq!(openapi::describe_all(&mut document, &Rules::new()), 0);
+/// ```
 pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
     each(document, &operation::KEY, |_, method| {
         rules.options.methods.contains(method).then_some(rules)
@@ -72,10 +81,25 @@ pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
 }
 
 /// Describes every operation by what `layer` does to it: the rules of its route, the general ones
-/// elsewhere, the layer's own key header. Says how many there are.
+/// elsewhere, the layer's own key header. Returns how many there are.
 ///
 /// Operations are matched by method and path; names of one's own
 /// ([`IdempotencyLayer::operation`]) are not known to a document.
+///
+/// ```
+/// use semel_core::Executor;
+/// use semel_core::store::memory::MemoryStore;
+/// use semel_tower::http::{IdempotencyLayer, Rules};
+/// use semel_tower::{PrincipalFrom, Tenant, openapi};
+/// use utoipa::openapi::OpenApiBuilder;
+///
+/// let executor = Executor::new(MemoryStore::new());
+/// let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
+///     .route("POST /orders", Rules::new());
+/// // The document lacks the route: it is misspelt in the layer, or not documented.
+/// let mut document = OpenApiBuilder::new().build();
+/// assert!(openapi::describe_layer(&mut document, &layer).is_err());
+/// ```
 ///
 /// # Errors
 /// [`UnknownOperation`] if the layer has rules for a route that the document has not: a route that is
@@ -99,9 +123,9 @@ pub fn describe_layer<S: Store, M: Mode<S>>(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the document has no operation `{operation}`; it has {}", listed(known))]
 pub struct UnknownOperation {
-    /// What was asked for.
+    /// The operation that was asked for.
     pub operation: String,
-    /// What there is.
+    /// The operations of the document.
     pub known: Vec<String>,
 }
 
@@ -120,7 +144,7 @@ fn known(document: &mut OpenApi, operation: &str) -> Result<(), UnknownOperation
     }
 }
 
-/// Describes those operations for which `rules` has some.
+/// Describes the operations for which `rules` returns some.
 fn each<'r>(
     document: &mut OpenApi,
     header: &HeaderName,
@@ -140,7 +164,7 @@ fn each<'r>(
     described
 }
 
-/// All operations with their names.
+/// Returns all operations with their names.
 fn operations(document: &mut OpenApi) -> Vec<(String, Method, &mut Operation)> {
     let mut found = Vec::new();
     for (path, item) in &mut document.paths.paths {

@@ -1,8 +1,8 @@
-//! Why a request got no answer of its own.
+//! Why a request is refused.
 //!
-//! One account for every door. How it is written is the door's: `http/problem.rs` makes a body of
-//! it, `grpc/problem.rs` a status. Each kind has a page in `docs/errors/` that says what happened and
-//! what to do.
+//! Protocols share the problems and write them differently: `http/problem.rs` as a body,
+//! `grpc/problem.rs` as a status. Each kind has a page in `docs/errors/` that says what happened and what
+//! to do.
 
 mod slug;
 
@@ -17,9 +17,9 @@ use semel_core::{Error, OperationId};
 use self::slug::Facts;
 pub use self::slug::Slug;
 
-/// A problem, before it is written. The layers write their own; this is for a service behind one that
-/// has to tell one itself (a proxy whose upstream is away). A [`SettleAs`](crate::http::SettleAs) beside it says
-/// what becomes of the claim.
+/// A problem, before it is written. The layers write their own; this is for a service behind a layer that
+/// refuses requests itself (a proxy whose upstream is away). A
+/// [`SettleAs`](crate::http::SettleAs) in the extensions of the response says how the claim is settled.
 ///
 /// ```
 /// use semel_tower::http::{SettleAs, PROBLEMS, Problem, Slug};
@@ -39,20 +39,19 @@ pub struct Problem {
     pub(crate) retryable: bool,
     pub(crate) safe_new_key: bool,
     pub(crate) operation_id: Option<OperationId>,
-    /// gRPC's code, where it is not that of the kind.
+    /// The gRPC code, where it is not that of the kind.
     #[cfg(feature = "grpc")]
     pub(crate) code: Option<tonic::Code>,
-    /// HTTP's status.
+    /// The HTTP status.
     pub(crate) status: StatusCode,
     /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
     pub(crate) close: bool,
-    /// Whether HTTP's body has an `error` object too.
+    /// Whether the HTTP body has an `error` object too.
     pub(crate) error_object: bool,
 }
 
 impl Problem {
-    /// A problem of this kind, with what is to be said about this one. Everything else is as its kind
-    /// has it.
+    /// Creates a problem of this kind with a detail. Everything else has the values of its kind.
     pub fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
         let Facts { status, retryable, safe_new_key, .. } = slug.facts();
         Self {
@@ -70,34 +69,34 @@ impl Problem {
         }
     }
 
-    /// When to come again. Nothing is said by default.
+    /// Sets when to retry. Default: not said.
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
     }
 
-    /// Whether the same request may succeed later by itself, and do nothing twice: without a key or a
-    /// claim that is not as its kind has it.
+    /// Sets whether the same request may succeed later, and do nothing twice. Default: the value of its
+    /// kind, which assumes a key and a claim.
     pub fn retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
         self
     }
 
-    /// The operation that it is about, so that operators and the service's own logs can be asked for
-    /// it. Nothing is said by default.
+    /// Sets the operation that the problem is about, so that operators can find it in records and logs.
+    /// Default: not said.
     pub fn operation(mut self, id: Option<OperationId>) -> Self {
         self.operation_id = id;
         self
     }
 
-    /// What an executor's error means to a caller, who comes again after `retry_after` where that
+    /// Returns what an executor's error means to a caller, which retries after `retry_after` where that
     /// helps and the error does not say when.
     pub(crate) fn of<E: fmt::Display>(error: Error<E>, retry_after: Duration) -> Self {
         let said = error.to_string();
         match error {
             Error::Mismatch => Self::new(Slug::KeyReused, said),
             Error::Backoff { retry_after, .. } => {
-                let detail = "the last attempt failed; come again with the same key when it is due";
+                let detail = "the last attempt failed; retry with the same key when it is due";
                 Self::new(Slug::BackingOff, detail).retry_after(retry_after)
             }
             Error::FailedFinal { .. } | Error::HolderFailed { .. } => {
@@ -107,11 +106,12 @@ impl Problem {
                 Self::new(Slug::Dead, "all attempts failed; an operator must look at it")
             }
             Error::Uncertain { .. } => {
-                let detail = "an attempt broke off; whether it took effect must be looked into";
+                let detail =
+                    "an attempt broke off; an operator must find out whether it took effect";
                 Self::new(Slug::Uncertain, detail)
             }
             Error::ClaimLost => {
-                let detail = "come again with the same key for the answer of the other attempt";
+                let detail = "retry with the same key for the response of the other attempt";
                 Self::new(Slug::ClaimLost, detail).retry_after(retry_after)
             }
             Error::WaitTimeout { .. } | Error::Concurrent => {
@@ -124,7 +124,7 @@ impl Problem {
             Error::Escaped => Self::new(Slug::WorkFailed, said),
             Error::ResultUnavailable { .. } => Self::new(Slug::ResultUnavailable, said),
             Error::Decode { .. } | Error::Encode { .. } => {
-                Self::new(Slug::ResultUnavailable, "the kept answer cannot be read")
+                Self::new(Slug::ResultUnavailable, "the stored response cannot be read")
             }
             Error::ResultTooLarge { .. } => Self::new(Slug::ResultTooLarge, said),
             Error::Capacity => Self::new(Slug::StoreFull, said).retry_after(retry_after),
@@ -136,7 +136,7 @@ impl Problem {
                 Self::new(Slug::Misconfigured, detail)
             }
             Error::Store(_) => {
-                let detail = "nothing is known to have run; come again with the same key";
+                let detail = "nothing is known to have run; retry with the same key";
                 Self::new(Slug::StoreUnavailable, detail).retry_after(retry_after)
             }
             Error::Work(error) => {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_is_not_set_up_is_not_told_as_an_outage() {
+    fn a_store_that_is_not_set_up_is_no_outage() {
         let slug = |kind| {
             let error = store::Error::new(kind, "open", "no such table");
             Problem::from(Error::<String>::Store(error)).slug

@@ -3,29 +3,19 @@
 //! The response names the operation and nothing else. A [pointer](pointer) in the store leads from
 //! the operation's id to its key, for the same tenant and principal only.
 
-pub(crate) mod pointer;
+mod pointer;
+pub(crate) mod status;
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{self, Either};
 use http::Response;
-use semel_core::{Error, Executor, OperationId, Served, Store, Wait};
+use semel_core::{Error, Executor, Key, OperationId, Served, Store, Wait};
 use tokio::sync::oneshot;
 
-use crate::flow::KeyedRequest;
-use crate::protocol::Protocol;
-
-/// A caller's wish to be answered before its operation has ended.
-#[derive(Clone, Copy, Debug)]
-pub struct RespondAsync {
-    /// How long the caller waits for the outcome first.
-    pub(crate) wait: Duration,
-    /// Writes the response that says where and when to ask for the outcome.
-    pub(crate) accepted: fn(OperationId, Duration) -> Response<Bytes>,
-}
+use crate::protocol::{Protocol, RespondAsync, Route};
 
 /// The attempt's side of the start: it says that it has begun, and learns whether its caller left.
 pub(crate) struct Start {
@@ -65,61 +55,59 @@ pub(crate) fn start() -> (Start, Started) {
 }
 
 impl Start {
-    /// Tells the caller that the attempt has begun.
+    /// Notifies the caller that the attempt has begun.
     pub(crate) fn notify(self, id: OperationId) -> Detached {
         let _ = self.notify.send(id);
         self.detached
     }
 }
 
-impl RespondAsync {
-    /// How long a repeat of a request that is running waits for it.
-    pub(crate) fn wait_for_rival(&self) -> Wait {
-        if self.wait.is_zero() { Wait::No } else { Wait::UpTo(self.wait) }
-    }
+/// How long a repeat of a request that is running waits for it.
+pub(crate) fn wait_for_rival(wish: &RespondAsync) -> Wait {
+    if wish.wait.is_zero() { Wait::No } else { Wait::UpTo(wish.wait) }
+}
 
-    /// Answers as soon as the attempt has begun and its pointer is written; otherwise returns what
-    /// the executor says.
-    pub(crate) async fn serve<P: Protocol, S: Store, A>(
-        self,
-        executor: &Executor<S>,
-        request: &KeyedRequest<P>,
-        started: Started,
-        serving: impl Future<Output = Result<Served<A>, Error>>,
-    ) -> Result<Response<Bytes>, Result<Served<A>, Error>> {
-        let mut serving = std::pin::pin!(serving);
-        let accepted = |id| (self.accepted)(id, request.route.rules.retry_after);
-        // Polled beside everything that is waited for here: an attempt may have no task of its own
-        // (`Command::attended`), and hold the store's only connection.
-        let id = tokio::select! {
-            biased;
-            served = &mut serving => match served {
-                // Another caller runs it: this one can ask for the outcome as well.
-                Ok(Served::InProgress { operation_id: Some(id), .. }) => id,
-                served => return Err(served),
-            },
-            Ok(id) = started.notified => {
-                let waiting = tokio::time::timeout(self.wait, &mut serving);
-                if !self.wait.is_zero() && let Ok(served) = waiting.await {
-                    return Err(served);
-                }
-                if !started.detached.detach() {
-                    return Err(serving.await);
-                }
-                let pointing = std::pin::pin!(pointer::write(executor, request, id));
-                // Without a pointer the operation could not be found: the caller waits after all.
-                return match future::select(pointing, serving).await {
-                    Either::Left((Ok(()), _)) => Ok(accepted(id)),
-                    Either::Left((Err(_), serving)) => Err(serving.await),
-                    Either::Right((served, pointing)) => {
-                        pointing.await.map(|()| accepted(id)).map_err(|_| served)
-                    }
-                };
+/// Answers as soon as the attempt has begun and its pointer is written; otherwise returns what
+/// the executor says.
+pub(crate) async fn serve<P: Protocol, S: Store, A>(
+    wish: RespondAsync,
+    executor: &Executor<S>,
+    (key, route): (&Key, &Route<P>),
+    started: Started,
+    serving: impl Future<Output = Result<Served<A>, Error>>,
+) -> Result<Response<Bytes>, Result<Served<A>, Error>> {
+    let mut serving = std::pin::pin!(serving);
+    let accepted = |id| (wish.accepted)(id, route.rules.retry_after);
+    // Polled beside everything that is waited for here: an attempt may have no task of its own
+    // (`Command::attended`), and hold the store's only connection.
+    let id = tokio::select! {
+        biased;
+        served = &mut serving => match served {
+            // Another caller runs it: this one can ask for the outcome as well.
+            Ok(Served::InProgress { operation_id: Some(id), .. }) => id,
+            served => return Err(served),
+        },
+        Ok(id) = started.notified => {
+            let waiting = tokio::time::timeout(wish.wait, &mut serving);
+            if !wish.wait.is_zero() && let Ok(served) = waiting.await {
+                return Err(served);
             }
-        };
-        match pointer::write(executor, request, id).await {
-            Ok(()) => Ok(accepted(id)),
-            Err(_) => Err(Ok(Served::InProgress { operation_id: Some(id), lease_remaining: None })),
+            if !started.detached.detach() {
+                return Err(serving.await);
+            }
+            let pointing = std::pin::pin!(pointer::write(executor, (key, route), id));
+            // Without a pointer the operation could not be found: the caller waits after all.
+            return match future::select(pointing, serving).await {
+                Either::Left((Ok(()), _)) => Ok(accepted(id)),
+                Either::Left((Err(_), serving)) => Err(serving.await),
+                Either::Right((served, pointing)) => {
+                    pointing.await.map(|()| accepted(id)).map_err(|_| served)
+                }
+            };
         }
+    };
+    match pointer::write(executor, (key, route), id).await {
+        Ok(()) => Ok(accepted(id)),
+        Err(_) => Err(Ok(Served::InProgress { operation_id: Some(id), lease_remaining: None })),
     }
 }

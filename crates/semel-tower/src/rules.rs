@@ -11,8 +11,6 @@ use http::request::Parts;
 use semel_core::store::BoxFuture;
 use semel_core::{Command, Wait};
 
-use crate::protocol::Protocol;
-
 /// Largest body of a request with a key, by default.
 const MAX_REQUEST: usize = 1 << 20;
 /// Largest body of a response that is stored, by default.
@@ -22,6 +20,13 @@ const MAX_HEAD: usize = 64 << 10;
 
 pub(crate) type ReplayCheck = Arc<dyn Fn(&Parts) -> BoxFuture<'static, bool> + Send + Sync>;
 type Settings = Arc<dyn Fn(Command) -> Command + Send + Sync>;
+
+/// The rules that only one protocol has.
+pub trait ProtocolOptions: Clone + Default + fmt::Debug + Send + Sync + 'static {
+    /// The bytes around a message that limits do not count.
+    #[doc(hidden)]
+    const FRAMING: usize;
+}
 
 /// How the requests of a route are treated.
 ///
@@ -40,7 +45,7 @@ type Settings = Arc<dyn Fn(Command) -> Command + Send + Sync>;
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct RouteRules<P: Protocol> {
+pub struct RouteRules<O: ProtocolOptions> {
     pub(crate) required: bool,
     pub(crate) max_request: usize,
     pub(crate) body_timeout: Option<Duration>,
@@ -52,10 +57,10 @@ pub struct RouteRules<P: Protocol> {
     settings: Option<Settings>,
     wait: Option<Wait>,
     /// What only the protocol has.
-    pub(crate) options: P::Options,
+    pub(crate) options: O,
 }
 
-impl<P: Protocol> Default for RouteRules<P> {
+impl<O: ProtocolOptions> Default for RouteRules<O> {
     fn default() -> Self {
         Self {
             required: false,
@@ -68,12 +73,12 @@ impl<P: Protocol> Default for RouteRules<P> {
             keep: None,
             settings: None,
             wait: None,
-            options: P::Options::default(),
+            options: O::default(),
         }
     }
 }
 
-impl<P: Protocol> RouteRules<P> {
+impl<O: ProtocolOptions> RouteRules<O> {
     /// Creates rules with the defaults, each named in its setter.
     pub fn new() -> Self {
         Self::default()
@@ -102,7 +107,7 @@ impl<P: Protocol> RouteRules<P> {
     }
 
     /// Sets the largest body (gRPC: message) of a response that is stored, in bytes. A larger one is
-    /// delivered once; repeats are told that the operation is done and its response not available,
+    /// delivered once; repeats are answered that the operation is done and its response not available,
     /// and it is never run again. An atomic layer refuses it instead (500, `RESOURCE_EXHAUSTED`)
     /// and commits nothing. Default 1 MiB.
     pub fn max_response(mut self, bytes: usize) -> Self {
@@ -110,7 +115,7 @@ impl<P: Protocol> RouteRules<P> {
         self
     }
 
-    /// Sets when a caller is told to retry while its request is still running. Default 1 s.
+    /// Sets after how long a caller is to retry while its request is still running. Default 1 s.
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;
         self
@@ -171,7 +176,7 @@ impl<P: Protocol> RouteRules<P> {
 
     /// Returns `command` with these settings.
     pub(crate) fn apply(&self, mut command: Command) -> Command {
-        let largest = self.max_response.saturating_add(P::FRAMING + MAX_HEAD);
+        let largest = self.max_response.saturating_add(O::FRAMING + MAX_HEAD);
         command = command.max_outcome(largest);
         if let Some(wait) = self.wait {
             command = command.wait(wait);
@@ -186,7 +191,7 @@ impl<P: Protocol> RouteRules<P> {
     }
 }
 
-impl<P: Protocol> fmt::Debug for RouteRules<P> {
+impl<O: ProtocolOptions> fmt::Debug for RouteRules<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RouteRules")
             .field("required", &self.required)

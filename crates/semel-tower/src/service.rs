@@ -13,9 +13,9 @@ use semel_core::Store;
 use tower_service::Service;
 
 use crate::body::Body;
+use crate::config::LayerConfig;
 use crate::flow::RequestFlow;
 use crate::future::ResponseFuture;
-use crate::layer::LayerConfig;
 use crate::mode::Mode;
 use crate::protocol::Protocol;
 
@@ -70,7 +70,7 @@ where
         let fresh = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, fresh);
         let (parts, body) = request.into_parts();
-        if !P::applies(&self.config, &parts) {
+        if !P::applies(&self.config.routing, &parts) {
             let passing = inner.call(Request::from_parts(parts, Body::through(body)));
             return ResponseFuture::passing(passing);
         }

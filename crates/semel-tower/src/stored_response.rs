@@ -1,8 +1,8 @@
 //! A response as the ledger keeps it: status, chosen headers, body, trailers.
 //!
-//! One versioned layout for HTTP and gRPC, told apart by the outcome's content type. What is read
-//! back was written by an earlier release, or by somebody who can write to the store: every length
-//! is checked, and what does not fit is an error, never a guess.
+//! One versioned layout for HTTP and gRPC, distinguished by the outcome's content type. The stored
+//! bytes may be of an earlier release, or of any program that can write to the store: every length is
+//! checked, and what does not fit is an error.
 //!
 //! ```text
 //! 1 byte   version, 1
@@ -18,6 +18,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 const VERSION: u8 = 1;
 
 /// A stored response.
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use semel_tower::StoredResponse;
+///
+/// let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
+/// let response =
+///     StoredResponse { status: StatusCode::CREATED, headers, body: "done".into(), trailers };
+/// assert_eq!(StoredResponse::decode(&response.encode()), Ok(response));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredResponse {
     /// The status.
@@ -50,7 +60,7 @@ impl StoredResponse {
     /// The content type of a stored gRPC response.
     pub const GRPC: &'static str = "application/vnd.semel.grpc.v1";
 
-    /// The stored form. The body is copied: a slice of a connection's buffer would keep all of it.
+    /// Returns the stored form. The body is copied: a slice of a connection's buffer would keep all of it.
     pub fn encode(&self) -> Bytes {
         encode(self.status, [&self.headers, &self.trailers], &self.body, |_| true)
     }
@@ -72,7 +82,7 @@ impl StoredResponse {
     }
 }
 
-/// [`StoredResponse::encode`] of borrowed parts: headers and trailers, and of both what is to be kept.
+/// Returns the stored form of borrowed parts, with the headers and trailers that `keeps` selects.
 pub(crate) fn encode(
     status: StatusCode,
     blocks: [&HeaderMap; 2],

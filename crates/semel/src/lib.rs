@@ -66,7 +66,7 @@
 //! | `redis` | `semel::redis`: records, events over Redis Streams, with `ids` the shared cache |
 //! | `http`, `axum` | `semel::http`: the layer for tower services; `semel::axum`: extractors |
 //! | `grpc` | `semel::grpc`: the layer for unary methods |
-//! | `client` | `semel::client`: outbound calls with a stable key |
+//! | `client`, `reqwest` | `semel::client`: outbound calls with a stable key; by a reqwest client |
 //! | `openapi` | `semel::openapi`: the key and the problems in a utoipa document |
 //! | `nats`, `amqp` | `semel::nats`, `semel::amqp`: publishers and sources |
 //! | `ids` | `semel::ids`: public ids and their resolver |

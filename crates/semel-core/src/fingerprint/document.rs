@@ -119,7 +119,7 @@ fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
 }
 
 /// Compares texts by their UTF-16 code units, as RFC 8785 does; from U+E000 on, bytes have another order.
-fn by_utf_16(one: &str, two: &str) -> Ordering {
+pub(super) fn by_utf_16(one: &str, two: &str) -> Ordering {
     const FROM_E000: u8 = 0xee;
     match one.bytes().zip(two.bytes()).find(|(one, two)| one != two) {
         Some((one, two)) if one < FROM_E000 || two < FROM_E000 => one.cmp(&two),

@@ -2,14 +2,21 @@
 //!
 //! When in doubt the result is `None`, and the raw bytes are hashed.
 
+use std::borrow::Cow;
+
+use super::compact;
 use super::document::Document;
 
 /// Beyond this, neighbouring integers share one `f64`, and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
 /// Returns the canonical form of `body`; `None` if it is not I-JSON or a number would change.
-pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
-    canonical_part(body, |whole| whole)
+pub(super) fn canonical(body: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match std::str::from_utf8(body).ok().and_then(compact::canonical) {
+        Some(Cow::Borrowed(form)) => Some(Cow::Borrowed(form.as_bytes())),
+        Some(Cow::Owned(form)) => Some(Cow::Owned(form.into_bytes())),
+        None => canonical_part(body, |whole| whole).map(Cow::Owned),
+    }
 }
 
 /// Returns the canonical form of a part of `body`, under the same conditions for the whole body.
@@ -103,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn text(body: &str) -> Option<String> {
-        canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes).expect("utf-8"))
+        canonical(body.as_bytes()).map(|bytes| String::from_utf8(bytes.into()).expect("utf-8"))
     }
 
     #[test]
@@ -142,6 +149,98 @@ mod tests {
         assert!(text("9007199254740992").is_some());
         assert!(text("-989323746064120.2").is_some());
         assert!(text(r#"{"digits in a string":"9007199254740993"}"#).is_some());
+    }
+
+    /// The canonical form by way of a tree, whatever the text looks like.
+    fn through_a_tree(body: &str) -> Option<String> {
+        let form = canonical_part(body.as_bytes(), |whole| whole);
+        form.map(|bytes| String::from_utf8(bytes).expect("utf-8"))
+    }
+
+    #[test]
+    fn a_canonical_body_is_hashed_as_it_stands() {
+        let is_canonical = |body: &str| matches!(compact::canonical(body), Some(Cow::Borrowed(form)) if form == body);
+        for body in [
+            "{\"a\":[1,-2,9007199254740992],\"b\":{\"é\":\"a b\",\"\u{e000}\":null},\"c\":true}",
+            r#"{"":{},"d":"","e":false}"#,
+            "{}",
+            "[]",
+            "0",
+            r#""text""#,
+        ] {
+            assert!(is_canonical(body), "{body}");
+        }
+        for body in [
+            r#"{"b":1,"a":2}"#,
+            r#"{"a":1,"a":1}"#,
+            r#"{ "a":1}"#,
+            r#"{"a":1}x"#,
+            r#"{"a":1,}"#,
+            r#"["\n"]"#,
+            "[1.5]",
+            "[1e2]",
+            "-0",
+            "01",
+            "-",
+            "9007199254740993",
+            "99999999999999999999",
+            r#"{"$serde_json::private::Number":"1"}"#,
+            "tru",
+            "",
+        ] {
+            assert!(!is_canonical(body), "{body}");
+        }
+        assert!(!is_canonical(&("[".repeat(70) + &"]".repeat(70))));
+        // In UTF-16 a surrogate is smaller than U+E000.
+        assert!(is_canonical("{\"\u{10000}\":1,\"\u{e000}\":2}"));
+        assert!(!is_canonical("{\"\u{e000}\":1,\"\u{10000}\":2}"));
+        let ordered = compact::canonical(r#"{"b":{"c":1},"a":[2,"x"]}"#);
+        assert_eq!(ordered.as_deref(), Some(r#"{"a":[2,"x"],"b":{"c":1}}"#));
+        for body in [r#"{"b":1,"a":2,"b":1}"#, r#"{"a":{"c":1,"b":2}}"#, r#"{"b":1, "a":2}"#] {
+            assert_eq!(compact::canonical(body), None, "{body}");
+        }
+    }
+
+    /// Texts of JSON and of what is nearly JSON: members in any order and some of them twice, escapes,
+    /// fractions, white space, `-0` and integers of any size.
+    fn texts() -> impl Strategy<Value = String> {
+        let quoted = || {
+            let plain = "[a-c]{0,2}".prop_map(|text| format!("\"{text}\""));
+            let others = ["\"\\n\"", "\"\\u0061\"", "\"\u{7f}é\"", "\"\u{e000}\"", "\"\u{10000}\""];
+            prop_oneof![6 => plain, 1 => proptest::sample::select(others.to_vec()).prop_map(str::to_owned)]
+        };
+        let words = ["null", "true", "false", "0", "-0", "01", "1.5", "1.0", "1e2", "-", "nul", ""];
+        let leaf = prop_oneof![
+            4 => quoted(),
+            2 => (-20_i64..20).prop_map(|number| number.to_string()),
+            1 => any::<i64>().prop_map(|number| (number >> 10).to_string()),
+            1 => any::<i64>().prop_map(|number| number.to_string()),
+            2 => proptest::sample::select(words.to_vec()).prop_map(str::to_owned),
+        ];
+        leaf.prop_recursive(3, 16, 4, move |inner| {
+            let space = || prop_oneof![9 => Just(""), 1 => Just(" ")];
+            let member = (quoted(), space(), inner.clone());
+            let member = member.prop_map(|(name, space, value)| format!("{name}:{space}{value}"));
+            prop_oneof![
+                (proptest::collection::vec(inner, 0..4), space())
+                    .prop_map(|(items, space)| format!("[{}{space}]", items.join(","))),
+                (proptest::collection::vec(member, 0..4), space())
+                    .prop_map(|(members, space)| format!("{{{space}{}}}", members.join(","))),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn compact_json_has_the_canonical_form_of_its_tree(written in texts()) {
+            prop_assert_eq!(text(&written), through_a_tree(&written), "{}", &written);
+            // What is canonical is known as such, or is left to the tree.
+            if let Some(form) = through_a_tree(&written) {
+                prop_assert_eq!(text(&form), Some(form.clone()));
+            }
+        }
     }
 
     proptest! {

@@ -153,8 +153,8 @@ impl MemoryStore {
 
     fn shard(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
-        // A panic while a shard is locked cannot leave a record half-written: each is one assignment. A
-        // lost queue entry only keeps a key longer. So a poisoned lock can be used.
+        // A panic while a shard is locked cannot leave a record half-written: nothing that writes one
+        // panics. A lost queue entry only keeps a key longer. So a poisoned lock can be used.
         self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,14 +216,17 @@ impl MemoryStore {
     fn settle_now(&self, lease: &Lease, settlement: &Settlement) -> Settled {
         let now = self.0.clock.now();
         let mut shard = self.shard(&lease.digest);
-        match shard.keys.get(&lease.digest).map(|held| &held.record) {
-            Some(record) if guards(lease, record) => {
-                let next = record.clone().ended(settlement, now);
-                self.forget(shard.put(lease.digest, next));
-                Settled::Done
-            }
-            _ => Settled::Lost,
+        let held = shard.keys.get_mut(&lease.digest).map(|entry| &mut entry.record);
+        let Some(record) = held.filter(|record| guards(lease, record)) else {
+            return Settled::Lost;
+        };
+        let (remains, expires_at) = (record.end(settlement, now), record.expires_at);
+        match expires_at {
+            _ if !remains => self.forget(shard.put(lease.digest, None)),
+            Some(at) => shard.remind(at, lease.digest),
+            None => {}
         }
+        Settled::Done
     }
 
     fn swap_now(&self, key: &Key, judged: Version, change: &Change) -> Swapped {

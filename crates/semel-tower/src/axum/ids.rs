@@ -1,12 +1,12 @@
 //! Extractors that resolve public ids: from `ord_01arz3…` in a path or a query to the internal id.
 //!
 //! The tenant comes from the request by the same [`Tenant`] that the idempotency layer uses, and has
-//! no default. What is no id of its kind is refused before anything is asked; what is another
-//! tenant's is not found, in the same words as what never was.
+//! no default. A malformed id is refused before anything is looked up; another tenant's id is not found,
+//! exactly as one that never existed.
 //!
 //! | situation | status | problem |
 //! |---|---|---|
-//! | the tenant cannot be told | 401 | `tenant-unknown` |
+//! | the tenant is unknown | 401 | `tenant-unknown` |
 //! | missing, malformed, of another kind, too many | 400 | `public-id-invalid`, code `INVALID_PARAM` |
 //! | nothing there, revoked, or another tenant's | 404 | `public-id-not-found`, code `NOT_FOUND` |
 //! | the map cannot be reached | 503 | `store-unavailable` |
@@ -60,7 +60,7 @@ pub use refusal::NotResolved;
 
 use crate::Tenant;
 
-/// What the extractors need of a router's state: who resolves, and whose ids a request means.
+/// What the extractors need of a router's state: the resolver, and the tenant of a request.
 #[derive(Clone, Debug)]
 pub struct Ids {
     resolver: Resolver,
@@ -68,7 +68,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Ids of the tenant that `tenant` finds in a request.
+    /// Resolves ids of the tenant that `tenant` finds in a request.
     pub fn new(resolver: Resolver, tenant: Tenant) -> Self {
         Self { resolver, tenant }
     }
@@ -77,7 +77,7 @@ impl Ids {
         let unknown = |why: String| NotResolved::TenantUnknown { why };
         let tenant = self.tenant.of(parts);
         let tenant =
-            tenant.ok_or_else(|| unknown("the request does not say whose it is".to_owned()))?;
+            tenant.ok_or_else(|| unknown("the tenant could not be determined".to_owned()))?;
         check_tenant(&tenant).map_err(|invalid| unknown(invalid.to_string()))?;
         Ok(tenant)
     }
@@ -88,7 +88,7 @@ impl Ids {
 /// `P` says which parameter has its public id: one in the path, or else one in the query. Default:
 /// called after the resource, `order_id` for `ORDER`. `Option<Resolved<R>>` where it may be left out.
 pub struct Resolved<R, P = OfType<R>> {
-    /// Which one.
+    /// The internal id.
     pub id: TypedId<R>,
     /// Its public id, as the request has it.
     pub public: PublicId,
@@ -98,7 +98,7 @@ pub struct Resolved<R, P = OfType<R>> {
 /// The internal id of a resource that a request names, known to be there. As [`Resolved`], for
 /// handlers that have no use for the public id.
 pub struct InternalId<R, P = OfType<R>> {
-    /// Which one.
+    /// The internal id.
     pub id: TypedId<R>,
     from: PhantomData<fn() -> P>,
 }
@@ -110,7 +110,7 @@ pub struct InternalId<R, P = OfType<R>> {
 pub struct ResolvedMany<R, P = OfType<R>>(pub Vec<Resolved<R, P>>);
 
 impl<R: Resource, P: Parameter> Resolved<R, P> {
-    /// What a resolver's answer says; `text` where the refusal has to name it.
+    /// Returns the resource that was resolved; `text` is for the refusal.
     fn of(resolution: ResolvedId<'_>, text: Option<String>) -> Result<Self, NotResolved> {
         let parameter = P::NAME;
         match resolution.reason {
@@ -152,7 +152,7 @@ impl<R: Resource, P: Parameter> ResolvedMany<R, P> {
         if asked > MAX_BATCH {
             return Err(NotResolved::TooMany { parameter, asked, max: MAX_BATCH });
         }
-        // One that is no id spoils the request, so the others need not be looked up.
+        // One malformed id refuses the request, so the others need not be looked up.
         let spoilt = texts.iter().position(|text| readable::<R>(text).is_none());
         let asked = spoilt.map_or(&texts[..], |at| &texts[at..=at]);
         let answers = ids.resolver.resolve_batch::<R>(tenant, asked).await;
@@ -162,7 +162,7 @@ impl<R: Resource, P: Parameter> ResolvedMany<R, P> {
     }
 }
 
-/// The text as a public id of its kind.
+/// Reads a text as a public id of its kind.
 fn readable<R: Resource>(text: &str) -> Option<PublicId> {
     R::codec().parse(R::TYPE.prefix(), text).ok()
 }
@@ -174,13 +174,13 @@ fn unresolved<P: Parameter>(error: ResolveError) -> NotResolved {
             NotResolved::TooMany { parameter: P::NAME, asked, max }
         }
         ResolveError::Store(_) | ResolveError::Interrupted => {
-            tracing::warn!(%error, parameter = P::NAME, "a request's ids could not be looked up");
+            tracing::warn!(%error, parameter = P::NAME, "ids of a request could not be looked up; it is refused with 503");
             NotResolved::Unavailable
         }
     }
 }
 
-/// Both ways of asking for `$extracted`: needed, and where it may be left out.
+/// Implements both extractors of `$extracted`: required and optional.
 macro_rules! extractor {
     ($extracted:ident, |$ids:ident, $tenant:ident, $found:ident| $extract:expr) => {
         impl<R: Resource, P: Parameter, T: Send + Sync> FromRequestParts<T> for $extracted<R, P>

@@ -1,6 +1,4 @@
-//! Bodies: which requests can be sent again, and answers read far enough to know that they came.
-//!
-//! Nothing here looks into a body.
+//! Bodies: requests that can be sent again, and responses that are read ahead.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,10 +13,18 @@ use http_body_util::{Either, Empty, Full};
 
 /// A request body that may be sent more than once.
 ///
-/// Bodies held in memory can; a stream cannot, and goes out once in a [`OneShot`]. Implement it for
-/// a body of your own, giving `None` where it cannot be had again.
+/// Bodies held in memory can; a stream cannot, and is sent once in a [`OneShot`]. Implement it for
+/// a body of your own, returning `None` where it cannot be sent again.
+///
+/// ```
+/// use semel_tower::client::{OneShot, Replay};
+///
+/// assert_eq!("text".replay(), Some("text"));
+/// assert!(OneShot::new("text").replay().is_none());
+/// ```
 pub trait Replay: Sized {
-    /// The same body from its beginning, or `None` if it cannot be had. Asked before it is sent.
+    /// Returns the same body from its beginning; `None` if it cannot be sent again. Called before it is
+    /// sent.
     fn replay(&self) -> Option<Self>;
 }
 
@@ -56,12 +62,12 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> OneShot<B> {
-    /// Wraps a body that cannot be had again.
+    /// Wraps a body that cannot be sent again.
     pub fn new(body: B) -> Self {
         Self { body }
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn into_inner(self) -> B {
         self.body
     }
@@ -93,32 +99,32 @@ impl<B: Body> Body for OneShot<B> {
     }
 }
 
-/// How far an answer could be read.
+/// How far a response could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// To its end.
+    /// The response was read to its end.
     Whole,
-    /// To the limit; more is to come.
+    /// The response was read to the limit; there is more.
     Limit,
-    /// To where it broke off.
+    /// The response was read to where it broke off.
     Cut,
 }
 
-/// The body of an answer: the inner service's, frame by frame, part of which may have been read
-/// ahead.
-pub struct Answer<B: Body> {
+/// The body of a response, whose beginning may have been read already: the inner service's body, frame
+/// by frame.
+pub struct ReadAheadBody<B: Body> {
     read: VecDeque<Frame<B::Data>>,
     cut: Option<B::Error>,
     rest: Option<Pin<Box<B>>>,
 }
 
-impl<B: Body> Answer<B> {
+impl<B: Body> ReadAheadBody<B> {
     pub(super) fn new(body: B) -> Self {
         Self { read: VecDeque::new(), cut: None, rest: Some(Box::pin(body)) }
     }
 
-    /// Whether this is an answer of which a part is worth nothing, so that its end belongs to the
-    /// try: one that is known to be small, or JSON. Anything else may be a stream without an end.
+    /// Returns whether a part of this response is worth nothing, so that its end belongs to the try: it
+    /// is known to be small, or JSON. Anything else may be a stream without an end.
     pub(super) fn belongs_together(&self, headers: &HeaderMap, limit: usize) -> bool {
         let small = |size| size <= u64::try_from(limit).unwrap_or(u64::MAX);
         self.size_hint().upper().map_or_else(|| is_json(headers), small)
@@ -158,17 +164,17 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 // Nothing is pinned but what is in the box.
-impl<B: Body> Unpin for Answer<B> {}
+impl<B: Body> Unpin for ReadAheadBody<B> {}
 
-impl<B: Body> std::fmt::Debug for Answer<B> {
+impl<B: Body> std::fmt::Debug for ReadAheadBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer")
+        f.debug_struct("ReadAheadBody")
             .field("frames_read_ahead", &self.read.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<B: Body> Body for Answer<B> {
+impl<B: Body> Body for ReadAheadBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

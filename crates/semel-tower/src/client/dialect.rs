@@ -1,15 +1,14 @@
-//! How a provider wants its keys: under which header, how long, of which characters, on which
-//! methods, and how it says "try again".
+//! How a provider reads keys: the header, the length, the characters, the methods, and how it asks for
+//! a retry.
 //!
 //! Limits here are documented ones; a provider that states none is left to [`Dialect::custom`]
 //! rather than guessed (Mollie, Checkout.com, Mercado Pago, GoCardless at the time of writing).
 //! Providers that take the key in the body (Square's and Plaid's `idempotency_key`) are not here
 //! either: a layer that rewrote bodies would have to understand them.
 
-use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method};
 
-use super::key::{CallKey, UnfitKey};
+use super::unfit::UnfitKey;
 
 /// How the key is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +49,10 @@ impl Alphabet {
     }
 }
 
-/// Where, beside the status, the provider says whether the same call may be made again.
+/// How a response says whether the same call may be made again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
-    /// Nowhere: the status and `Retry-After` say all.
+    /// By its status and `Retry-After`.
     Status,
     /// As [`Advice::Status`], but a 409 always means "still running".
     Running,
@@ -78,7 +77,7 @@ pub(super) enum Advice {
 /// | [`razorpay`](Self::razorpay) | `X-Payout-Idempotency` | 4–36 | letters, digits, `-` `_`, space | POST |
 /// | [`mangopay`](Self::mangopay) | `Idempotency-Key` | 16–36 | letters, digits, `-` | POST |
 ///
-/// [`CallKey::fresh`] and [`CallKey::of`] give 32 hex digits, which every one of them takes.
+/// [`CallKey::fresh`](super::CallKey::fresh) and [`CallKey::of`](super::CallKey::of) give 32 hex digits, which every one of them takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
     name: &'static str,
@@ -91,7 +90,7 @@ pub struct Dialect {
     advice: Advice,
 }
 
-/// A provider that reads bare keys, on POST alone, and answers by the book.
+/// Creates the dialect of a provider that reads bare keys on POST.
 const fn provider(
     name: &'static str,
     header: &'static str,
@@ -104,7 +103,7 @@ const fn provider(
 }
 
 impl Dialect {
-    /// Every dialect that has a name.
+    /// All dialects that have a name.
     pub const KNOWN: [fn() -> Self; 10] = [
         Self::standard,
         Self::bare,
@@ -202,13 +201,13 @@ impl Dialect {
         Self { header, ..provider("custom", "x", (1, longest), Alphabet::Visible, Advice::Status) }
     }
 
-    /// The same dialect of a provider that heeds the key of a PATCH too.
+    /// Returns the same dialect for a provider that honours the key of a PATCH too.
     #[must_use]
     pub fn on_patch(self) -> Self {
         Self { patch: true, ..self }
     }
 
-    /// The same dialect of a provider whose 409 always means "the first request is still running".
+    /// Returns the same dialect for a provider whose 409 always means "the first request is still running".
     /// Otherwise a 409 is tried again only if it says when, by `Retry-After`: elsewhere it also
     /// means "already done" or "given up".
     #[must_use]
@@ -216,17 +215,17 @@ impl Dialect {
         Self { advice: Advice::Running, ..self }
     }
 
-    /// What the dialect is called.
+    /// Returns the name of the dialect.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The header that carries the key.
+    /// Returns the header that carries the key.
     pub fn header(&self) -> &HeaderName {
         &self.header
     }
 
-    /// The shortest and the longest key, in characters.
+    /// Returns the lengths of the shortest and the longest key, in characters.
     pub fn lengths(&self) -> (usize, usize) {
         (self.shortest, self.longest)
     }
@@ -235,7 +234,7 @@ impl Dialect {
         self.advice
     }
 
-    /// Whether `text` can be a key here.
+    /// Checks whether `text` can be a key of this dialect.
     ///
     /// # Errors
     /// [`UnfitKey`] says what does not fit.
@@ -261,51 +260,26 @@ impl Dialect {
         }
     }
 
-    /// Whether the provider takes two requests of this method with one key for one.
+    /// Returns whether the provider treats two requests of this method with one key as one.
     pub fn covers(&self, method: &Method) -> bool {
         method == Method::POST || (self.patch && method == Method::PATCH)
     }
 
-    /// Gives the request its key: the one that its header has, else the one in its extensions,
-    /// else a fresh one if the key will count and `fresh` allows.
-    pub(super) fn attach(
-        &self,
-        parts: &mut Parts,
-        fresh: bool,
-    ) -> Result<Option<CallKey>, UnfitKey> {
-        let given = parts.extensions.get::<CallKey>().cloned();
-        if let Some(present) = self.present(parts)? {
-            return match given {
-                Some(given) if given != present => Err(UnfitKey::Ambiguous { dialect: self.name }),
-                _ => Ok(Some(present)),
-            };
-        }
-        let fresh = || (fresh && self.covers(&parts.method)).then(CallKey::fresh);
-        let Some(key) = given.or_else(fresh) else { return Ok(None) };
-        self.check(key.as_str())?;
-        parts.headers.insert(self.header.clone(), self.write(key.as_str()));
-        Ok(Some(key))
-    }
-
-    /// The key that the request's header has; the header stays as it is.
-    fn present(&self, parts: &Parts) -> Result<Option<CallKey>, UnfitKey> {
-        let dialect = self.name;
-        let mut lines = parts.headers.get_all(&self.header).iter();
-        let (value, None) = (lines.next(), lines.next()) else {
-            return Err(UnfitKey::Repeated { dialect });
-        };
-        let Some(value) = value else { return Ok(None) };
-        let text = value.to_str().map_err(|_| UnfitKey::Malformed { dialect })?;
+    /// Reads the key in a header value.
+    pub(super) fn read(&self, value: &HeaderValue) -> Result<String, UnfitKey> {
+        let malformed = || UnfitKey::Malformed { dialect: self.name };
+        let text = value.to_str().map_err(|_| malformed())?;
         let text = if self.form == Form::Quoted && text.starts_with('"') {
-            unquote(text).ok_or(UnfitKey::Malformed { dialect })?
+            unquote(text).ok_or_else(malformed)?
         } else {
             text.to_owned()
         };
         self.check(&text)?;
-        CallKey::new(&text).map(Some)
+        Ok(text)
     }
 
-    fn write(&self, key: &str) -> HeaderValue {
+    /// Writes a header value that carries a checked key.
+    pub(super) fn write(&self, key: &str) -> HeaderValue {
         let text = match self.form {
             Form::Quoted => format!("\"{}\"", key.replace('\\', r"\\").replace('"', "\\\"")),
             Form::Bare => key.to_owned(),

@@ -1,16 +1,17 @@
-//! The key of one outbound call, and why a key is refused before anything is sent.
+//! The key of one outbound call, and how a request gets it.
 //!
-//! Who deduplicates by it is the provider; what it may look like there is the
-//! [`Dialect`]'s.
+//! The provider deduplicates by it; its [`Dialect`] says what it may look like.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use http::request::Parts;
 use semel_core::Context;
 use semel_core::executor::NoDurableClaim;
 use sha2::{Digest as _, Sha256};
 
-use super::Dialect;
+use super::dialect::Dialect;
+use super::unfit::UnfitKey;
 
 /// Longest key of any dialect, in characters.
 pub const MAX_CALL_KEY: usize = 255;
@@ -31,7 +32,7 @@ pub const MAX_CALL_KEY: usize = 255;
 pub struct CallKey(Arc<str>);
 
 impl CallKey {
-    /// The key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
+    /// Creates a key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
     /// may want less; [`CallKey::fitting`] makes any text fit.
     ///
     /// # Errors
@@ -42,8 +43,8 @@ impl CallKey {
         Ok(Self(text.into()))
     }
 
-    /// The key for `step` of an execution: the same in every retry and takeover of the operation,
-    /// so that a provider sees one call however often we are killed and start again.
+    /// Returns the key for `step` of an execution: the same in every retry and takeover of the operation,
+    /// so that a provider sees one call however often this process crashes and starts again.
     ///
     /// # Errors
     /// [`NoDurableClaim`] where nothing would remember the operation; see
@@ -52,17 +53,17 @@ impl CallKey {
         claim.downstream_key(step).map(|key| Self(key.into()))
     }
 
-    /// A random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
+    /// Creates a random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
     /// that may call again after an error needs a key that it can give again.
     pub fn fresh() -> Self {
         let mut bytes = [0; 16];
-        // Providers show a stored answer to whoever has its key: it must not be guessable.
+        // Providers return a stored response to any caller with its key: it must not be guessable.
         getrandom::fill(&mut bytes).expect("the operating system provides randomness");
         Self(hex(&bytes).into())
     }
 
-    /// `text` itself where the dialect takes it, else 32 hex digits of its SHA-256: the same text
-    /// gives the same key, and no two texts meet because one was cut.
+    /// Returns `text` itself where the dialect accepts it, else 32 hex digits of its SHA-256: the same text
+    /// gives the same key, and no text is cut to that of another.
     ///
     /// ```
     /// use semel_tower::client::{CallKey, Dialect};
@@ -89,82 +90,50 @@ impl CallKey {
         Ok(Self(digest.into()))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Gives a request its key: the one that its header has, else the one in its extensions, else
+    /// a fresh one if the key will count and `fresh` allows.
+    pub(super) fn attach(
+        parts: &mut Parts,
+        dialect: &Dialect,
+        fresh: bool,
+    ) -> Result<Option<Self>, UnfitKey> {
+        let given = parts.extensions.get::<Self>().cloned();
+        if let Some(present) = Self::present(parts, dialect)? {
+            return match given {
+                Some(given) if given != present => {
+                    Err(UnfitKey::Ambiguous { dialect: dialect.name() })
+                }
+                _ => Ok(Some(present)),
+            };
+        }
+        let fresh = || (fresh && dialect.covers(&parts.method)).then(Self::fresh);
+        let Some(key) = given.or_else(fresh) else { return Ok(None) };
+        dialect.check(key.as_str())?;
+        parts.headers.insert(dialect.header().clone(), dialect.write(key.as_str()));
+        Ok(Some(key))
+    }
+
+    /// Returns the key that the request's header has; the header stays as it is.
+    fn present(parts: &Parts, dialect: &Dialect) -> Result<Option<Self>, UnfitKey> {
+        let mut lines = parts.headers.get_all(dialect.header()).iter();
+        let (value, None) = (lines.next(), lines.next()) else {
+            return Err(UnfitKey::Repeated { dialect: dialect.name() });
+        };
+        let Some(value) = value else { return Ok(None) };
+        dialect.read(value).and_then(Self::new).map(Some)
+    }
 }
 
-/// Shows how long it is, never what it says: who has a key can read its answer.
+/// Shows the length, never the text: any caller with a key can read its response.
 impl fmt::Debug for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CallKey({} characters)", self.0.len())
     }
-}
-
-/// Why a call has no key that its dialect takes. Nothing was sent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnfitKey {
-    /// Empty or white space only.
-    #[error("the call's key is blank; give it a value that is unique to the call")]
-    Blank,
-    /// Longer than the dialect takes. Keys are never cut: two could become one.
-    #[error(
-        "the call's key has {len} characters, {dialect} takes at most {max}; use CallKey::fitting"
-    )]
-    TooLong {
-        /// Whose rule.
-        dialect: &'static str,
-        /// Length of the key.
-        len: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// Shorter than the dialect takes.
-    #[error(
-        "the call's key has {len} characters, {dialect} wants at least {min}; use CallKey::fitting"
-    )]
-    TooShort {
-        /// Whose rule.
-        dialect: &'static str,
-        /// Length of the key.
-        len: usize,
-        /// The limit.
-        min: usize,
-    },
-    /// A character that the dialect does not take.
-    #[error(
-        "the call's key has a character at byte {at} that {dialect} does not take; use \
-         CallKey::fitting"
-    )]
-    Character {
-        /// Whose rule.
-        dialect: &'static str,
-        /// Where.
-        at: usize,
-    },
-    /// The request has the header more than once.
-    #[error("the request has the key's header of {dialect} more than once; send one key")]
-    Repeated {
-        /// Whose header.
-        dialect: &'static str,
-    },
-    /// The request's header and its extensions have different keys.
-    #[error(
-        "the request has one key in its header of {dialect} and another in its extensions; give \
-         one"
-    )]
-    Ambiguous {
-        /// Whose header.
-        dialect: &'static str,
-    },
-    /// The request's header cannot be read.
-    #[error("the request's header of {dialect} is not one key; send a plain or well-quoted value")]
-    Malformed {
-        /// Whose header.
-        dialect: &'static str,
-    },
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -8,29 +8,25 @@ use tower_layer::Layer;
 use super::dialect::Dialect;
 use super::retry::Backoff;
 use super::service::Call;
+use super::settings::Settings;
 
 /// No setting reaches further than this: far beyond any call, near enough for every clock.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) dialect: Dialect,
-    pub(super) fresh: bool,
-    pub(super) tries: u32,
-    pub(super) budget: Duration,
-    pub(super) try_timeout: Duration,
-    pub(super) backoff: Backoff,
-    pub(super) longest_retry_after: Duration,
-    pub(super) read_ahead: usize,
-}
-
-/// Gives calls their key, and tries again what may be tried again. See the [module](super).
+/// Gives calls their key, and retries where that is safe. See the [module](super).
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_tower::client::{CallLayer, Dialect};
+///
+/// let layer = CallLayer::new(Dialect::stripe()).tries(3).try_timeout(Duration::from_secs(5));
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CallLayer(Arc<Settings>);
 
 impl CallLayer {
-    /// A layer for a provider of this dialect, with every default.
+    /// Creates a layer for a provider of this dialect, with the defaults.
     pub fn new(dialect: Dialect) -> Self {
         Self(Arc::new(Settings {
             dialect,
@@ -49,44 +45,44 @@ impl CallLayer {
         self
     }
 
-    /// Whether a call that was given no key gets a fresh one where the dialect
+    /// Sets whether a call without a key gets a fresh one where the dialect
     /// [covers](Dialect::covers) its method. Default yes; without a key such a call is tried once.
     pub fn fresh_keys(self, fresh: bool) -> Self {
         self.set(|settings| settings.fresh = fresh)
     }
 
-    /// At most this many tries, the first included. Default 4.
+    /// Sets how many tries there are at most, the first included. Default 4.
     pub fn tries(self, tries: u32) -> Self {
         self.set(|settings| settings.tries = tries.max(1))
     }
 
-    /// No longer than this for all tries and the waits between them. Default 30 s.
+    /// Sets how long all tries and the waits between them may take. Default 30 s.
     pub fn budget(self, budget: Duration) -> Self {
         self.set(|settings| settings.budget = budget.min(FOR_EVER))
     }
 
-    /// No longer than this for one try, until its answer begins (or, if it is
+    /// Sets how long one try may take, until its response begins (or, if it is
     /// [read ahead](Self::read_ahead), ends). Default 10 s.
     pub fn try_timeout(self, limit: Duration) -> Self {
         self.set(|settings| settings.try_timeout = limit.min(FOR_EVER))
     }
 
-    /// Where the provider does not say how long to wait: a random time of up to `first`, then twice
-    /// that with every try, up to `most`. Default 200 ms and 5 s.
+    /// Sets the wait where the provider does not say how long: a random time of up to `first`, then
+    /// twice that with every try, up to `most`. Default 200 ms and 5 s.
     pub fn backoff(self, first: Duration, most: Duration) -> Self {
         self.set(|settings| settings.backoff = Backoff { first, most: most.max(first) })
     }
 
-    /// An answer that asks for a longer wait than this, or than is left of the budget, is final and
-    /// goes to the caller. Default 30 s. Nothing is ever tried sooner than `Retry-After` asks.
+    /// Sets the longest wait that a response may ask for. One that asks for more, or for more than is
+    /// left of the budget, is final and goes to the caller. Default 30 s. Nothing is ever tried sooner than `Retry-After` asks.
     pub fn longest_retry_after(self, longest: Duration) -> Self {
         self.set(|settings| settings.longest_retry_after = longest.min(FOR_EVER))
     }
 
-    /// Answers of up to this many bytes are read to their end within the try, so that one that
-    /// breaks off is tried again, if they are known to be that small or are JSON; and so much of an
-    /// answer that is not final is drained, so that its connection can be used again. Default
-    /// 64 KiB; 0 hands over every answer as soon as it begins.
+    /// Sets how many bytes of a response are read within its try, if it is known to be that small or is
+    /// JSON: one that breaks off is tried again. So much of a response that is not final is drained, so
+    /// that its connection can be used again. Default 64 KiB; 0 hands over every response as soon as it
+    /// begins.
     pub fn read_ahead(self, bytes: usize) -> Self {
         self.set(|settings| settings.read_ahead = bytes)
     }

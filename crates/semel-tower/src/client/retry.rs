@@ -1,6 +1,6 @@
-//! Whether an answer asks to be asked again, and when.
+//! Whether a response asks for another try, and when.
 //!
-//! Whether asking again is *safe* is not decided here: that is a matter of the method and the key.
+//! Whether another try is *safe* is not decided here: that depends on the method and the key.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use semel_core::Clock;
 
 use super::dialect::{Advice, Dialect};
 
-/// What an answer, or its absence, asks for.
+/// Whether a response, or its absence, asks for another try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is the call's answer.
+    /// The response is final.
     Final,
-    /// Try again, not before this long.
+    /// Another try may succeed, not before this long.
     Again { after: Option<Duration> },
 }
 
 impl Verdict {
-    /// The verdict on an answer. 4xx other than these are about the request, which stays the same:
+    /// Returns the verdict on a response. 4xx other than these are about the request, which stays the same:
     /// 422 (another request under this key) and 400 would only be said again.
     pub(super) fn of(dialect: &Dialect, status: StatusCode, headers: &HeaderMap) -> Self {
         let after = retry_after(headers);
@@ -37,7 +37,7 @@ impl Verdict {
         };
         let says = |header| headers.get(header).map(|value| value.as_bytes());
         let again = match dialect.advice() {
-            // No header turns an answer that is fine into one that is not.
+            // No header turns a success into a failure.
             _ if !status.is_client_error() && !status.is_server_error() => false,
             Advice::Status => by_status(false),
             Advice::Running => by_status(true),
@@ -52,7 +52,7 @@ impl Verdict {
     }
 }
 
-/// How long `Retry-After` asks to wait, be it in seconds or until a date.
+/// Returns how long `Retry-After` asks to wait, in seconds or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -69,7 +69,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(until.duration_since(now).unwrap_or_default())
 }
 
-/// Exponential, with full jitter: callers that failed together do not come back together.
+/// Exponential backoff with full jitter: callers that failed together do not retry together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     pub(crate) first: Duration,
@@ -77,7 +77,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait after the `attempt`th try, which asked for `after`: never less than that.
+    /// Returns how long to wait after the `attempt`th try, never less than `after`.
     pub(crate) fn wait(&self, attempt: u32, after: Option<Duration>) -> Duration {
         match after {
             Some(after) => after.saturating_add(jitter(self.first)),

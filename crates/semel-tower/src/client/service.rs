@@ -15,16 +15,26 @@ use http_body::Body;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
-use super::body::{Answer, Reach, Replay};
-use super::key::{CallKey, UnfitKey};
-use super::layer::Settings;
+use super::body::{Reach, ReadAheadBody, Replay};
+use super::key::CallKey;
 use super::retry::Verdict;
+use super::settings::Settings;
+use super::unfit::UnfitKey;
 
 /// How many tries a call took; in the extensions of its response.
+///
+/// ```
+/// use http::Response;
+/// use semel_tower::client::Attempts;
+///
+/// fn was_retried<B>(response: &Response<B>) -> bool {
+///     response.extensions().get().is_some_and(|Attempts(tries)| *tries > 1)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempts(pub u32);
 
-/// Why a call has no answer. `E` is the inner service's own error.
+/// Why a call has no response. `E` is the inner service's own error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<E> {
@@ -37,11 +47,11 @@ pub enum Error<E> {
          the same key"
     )]
     TimedOut {
-        /// What the try was given.
+        /// The limit of the try.
         limit: Duration,
-        /// Which try.
+        /// The number of the try.
         attempt: u32,
-        /// What it was called under: the same again makes it one call.
+        /// The key of the call: the same key again makes it one call.
         key: Option<CallKey>,
     },
     /// The last try failed. It may have happened: call again under the same key.
@@ -49,7 +59,7 @@ pub enum Error<E> {
     Service {
         /// The inner service's error.
         source: E,
-        /// What it was called under: the same again makes it one call. `None` before anything was
+        /// The key of the call: the same key again makes it one call. `None` before anything was
         /// sent, and for calls without a key.
         key: Option<CallKey>,
     },
@@ -67,7 +77,7 @@ impl<S> Call<S> {
         Self { inner, settings }
     }
 
-    /// The inner service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
@@ -83,7 +93,7 @@ where
     A::Data: Send,
     A::Error: Send,
 {
-    type Response = Response<Answer<A>>;
+    type Response = Response<ReadAheadBody<A>>;
     type Error = Error<S::Error>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -104,14 +114,14 @@ impl Settings {
         self: Arc<Self>,
         mut inner: S,
         request: Request<B>,
-    ) -> Result<Response<Answer<A>>, Error<S::Error>>
+    ) -> Result<Response<ReadAheadBody<A>>, Error<S::Error>>
     where
         S: Service<Request<B>, Response = Response<A>>,
         B: Replay,
         A: Body,
     {
         let (mut parts, mut body) = request.into_parts();
-        let key = self.dialect.attach(&mut parts, self.fresh)?;
+        let key = CallKey::attach(&mut parts, &self.dialect, self.fresh)?;
         // A second request is harmless if the method says so, or if the provider takes both for
         // one. A key that the provider does not heed protects nothing.
         let covered = key.is_some() && self.dialect.covers(&parts.method);
@@ -154,16 +164,16 @@ impl Settings {
         }
     }
 
-    /// What an answer asks for. If it may still be tried again, one that belongs together is read
-    /// to its end first.
+    /// Returns whether a response asks for another try. If one may be made, a response that is worth
+    /// nothing in part is read to its end first.
     async fn weigh<A: Body>(
         &self,
         response: Response<A>,
         ends: Instant,
         may_repeat: bool,
-    ) -> (Response<Answer<A>>, Verdict) {
+    ) -> (Response<ReadAheadBody<A>>, Verdict) {
         let mut verdict = Verdict::of(&self.dialect, response.status(), response.headers());
-        let mut response = response.map(Answer::new);
+        let mut response = response.map(ReadAheadBody::new);
         let together = response.body().belongs_together(response.headers(), self.read_ahead);
         if verdict == Verdict::Final && may_repeat && together && self.read_ahead > 0 {
             match timeout_at(ends, response.body_mut().read_ahead(self.read_ahead)).await {
@@ -174,7 +184,7 @@ impl Settings {
         (response, verdict)
     }
 
-    /// When to try again, if at all.
+    /// Returns when to try again, if at all.
     fn due(&self, verdict: Verdict, attempt: u32) -> Option<Instant> {
         let Verdict::Again { after } = verdict else { return None };
         if after.is_some_and(|after| after > self.longest_retry_after) {
@@ -183,9 +193,9 @@ impl Settings {
         Instant::now().checked_add(self.backoff.wait(attempt, after))
     }
 
-    /// Waits, and meanwhile drains an answer that nobody will read: a connection with unread bytes
-    /// on it would have to be closed.
-    async fn discard<A: Body>(&self, response: Option<Response<Answer<A>>>, due: Instant) {
+    /// Waits, and meanwhile drains a response that is dropped: a connection with unread bytes on it would
+    /// have to be closed.
+    async fn discard<A: Body>(&self, response: Option<Response<ReadAheadBody<A>>>, due: Instant) {
         let mut waiting = pin!(sleep_until(due));
         if let Some(mut response) = response {
             let draining = response.body_mut().read_ahead(self.read_ahead);
@@ -199,7 +209,7 @@ impl Settings {
     }
 }
 
-/// The response with what the call came to.
+/// Adds the key and the number of tries to the response.
 fn signed<A>(mut response: Response<A>, attempt: u32, key: Option<CallKey>) -> Response<A> {
     response.extensions_mut().insert(Attempts(attempt));
     if let Some(key) = key {

@@ -1,4 +1,4 @@
-//! Which answers are kept, by their code.
+//! Which responses are stored, by their code.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -11,9 +11,9 @@ use tonic::{Code, Status};
 use super::frame;
 use crate::settle_as::SettleAs;
 
-/// Which answers are kept, by their code.
+/// Chooses which responses are stored, by their code.
 ///
-/// What becomes of an answer that is not kept does not depend on the choice:
+/// How the claim of any other response is settled does not depend on the choice:
 ///
 /// | code | settled as |
 /// |---|---|
@@ -44,19 +44,19 @@ impl Codes {
         Self { kind, doubts_errors: false }
     }
 
-    /// `OK`. The default.
+    /// Stores `OK`. The default.
     pub fn ok_only() -> Self {
         Self::of(Kind::OkOnly)
     }
 
-    /// `OK`, and the refusals that a caller is meant to live with: `INVALID_ARGUMENT`,
+    /// Stores `OK`, and the refusals that no retry can change: `INVALID_ARGUMENT`,
     /// `ALREADY_EXISTS`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED`. A repeat of a
     /// refused call needs a new key.
     pub fn terminal() -> Self {
         Self::of(Kind::Terminal)
     }
 
-    /// Every code: a failed call stays failed, and its repeat needs a new key.
+    /// Stores every code: a failed call stays failed, and its repeat needs a new key.
     pub fn everything() -> Self {
         Self::of(Kind::Everything)
     }
@@ -79,8 +79,8 @@ impl Codes {
         Self::of(Kind::By(Arc::new(settle_as)))
     }
 
-    /// A code that tells of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
-    /// `UNAVAILABLE`, `DATA_LOSS`) and is not kept is [`SettleAs::Doubt`]: it says neither that the call had
+    /// Settles codes of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
+    /// `UNAVAILABLE`, `DATA_LOSS`) that are not stored as [`SettleAs::Doubt`]: such a code says neither that the call had
     /// its effect nor that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run
     /// again before an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
@@ -91,7 +91,7 @@ impl Codes {
 
     pub(super) fn settle_as(&self, answer: &HandlerResponse<'_>) -> SettleAs {
         if let Some(said) = answer.metadata(&RELEASED) {
-            // What another process said of its own claim says nothing of this one.
+            // The mark of another process is about a claim of its own.
             return if said.as_bytes() == token().as_bytes() {
                 SettleAs::Release
             } else {
@@ -124,12 +124,12 @@ fn is_terminal(code: Code) -> bool {
     )
 }
 
-/// Said before anything was done.
+/// Returns whether a code means that the call was refused before it did anything.
 fn is_refusal(code: Code) -> bool {
     matches!(code, Code::InvalidArgument | Code::Unimplemented)
 }
 
-/// Says that a server failed, and not what it had done by then.
+/// Returns whether a code means that a server failed, which does not say what it had done by then.
 fn is_error(code: Code) -> bool {
     matches!(
         code,
@@ -146,8 +146,8 @@ fn is_error(code: Code) -> bool {
 pub(super) const RELEASED: HeaderName = HeaderName::from_static(NAME);
 const NAME: &str = "semel-released";
 
-/// What [`released`] says in this process. A status that a service hands on from another one must not
-/// free the key of work that has had its effect here.
+/// Returns the value of the mark in this process. A status that a service hands on from another one
+/// must not free the key of work that has had its effect here.
 fn token() -> &'static str {
     static TOKEN: LazyLock<String> = LazyLock::new(|| {
         let draw = || RandomState::new().build_hasher().finish();
@@ -156,9 +156,9 @@ fn token() -> &'static str {
     &TOKEN
 }
 
-/// The same status, of a call that was refused before it did anything: its claim is given back, and the
-/// key is free again, also for a corrected call. Without it only `INVALID_ARGUMENT` and `UNIMPLEMENTED`
-/// are taken for that.
+/// Marks the status of a call that was refused before it did anything: its claim is released, and the
+/// key is free again, also for a corrected call. Without the mark only `INVALID_ARGUMENT` and
+/// `UNIMPLEMENTED` release a claim.
 ///
 /// ```
 /// use semel_tower::grpc;
@@ -197,17 +197,17 @@ pub struct HandlerResponse<'a> {
 }
 
 impl<'a> HandlerResponse<'a> {
-    /// Its code.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// A value of its trailing or, failing that, of its initial metadata.
+    /// Returns a value of the trailing or, failing that, of the initial metadata.
     pub fn metadata(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
         self.trailers.get(name).or_else(|| self.headers.get(name))
     }
 
-    /// Its message, encoded; `None` if there is none, or if it is compressed.
+    /// Returns the encoded message; `None` if there is none, or if it is compressed.
     pub fn message(&self) -> Option<&'a [u8]> {
         frame::message(self.data).ok().filter(|message| !message.compressed).map(|it| it.bytes)
     }

@@ -1,7 +1,7 @@
 //! The key of an outgoing call, and the interceptor that sends it.
 //!
 //! An interceptor runs once for every attempt, so it cannot know which attempts belong together:
-//! whoever makes the attempts must say so. [`Retry`](super::Retry) does; a loop of your own holds on
+//! the code that makes the attempts must say so. [`Retry`](super::Retry) does; a loop of your own holds on
 //! to a [`CallKey`] and gives it to each attempt with [`with_key`].
 
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
@@ -14,7 +14,7 @@ use crate::key::parse;
 /// The metadata that carries keys.
 const NAME: &str = "idempotency-key";
 
-/// `request` under `key`. It needs no interceptor.
+/// Returns `request` under `key`. No interceptor is needed.
 ///
 /// ```
 /// use semel_tower::grpc::{CallKey, with_key};
@@ -31,8 +31,8 @@ pub fn with_key<T>(mut request: Request<T>, key: &CallKey) -> Request<T> {
     request
 }
 
-/// As every server of ours reads it: bare where nothing in it could be taken for more than a key,
-/// else quoted.
+/// Writes a key as the server layers of this crate read it: bare where nothing in it could be taken
+/// for more than a key, else quoted.
 fn written(key: &CallKey) -> AsciiMetadataValue {
     let text = key.as_str();
     let mut value = match Dialect::bare().check(text) {
@@ -72,18 +72,18 @@ pub struct KeyInterceptor {
 }
 
 impl KeyInterceptor {
-    /// An interceptor that sends `idempotency-key`, and gives one to every call without.
+    /// Creates an interceptor that sends `idempotency-key`, with a fresh key for calls without one.
     pub fn new() -> Self {
         Self { name: AsciiMetadataKey::from_static(NAME), fresh: true }
     }
 
-    /// The metadata to send. Default `idempotency-key`; Genesis reads `x-idem-key`.
+    /// Sets the metadata that carries the key. Default `idempotency-key`; Genesis reads `x-idem-key`.
     pub fn metadata(mut self, name: AsciiMetadataKey) -> Self {
         self.name = name;
         self
     }
 
-    /// Whether a call without a key gets a fresh one. Default yes.
+    /// Sets whether a call without a key gets a fresh one. Default yes.
     pub fn fresh_keys(mut self, fresh: bool) -> Self {
         self.fresh = fresh;
         self

@@ -15,7 +15,7 @@ use crate::service::KeyedService;
 
 /// Makes unary gRPC methods idempotent.
 ///
-/// It cannot be built without saying how tenants and callers are told apart, and methods that it is
+/// It cannot be built without saying how tenants and callers are distinguished, and methods that it is
 /// not given pass through:
 ///
 /// ```
@@ -56,7 +56,7 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     /// [descriptor set](Self::descriptor_set) that is given afterwards finds the mistake.
     #[must_use]
     pub fn unary(self, method: &str, rules: GrpcRules) -> Self {
-        self.change(|config| config.settings.name(method, rules))
+        self.change(|routing| routing.settings.name(method, rules))
     }
 
     /// Makes all unary methods of an encoded `google.protobuf.FileDescriptorSet` idempotent: by
@@ -65,23 +65,36 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     ///
     /// `tonic_prost_build`'s `file_descriptor_set_path` writes such a set.
     ///
+    /// ```
+    /// use semel_core::Executor;
+    /// use semel_core::store::memory::MemoryStore;
+    /// use semel_tower::grpc::{GrpcLayer, InvalidDescriptorSet};
+    /// use semel_tower::{PrincipalFrom, Tenant};
+    ///
+    /// let executor = Executor::new(MemoryStore::new());
+    /// let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
+    /// // Usually include_bytes!(concat!(env!("OUT_DIR"), "/payments.bin")).
+    /// assert_eq!(layer.descriptor_set(b"").err(), Some(InvalidDescriptorSet::NoMethods));
+    /// ```
+    ///
     /// # Errors
     /// [`InvalidDescriptorSet`], also where a method that was named before streams or does not
     /// exist.
     pub fn descriptor_set(mut self, encoded: &[u8]) -> Result<Self, InvalidDescriptorSet> {
-        Arc::make_mut(&mut self.config).settings.describe(encoded)?;
+        Arc::make_mut(&mut self.config).routing.settings.describe(encoded)?;
         Ok(self)
     }
 
     /// Returns whether the layer covers calls of this path: those of a unary method that it was
     /// given.
     pub fn covers(&self, path: &str) -> bool {
-        self.config.settings.rules(path, &self.config.rules).is_some()
+        let routing = &self.config.routing;
+        routing.settings.rules(path, &routing.rules).is_some()
     }
 
     /// Sets the metadata that may carry the key. Default `idempotency-key` and `x-idem-key`.
     #[must_use]
     pub fn key_metadata(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.change(|config| config.key_headers = names.into_iter().collect())
+        self.change(|routing| routing.key_headers = names.into_iter().collect())
     }
 }

@@ -1,7 +1,7 @@
-//! Which methods take part: those that somebody named, and those of a descriptor set.
+//! The methods that a layer covers: registered ones, and those of a descriptor set.
 //!
-//! A method that nobody named passes untouched. Whether a call is unary cannot be told from its
-//! headers, and a stream that is read to its end before it is handed on is no stream any more.
+//! Any other method passes through untouched: the headers of a call do not say whether it is unary,
+//! and a stream that is read to its end before it is handed on is no stream any more.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,34 +20,34 @@ pub struct Methods {
     streaming: HashSet<Box<str>>,
 }
 
-/// Why a descriptor set was not taken.
+/// Why a descriptor set was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDescriptorSet {
     /// Not an encoded `google.protobuf.FileDescriptorSet`.
     #[error("the descriptor set cannot be read: {reason}")]
     Unreadable {
-        /// What `prost` said.
+        /// The error of `prost`.
         reason: String,
     },
-    /// It has no unary method: an empty set, or files without services.
+    /// The set has no unary method: it is empty, or its files have no services.
     #[error("the descriptor set has no unary method; give the set of the files with the services")]
     NoMethods,
-    /// A method that was named before is a streaming one.
+    /// A method that was registered as unary is a streaming one.
     #[error("{method} was registered as unary, and the descriptor set says that it streams")]
     Streaming {
-        /// Its path.
+        /// The path of the method.
         method: String,
     },
-    /// A method that was named before is not in its service.
+    /// A method that was registered is not in its service.
     #[error("{method} was registered, and the descriptor set has its service without it")]
     Unknown {
-        /// Its path.
+        /// The path of the method.
         method: String,
     },
 }
 
-/// As paths have it: `/package.Service/Method`.
+/// Returns the path of a method: `/package.Service/Method`.
 fn path(method: &str) -> Box<str> {
     match method.strip_prefix('/') {
         Some(_) => method.into(),
@@ -56,12 +56,15 @@ fn path(method: &str) -> Box<str> {
 }
 
 impl Methods {
-    /// Names a method. One that a descriptor set called streaming stays untouched.
+    /// Registers a method as unary. One that a descriptor set has as streaming stays untouched.
     pub(super) fn name(&mut self, method: &str, rules: GrpcRules) {
         let path = path(method);
         if self.streaming.contains(&path) {
-            tracing::error!(method = %path, "streams, and is not made idempotent");
+            tracing::error!(method = %path, "a streaming method was registered as unary; it is not covered");
             return;
+        }
+        if path.matches('/').count() != 2 || path.ends_with('/') {
+            tracing::warn!(method = %path, "no call has this path: write `/package.Service/Method`");
         }
         self.unary.insert(path, Some(Arc::new(rules)));
     }
@@ -108,7 +111,7 @@ impl Methods {
         Ok(())
     }
 
-    /// The rules of a path; `None` if the call is none of ours.
+    /// Returns the rules of a path; `None` if the layer does not cover it.
     pub(super) fn rules<'r>(
         &'r self,
         path: &str,
@@ -118,7 +121,7 @@ impl Methods {
     }
 }
 
-/// What a descriptor set says.
+/// The methods of a descriptor set.
 #[derive(Default)]
 struct Described {
     services: HashSet<Box<str>>,

@@ -14,9 +14,9 @@ use tonic::{Code, Status};
 
 use crate::problem::{Problem, Slug};
 
-/// Tells a client's retry policy when to come again (gRFC A6).
+/// Says to a client's retry policy when to retry (gRFC A6).
 pub(super) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-/// Whose reasons these are.
+/// The domain of the reasons in `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "semel";
 
 impl Problem {
@@ -67,12 +67,12 @@ impl Problem {
     }
 }
 
-/// Whether the detail of a problem repeats its title.
+/// Returns whether the detail of a problem repeats its title.
 fn says_it_all(slug: Slug) -> bool {
     matches!(slug, Slug::KeyReused | Slug::StoreFull | Slug::ShuttingDown)
 }
 
-/// The code of a kind of problem.
+/// Returns the code of a kind of problem.
 fn code(slug: Slug) -> Code {
     match slug {
         Slug::KeyMissing | Slug::KeyInvalid | Slug::PublicIdInvalid => Code::InvalidArgument,
@@ -94,7 +94,7 @@ fn code(slug: Slug) -> Code {
     }
 }
 
-/// Whole milliseconds, never early: a caller who comes at that time finds it due.
+/// Returns whole milliseconds, rounded up: a retry after so many finds the operation due.
 fn millis(delay: Duration) -> u64 {
     let whole = delay.as_nanos().div_ceil(1_000_000);
     u64::try_from(whole).unwrap_or(u64::MAX)

@@ -8,18 +8,17 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome, Store};
+use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome};
 use tonic::Code;
 
-use super::frame::{self, Misframed, PREFIX};
+use super::frame::{self, Misframed};
 use super::methods::Methods;
 use super::respond;
 use super::rules::{GrpcOptions, GrpcRules};
 use crate::body::{Body, Whole};
 use crate::headers::append_matched;
-use crate::layer::LayerConfig;
 use crate::problem::{Problem, Slug};
-use crate::protocol::{Protocol, Route, sealed};
+use crate::protocol::{Protocol, Route, Routing, sealed};
 use crate::stored_response::Damaged;
 
 /// The compressions that a caller understands.
@@ -36,32 +35,32 @@ impl Protocol for Grpc {
     const KIND: Kind = Kind::Grpc;
     const KEY_HEADERS: [&'static str; 2] = ["idempotency-key", "x-idem-key"];
     const HEADER: &'static str = "metadata";
-    const FRAMING: usize = PREFIX;
 
     type Settings = Methods;
     type Options = GrpcOptions;
     type ReplyTo = ();
 
-    fn applies<S: Store>(config: &LayerConfig<Self, S>, request: &Parts) -> bool {
-        let keyed = || config.key_headers.iter().any(|name| request.headers.contains_key(name));
-        let rules = config.settings.rules(request.uri.path(), &config.rules);
+    fn applies(routing: &Routing<Self>, request: &Parts) -> bool {
+        let rules = routing.settings.rules(request.uri.path(), &routing.rules);
         // tonic takes any verb and any content type: a method that requires a key cannot be had
         // without one by sending another.
-        rules.is_some_and(|rules| rules.required || is_grpc(&request.headers) && keyed())
+        let keyed = || is_grpc(&request.headers) && routing.has_key(&request.headers);
+        rules.is_some_and(|rules| rules.required || keyed())
     }
 
-    fn route<S: Store>(
-        config: &LayerConfig<Self, S>,
-        request: &Parts,
-    ) -> Result<Option<Route<Self>>, Problem> {
+    fn route(routing: &Routing<Self>, request: &Parts) -> Result<Option<Route<Self>>, Problem> {
         let path = request.uri.path();
-        let Some(rules) = config.settings.rules(path, &config.rules) else { return Ok(None) };
+        let Some(rules) = routing.settings.rules(path, &routing.rules) else { return Ok(None) };
         if !is_grpc(&request.headers) {
             let detail = "it is read from calls of type application/grpc only; a gRPC-Web layer \
                           goes outside of this one";
             return Err(Problem::new(Slug::KeyMissing, detail));
         }
         Ok(Some(Route { operation: path.to_owned(), rules: Arc::clone(rules) }))
+    }
+
+    fn rules_of<'r>(routing: &'r Routing<Self>, operation: &str) -> &'r Arc<GrpcRules> {
+        routing.settings.rules(operation, &routing.rules).unwrap_or(&routing.rules)
     }
 
     /// Of the method, the message, and the metadata that the rules name.

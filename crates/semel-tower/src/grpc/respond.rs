@@ -1,4 +1,4 @@
-//! Responses: what a handler's means for its claim, and the one that a store kept.
+//! Settles claims by handlers' responses, and writes stored responses.
 
 use bytes::Bytes;
 use http::response::Parts;
@@ -65,7 +65,7 @@ fn of_whole(
     };
     let answered = HandlerResponse { code, headers: &parts.headers, trailers, data };
     match said.unwrap_or_else(|| rules.options.codes.settle_as(&answered)) {
-        // Not an answer of gRPC's, so none that could be given again.
+        // Not a gRPC response, so there is nothing to replay.
         SettleAs::Keep if early.or(late).is_none() => {
             context.refuse((), Recorded::Omitted { bytes })
         }
@@ -80,7 +80,7 @@ fn of_whole(
                 context.refuse((), outcome)
             }
         }
-        // tonic says this where a handler's answer is larger than it may send: it has been given.
+        // tonic's code for a response that is larger than it may send: the handler has completed.
         SettleAs::Release | SettleAs::Fail if early.is_none() && late == Some(Code::OutOfRange) => {
             context.complete((), Recorded::Omitted { bytes })
         }
@@ -125,12 +125,12 @@ fn omitted(context: &Context, settle_as: SettleAs, code: Option<Code>, bytes: u6
     }
 }
 
-/// The code that headers or trailers tell; `None` if they tell none.
+/// Returns the code in headers or trailers; `None` if they have none.
 fn code_in(map: &HeaderMap) -> Option<Code> {
     map.get(Status::GRPC_STATUS).map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// The code of an answer that comes from something that does not speak gRPC.
+/// Returns the code of a response that is not gRPC.
 fn code_of(status: StatusCode) -> Option<Code> {
     match status.as_u16() {
         200 => None,

@@ -1,4 +1,4 @@
-//! Calls that are tried again, always under one key.
+//! Retries calls, always under one key.
 //!
 //! Nothing is spawned: dropping the future ends the try under way, and the same call may be made
 //! again under the same key.
@@ -14,13 +14,13 @@ use super::interceptor::with_key;
 use super::problem::PUSHBACK;
 use crate::client::{Backoff, CallKey};
 
-/// Calls until there is an answer, always under one key.
+/// Retries a call until there is a response, always under one key.
 ///
 /// A call is made again after `UNAVAILABLE`, `ABORTED` (it is still running), `DEADLINE_EXCEEDED`,
 /// `CANCELLED` (which tonic makes of its own timeouts), `UNKNOWN` and `INTERNAL` (which it makes of
-/// broken connections), and after `RESOURCE_EXHAUSTED` that says when to come again: the key is what
-/// makes that safe, so the server must heed it. Waits are exponential with full jitter, and never
-/// shorter than `grpc-retry-pushback-ms` asks; where that says not to come again, the call is over.
+/// broken connections), and after `RESOURCE_EXHAUSTED` that says when to retry: the key is what
+/// makes that safe, so the server must honour it. Waits are exponential with full jitter, and never
+/// shorter than `grpc-retry-pushback-ms` asks; where that says not to retry, the call is over.
 ///
 /// ```
 /// use semel_tower::grpc::{CallKey, Retry};
@@ -63,27 +63,27 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Every default, each named in its setter.
+    /// Creates retries with the defaults, each named in its setter.
     pub fn new() -> Self {
         let backoff = Backoff { first: Duration::from_millis(200), most: Duration::from_secs(5) };
         Self { tries: 4, budget: Duration::from_secs(30), backoff }
     }
 
-    /// At most this many tries, the first included. Default 4.
+    /// Sets how many tries there are at most, the first included. Default 4.
     pub fn tries(mut self, tries: u32) -> Self {
         self.tries = tries.max(1);
         self
     }
 
-    /// No try begins later than this after the first. Default 30 s. A try under way is not cut off:
-    /// that is its deadline's (`Request::set_timeout`).
+    /// Sets how long after the first try another may begin. Default 30 s. A try under way is not cut
+    /// off: its deadline does that (`Request::set_timeout`).
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Where the server does not say how long to wait: a random time of up to `first`, then twice
-    /// that with every try, up to `most`. Default 200 ms and 5 s.
+    /// Sets the wait where the server does not say how long: a random time of up to `first`, then
+    /// twice that with every try, up to `most`. Default 200 ms and 5 s.
     pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
         self.backoff = Backoff { first, most: most.max(first) };
         self
@@ -92,7 +92,7 @@ impl Retry {
     /// Makes the call: `call` is given a request with `message` and `key` for each try.
     ///
     /// # Errors
-    /// The last try's status, as it came.
+    /// The status of the last try.
     pub async fn call<T, U, F, Fut>(
         &self,
         key: &CallKey,
@@ -133,7 +133,7 @@ impl Default for Retry {
     }
 }
 
-/// Whether a call that ended so is worth another try, and how long that must wait at least.
+/// Returns whether a call that ended so is worth another try, and how long that must wait at least.
 fn again(status: &Status) -> Option<Option<Duration>> {
     let pushback = match pushback(status.metadata()) {
         Pushback::Never => return None,
@@ -162,7 +162,7 @@ fn again(status: &Status) -> Option<Option<Duration>> {
     worth.then_some(pushback)
 }
 
-/// What a server says about another try (gRFC A6).
+/// A server's answer to whether and when to retry (gRFC A6).
 enum Pushback {
     None,
     After(Duration),

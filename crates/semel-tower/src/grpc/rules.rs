@@ -8,14 +8,14 @@ use semel_core::Fingerprint;
 use tonic::Status;
 
 use super::codes::Codes;
-use super::protocol::Grpc;
+use super::frame::PREFIX;
 use crate::headers::{REPLAYED, never_kept};
-use crate::rules::RouteRules;
+use crate::rules::{ProtocolOptions, RouteRules};
 
 /// How a message was compressed.
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// Metadata that is always stored with a response: without it there is none.
+/// Metadata that is always stored with a response, which would be none without it.
 static KEPT: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     ENCODING,
@@ -38,7 +38,7 @@ type MatchMessage = Arc<dyn Fn(&[u8]) -> Fingerprint + Send + Sync>;
 ///     .wait(Wait::UpTo(Duration::from_secs(5)))
 ///     .codes(Codes::terminal());
 /// ```
-pub type GrpcRules = RouteRules<Grpc>;
+pub type GrpcRules = RouteRules<GrpcOptions>;
 
 /// What only gRPC's rules have.
 #[derive(Clone)]
@@ -47,6 +47,10 @@ pub struct GrpcOptions {
     kept_metadata: Arc<[HeaderName]>,
     pub(super) matched_metadata: Arc<[HeaderName]>,
     pub(super) matched: Option<MatchMessage>,
+}
+
+impl ProtocolOptions for GrpcOptions {
+    const FRAMING: usize = PREFIX;
 }
 
 impl Default for GrpcOptions {
@@ -60,7 +64,7 @@ impl Default for GrpcOptions {
     }
 }
 
-impl RouteRules<Grpc> {
+impl RouteRules<GrpcOptions> {
     /// Sets which responses are stored. Default [`Codes::ok_only`].
     pub fn codes(mut self, codes: Codes) -> Self {
         self.options.codes = codes;
@@ -87,10 +91,9 @@ impl RouteRules<Grpc> {
     /// Sets the fingerprint of a message, given its encoded form. Default: of all its bytes.
     ///
     /// Protobuf has no canonical form. A client that sends what it sent before sends the same bytes;
-    /// one that builds its message anew may order a `map` differently (`prost` does, unless it is
-    /// told to use a `BTreeMap`), and is told that its key was used for something else. Here the
-    /// fields can be named that matter. A compressed message is not shown: it is matched by its
-    /// bytes.
+    /// one that builds its message anew may order a `map` differently (`prost` does, unless it uses a
+    /// `BTreeMap`), and is refused because its key was used for another request. Name the fields that
+    /// matter here. A compressed message is not passed to the function: it is matched by its bytes.
     ///
     /// ```
     /// use prost::Message;

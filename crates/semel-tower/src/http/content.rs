@@ -1,8 +1,7 @@
-//! What a request's body says, whatever it was wrapped in: content codings taken off, forms and JSON in
-//! one spelling.
+//! The content of a request's body, as it is compared: content codings removed, forms and JSON in one
+//! spelling.
 //!
-//! Two bodies that say the same have the same content. What cannot be read by the letter is compared as
-//! the bytes that it came in.
+//! A body that cannot be read strictly is compared by its bytes.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -16,21 +15,21 @@ use semel_core::Fingerprint;
 use super::multipart;
 use super::rules::Rules;
 
-/// What a body says, and what of its wrapping could not be taken off.
+/// The content of a body, and the coding that could not be removed.
 pub(super) struct Content {
     pub(super) print: Fingerprint,
     /// The content coding of a body that was not decoded; empty if there is none.
     pub(super) coding: Vec<u8>,
 }
 
-/// Reads the body of a request.
+/// Returns the content of a request's body.
 pub(super) fn of(request: &Parts, body: &[u8], essence: &str, rules: &Rules) -> Content {
     let coding = coding(&request.headers);
     let (body, coding) = match decoded(&coding, body, rules.max_request as u64) {
         Some(decoded) => (decoded, Vec::new()),
         None => (Cow::Borrowed(body), coding),
     };
-    // A coding that we cannot read hides whatever is inside.
+    // Under a coding that cannot be removed nothing is known of the content.
     let kind = if coding.is_empty() { Kind::of(essence) } else { Kind::Other };
     let read = match kind {
         Kind::Json => {
@@ -72,7 +71,8 @@ fn content_type(request: &Parts) -> &str {
     value.unwrap_or_default()
 }
 
-/// All content codings in the order in which they were applied, in lower case; `identity` is none.
+/// Returns the content codings in the order in which they were applied, in lower case, without
+/// `identity`.
 fn coding(headers: &HeaderMap) -> Vec<u8> {
     let lines = headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
     let words = lines.flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
@@ -84,8 +84,8 @@ fn coding(headers: &HeaderMap) -> Vec<u8> {
     named.join(&b","[..])
 }
 
-/// The body without its coding; `None` if that is not one we know, says more than a body may have that
-/// came without one, or is damaged.
+/// Returns the body without its coding; `None` if the coding is not supported, if the decoded body is
+/// larger than a body may be, or if it is damaged.
 fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]>> {
     let whole = |decoder: &mut dyn Read| -> Option<Cow<'b, [u8]>> {
         let mut decoded = Vec::new();
@@ -96,7 +96,7 @@ fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]
         b"" => Some(Cow::Borrowed(body)),
         b"gzip" | b"x-gzip" => whole(&mut MultiGzDecoder::new(body)),
         b"deflate" => {
-            // What comes after the end of the stream would be lost on us and not on others.
+            // Other readers may see what follows the end of the stream.
             let mut decoder = ZlibDecoder::new(body);
             let decoded = whole(&mut decoder)?;
             (decoder.total_in() == body.len() as u64).then_some(decoded)
@@ -105,7 +105,8 @@ fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]
     }
 }
 
-/// The fields of a form in one spelling, ordered by name. `None` if it is not ASCII, as forms are.
+/// Returns the fields of a form in one spelling, ordered by name; `None` if it is not ASCII, as forms
+/// are.
 fn form(body: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.is_ascii())?;
     // A space is written in two ways.
@@ -115,8 +116,8 @@ fn form(body: &[u8]) -> Option<Vec<u8>> {
     Some(spelled_pairs(&text, !builds_lists))
 }
 
-/// Pairs of names and values as queries have them, in one spelling, ordered by name. The order of one
-/// name's values is meant.
+/// Returns the pairs of a query in one spelling, ordered by name. The order of one name's values is
+/// kept.
 pub(super) fn pairs(text: &str) -> Vec<u8> {
     spelled_pairs(text, true)
 }
@@ -137,7 +138,7 @@ fn spelled_pairs(text: &str, ordered: bool) -> Vec<u8> {
     for (name, value) in pairs {
         canonical.extend((name.len() as u64).to_be_bytes());
         canonical.extend(name);
-        // A name without `=` and a name with an empty value are two things.
+        // A name without `=` differs from a name with an empty value.
         canonical.push(u8::from(value.is_some()));
         let value = value.unwrap_or_default();
         canonical.extend((value.len() as u64).to_be_bytes());
@@ -146,8 +147,8 @@ fn spelled_pairs(text: &str, ordered: bool) -> Vec<u8> {
     canonical
 }
 
-/// A text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes are
-/// in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
+/// Returns a text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes
+/// are in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
 fn spelled(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut normal = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! Cross-origin headers of a kept answer (the CORS protocol of the Fetch standard).
+//! Cross-origin headers of a stored response (the CORS protocol of the Fetch standard).
 //!
 //! They are the handler's own. A layer grants no origin anything that the handler did not.
 
@@ -10,14 +10,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::headers::REPLAYED;
 
-/// Headers by which a handler lets pages of other origins read its answer.
+/// Headers by which a handler lets pages of other origins read its response.
 pub(super) static CORS: [HeaderName; 3] =
     [ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_EXPOSE_HEADERS];
 
-/// Fits the kept headers of a replay to the origin that asks for it.
+/// Changes the cross-origin headers of a replay for the origin that requests it.
 ///
-/// An answer that names another origin loses its cross-origin headers: they say nothing about this
-/// one. Any other also lets the page see that it is a replay.
+/// A response for another origin loses them. Any other also lets the page see that it is a replay.
 pub(super) fn fit(headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
     let Some(allowed) = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN) else { return };
     if allowed == "*" {
@@ -30,7 +29,7 @@ pub(super) fn fit(headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
     } else {
         expose(headers);
     }
-    // Either way it depends on the origin that asks, whatever the handler said about its one answer.
+    // Either way the response depends on the origin, even if the handler's own did not.
     if !lists(headers, &VARY, "origin") {
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
@@ -43,7 +42,7 @@ fn expose(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the list in `name` has `word`.
+/// Returns whether the list in the header `name` has `word`.
 fn lists(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))

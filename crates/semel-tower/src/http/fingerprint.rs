@@ -7,11 +7,12 @@ use http::request::Parts;
 use semel_core::Fingerprint;
 
 use super::content::{self, Content};
-use super::layer::target;
 use super::rules::Rules;
+use super::target::target;
 use crate::headers::append_matched;
 
-/// Of method, path, query, content type, what the body says and the headers that the rules name.
+/// Returns the fingerprint of method, path, query, content type, body and the headers that the rules
+/// name.
 ///
 /// The order of a query's parameters, of a form's fields and of a JSON body's members and the spelling of
 /// all three make no difference; neither do a content type's parameters, a gzip or deflate coding, and
@@ -33,7 +34,7 @@ pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
     Fingerprint::of_parts(&parts)
 }
 
-/// `application/json`, without parameters, in lower case; empty if there is none.
+/// Returns the content type without parameters, in lower case; empty if there is none.
 fn essence(request: &Parts) -> Cow<'_, str> {
     let value = request.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();

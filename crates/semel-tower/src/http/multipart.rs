@@ -1,28 +1,28 @@
 //! Bodies of several parts (RFC 2046, 5.1; RFC 7578), compared part by part: the boundary between them is
-//! another one in every attempt.
+//! different in every attempt.
 //!
 //! Reading is strict. A body that two readers could divide differently (no last boundary, lines that end
 //! in a bare LF, words before the first part or after the last) is no list of parts here.
 
 use semel_core::Fingerprint;
 
-/// The longest boundary that there may be (RFC 2046, 5.1.1).
+/// The longest boundary (RFC 2046, 5.1.1).
 const MAX_BOUNDARY: usize = 70;
-/// More parts than a service reads. What has more is compared as it came.
+/// More parts than a service reads. A body with more is compared by its bytes.
 const MAX_PARTS: usize = 4_096;
 
-/// One part, as it is compared.
+/// A part, as it is compared.
 #[derive(Debug, PartialEq)]
 pub(super) struct Part<'b> {
-    /// Its field of a form.
+    /// The name of its field, in a form.
     name: Option<Vec<u8>>,
     /// Its header lines, names in lower case, in the order of their names.
     head: Vec<(Vec<u8>, &'b [u8])>,
     data: &'b [u8],
 }
 
-/// The parts of a body; of a form by the order of their names, otherwise as they come. `None` if it is
-/// not several parts by the letter.
+/// Returns the parts of a body: those of a form in the order of their names, others as they come.
+/// `None` if the body is not strictly several parts.
 pub(super) fn read<'b>(content_type: &str, form: bool, body: &'b [u8]) -> Option<Vec<Part<'b>>> {
     let boundary = boundary(content_type)?;
     let delimiter = [b"\r\n--", &boundary[..]].concat();
@@ -44,7 +44,7 @@ pub(super) fn read<'b>(content_type: &str, form: bool, body: &'b [u8]) -> Option
     }
 }
 
-/// The fingerprint of these parts.
+/// Returns the fingerprint of these parts.
 pub(super) fn print(parts: &[Part<'_>]) -> Fingerprint {
     let prints: Vec<Fingerprint> = parts
         .iter()

@@ -1,122 +1,47 @@
-//! The URL at which callers ask for the outcome of an operation.
+//! The URL at which callers ask for the outcome of an operation, and the 202 that names it.
 //!
-//! It names the operation and nothing else: to any caller but the one that started the operation,
-//! the operation does not exist.
+//! It names the operation and nothing else.
 
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, ORIGIN};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response};
-use semel_core::store::Peeked;
-use semel_core::{Kind, OnCrash, OperationId, Receipt, Record, Recorded, State, Store};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use semel_core::OperationId;
 
-use super::prefer::accepted;
-use super::protocol::Http;
-use super::respond;
-use crate::body::Whole;
-use crate::caller::identify;
-use crate::layer::LayerConfig;
-use crate::problem::{Problem, Slug};
-use crate::respond_async::pointer::{self, Target};
+use super::problem::seconds;
+use crate::protocol::StatusRequest;
 
 /// The path under which callers ask for operations.
+///
+/// ```
+/// use semel_tower::http::OPERATIONS;
+///
+/// // The `Location` of a 202.
+/// let location = "/.well-known/semel/operations/01ARZ3NDEKTSV4RRFFQ69G5FAV";
+/// assert_eq!(location.strip_prefix(OPERATIONS), Some("01ARZ3NDEKTSV4RRFFQ69G5FAV"));
+/// ```
 pub const OPERATIONS: &str = "/.well-known/semel/operations/";
 
-/// Returns whether a request asks for the status of an operation.
-pub(super) fn is_status(request: &Parts) -> bool {
+const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Reads a request for the outcome of an operation; `None` if the request is not one.
+pub(super) fn status_request(request: &Parts) -> Option<StatusRequest<'_>> {
     let asks = [Method::GET, Method::HEAD].contains(&request.method);
-    asks && request.uri.path().starts_with(OPERATIONS)
+    let id = request.uri.path().strip_prefix(OPERATIONS).filter(|_| asks)?;
+    Some(StatusRequest { id, accepted })
 }
 
-/// Answers a request for the status of an operation.
-pub(super) async fn status<S: Store>(
-    config: &LayerConfig<Http, S>,
-    request: &Parts,
-) -> Result<Response<Whole>, Problem> {
-    let mut response = look_up(config, request).await?;
-    // One URL for all callers; a cache cannot tell them apart.
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
-}
-
-async fn look_up<S: Store>(
-    config: &LayerConfig<Http, S>,
-    request: &Parts,
-) -> Result<Response<Whole>, Problem> {
-    let unknown = || {
-        let detail = "it never existed, has expired, or belongs to another caller";
-        Problem::new(Slug::OperationUnknown, detail)
-    };
-    let failed = |error| Problem::of(error, Duration::from_secs(1));
-    let caller = identify(&config.tenant, &config.principal, request)?;
-    let text = request.uri.path().strip_prefix(OPERATIONS).unwrap_or_default();
-    let id: OperationId = text.parse().map_err(|_| unknown())?;
-    let executor = &config.executor;
-    let target = pointer::read(executor, Kind::Http, caller, id).await.map_err(failed)?;
-    let Target { operation, key } = target.ok_or_else(unknown)?;
-    let rules = config.settings.route_of(&operation).unwrap_or(&config.rules);
-    // It existed, or there would be no pointer, and left nothing: it was refused, or has expired.
-    let gone = || again("it left no response; send the request again with its key");
-    let Peeked { record: found, now } =
-        executor.peek(&key).await.map_err(failed)?.ok_or_else(gone)?;
-    if found.operation_id != id || found.expired(now) {
-        return Err(gone());
-    }
-    if found.held(now) {
-        return Ok(accepted(id, rules.retry_after).map(Whole::from));
-    }
-    let problem = match &found.outcome {
-        Some(Recorded::Whole(outcome)) => {
-            if let Some(check) = &rules.replay_check
-                && !check(request).await
-            {
-                return Err(Problem::new(Slug::ReplayRefused, "the replay check said no"));
-            }
-            match respond::replay(outcome, request.headers.get(ORIGIN)) {
-                Ok(mut response) => {
-                    response.extensions_mut().insert(Receipt {
-                        operation_id: id,
-                        attempt: found.attempt,
-                        fence: found.fence,
-                        recorded: true,
-                    });
-                    return Ok(response);
-                }
-                Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
-            }
-        }
-        Some(Recorded::Omitted { .. }) | None => stands(&found),
-    };
-    Err(problem.operation(Some(id)))
-}
-
-/// The operation does not go on unless the request is sent again.
-fn again(detail: &'static str) -> Problem {
-    let mut problem = Problem::new(Slug::Failed, detail);
-    problem.retryable = true;
-    problem
-}
-
-/// Returns the state of an operation that is not running and has no stored response.
-fn stands(found: &Record) -> Problem {
-    let uncertain = "an attempt broke off; whether it took effect must be looked into";
-    match (found.state, found.on_crash) {
-        (State::Succeeded, _) => {
-            Problem::new(Slug::ResultUnavailable, "its answer was too large to keep")
-        }
-        (State::Failed, _) if found.retry_at.is_none() => {
-            Problem::new(Slug::Failed, "the operation failed, and its failure is kept")
-        }
-        (State::Failed, _) => again("the last attempt failed; send the request again with its key"),
-        (State::Dead | State::Discarded, _) => {
-            Problem::new(Slug::Dead, "all attempts failed; an operator must look at it")
-        }
-        (State::Uncertain, _) | (State::Running, OnCrash::Hold) => {
-            Problem::new(Slug::Uncertain, uncertain)
-        }
-        (State::Running, OnCrash::Rerun | OnCrash::Verify) => {
-            again("the last attempt broke off; send the request again with its key")
-        }
-    }
+/// Writes the response that says where and when to ask for the outcome.
+pub(super) fn accepted(id: OperationId, retry_after: Duration) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    let location = HeaderValue::try_from(format!("{OPERATIONS}{id}"));
+    headers.insert(LOCATION, location.expect("a path and an id are visible ASCII"));
+    headers.insert(RETRY_AFTER, seconds(retry_after));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
+    response
 }

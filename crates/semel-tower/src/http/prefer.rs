@@ -2,20 +2,15 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use semel_core::OperationId;
+use http::{HeaderMap, HeaderName};
 
-use super::operations::OPERATIONS;
-use super::problem::seconds;
-use crate::respond_async::RespondAsync;
+use super::operations::accepted;
+use crate::protocol::RespondAsync;
 
 /// How long a caller may ask to wait before it is answered.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Returns the preference `respond-async`, if the headers have it.
 pub(super) fn respond_async(headers: &HeaderMap) -> Option<RespondAsync> {
@@ -36,19 +31,6 @@ pub(super) fn respond_async(headers: &HeaderMap) -> Option<RespondAsync> {
     }
     let wait = wait.unwrap_or_default().min(MAX_WAIT);
     found.map(|()| RespondAsync { wait, accepted })
-}
-
-/// Writes the response that says where and when to ask for the outcome.
-pub(super) fn accepted(id: OperationId, retry_after: Duration) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    *response.status_mut() = StatusCode::ACCEPTED;
-    let headers = response.headers_mut();
-    let location = HeaderValue::try_from(format!("{OPERATIONS}{id}"));
-    headers.insert(LOCATION, location.expect("a path and an id are visible ASCII"));
-    headers.insert(RETRY_AFTER, seconds(retry_after));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
-    response
 }
 
 #[cfg(test)]

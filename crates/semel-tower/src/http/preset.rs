@@ -1,4 +1,4 @@
-//! Which answers are kept.
+//! Which responses are stored, by their status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +8,31 @@ use http::response::Parts;
 
 use crate::settle_as::SettleAs;
 
-/// Which answers are kept, by their status.
+/// Chooses which responses are stored, by their status.
 ///
-/// What becomes of an answer that is not kept does not depend on the choice:
+/// How the claim of any other response is settled does not depend on the choice:
 ///
 /// | status | settled as |
 /// |---|---|
-/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: about the form of the request, said before it did anything |
+/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: about the form of the request, before it did anything |
 /// | every other | [`SettleAs::Fail`]: it may have done something |
 ///
 /// 401, 403, 404, 409, 410, 412, 423 and 429 are among the others because a handler passes on what the
 /// services behind it say, and that may be after an effect: a repeat must come under the same operation
 /// id. It runs at once all the same, unless the failure policy says when. A handler that refused before it
 /// did anything says so with a [`SettleAs::Release`] in the extensions of its response.
+///
+/// ```
+/// use http::StatusCode;
+/// use semel_tower::http::{Preset, Rules, SettleAs};
+///
+/// let refusals_are_final = Rules::new().preset(Preset::terminal());
+/// let by_hand = Rules::new().preset(Preset::by(|response| match response.status {
+///     StatusCode::CREATED => SettleAs::Keep,
+///     StatusCode::UNPROCESSABLE_ENTITY => SettleAs::Release,
+///     _ => SettleAs::Fail,
+/// }));
+/// ```
 #[derive(Clone)]
 pub struct Preset {
     kind: Kind,
@@ -41,25 +53,25 @@ impl Preset {
         Self { kind, doubts_5xx: false }
     }
 
-    /// 2xx, and 3xx: a redirect after a POST is a success that says where. The default.
+    /// Stores 2xx, and 3xx: a redirect after a POST is a success that says where. The default.
     pub fn success_only() -> Self {
         Self::of(Kind::SuccessOnly)
     }
 
-    /// Everything below 500, but for what the same request may not get again a moment later: 401,
-    /// 403, 408, 413, 425, 429.
+    /// Stores everything below 500 but statuses that may be gone a moment later: 401, 403, 408, 413,
+    /// 425, 429.
     pub fn below_500() -> Self {
         Self::of(Kind::Below500)
     }
 
-    /// 2xx, 3xx, and the 4xx that no repeat can change: not those of
-    /// [`below_500`](Self::below_500), and not those that tell of a state somebody else may change
-    /// (404, 409, 412, 421, 423, 424, 426, 428).
+    /// Stores 2xx, 3xx, and the 4xx that no repeat can change: not those that
+    /// [`below_500`](Self::below_500) leaves out, and not those about a state that other requests may
+    /// change (404, 409, 412, 421, 423, 424, 426, 428).
     pub fn terminal() -> Self {
         Self::of(Kind::Terminal)
     }
 
-    /// Everything, 5xx too: a failed request stays failed, and its repeat needs a new key.
+    /// Stores everything, 5xx too: a failed request stays failed, and its repeat needs a new key.
     pub fn stripe_v1() -> Self {
         Self::of(Kind::StripeV1)
     }
@@ -69,7 +81,7 @@ impl Preset {
         Self::of(Kind::By(Arc::new(settle_as)))
     }
 
-    /// A 5xx that is not kept is [`SettleAs::Doubt`]: it says neither that the request had its effect nor
+    /// Settles a 5xx that is not stored as [`SettleAs::Doubt`]: it says neither that the request had its effect nor
     /// that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run again before
     /// an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
     #[must_use]
@@ -126,13 +138,13 @@ impl Preset {
     }
 }
 
-/// Is about the form of the request or the way it came: said before anything was done, by the
-/// handler or by a layer around it.
+/// Returns whether a status is about the form of the request, so that the handler or a layer around it
+/// sent it before anything was done.
 fn is_form(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 405 | 406 | 411 | 413..=417 | 421 | 422 | 425 | 426 | 428 | 431)
 }
 
-/// Says that the work broke off, not that it was refused: a timeout's 408, a failed dependency's 424,
+/// Returns whether a status means that the work broke off, not that it was refused: a timeout's 408, a failed dependency's 424,
 /// a 499. What it had done by then is done, so its operation id must survive.
 fn broken_off(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 424 | 499)

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::problem::{Problem, Slug};
 
-/// As it is written.
+/// The body of a problem.
 #[derive(Serialize)]
 struct Written<'p> {
     r#type: String,
@@ -27,7 +27,7 @@ struct Written<'p> {
     error: Option<ErrorObject<'p>>,
 }
 
-/// What Stripe's SDKs look for: some take any answer without it for a success, whatever its status.
+/// The error object that Stripe's SDKs read: some take any response without it for a success.
 #[derive(Serialize)]
 struct ErrorObject<'p> {
     r#type: &'static str,
@@ -96,7 +96,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, seconds(delay));
         }
         if self.status == StatusCode::UNAUTHORIZED {
-            // RFC 9110, 15.5.2 wants a challenge. What is in front may name another one.
+            // RFC 9110, 15.5.2 asks for a challenge. A proxy in front may name another one.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.close {
@@ -107,7 +107,7 @@ impl Problem {
     }
 }
 
-/// Whole seconds, never early: a caller who comes at that time finds it due.
+/// Returns whole seconds, rounded up: a retry after so many finds the operation due.
 pub(crate) fn seconds(delay: Duration) -> HeaderValue {
     HeaderValue::from(delay.as_secs() + u64::from(delay.subsec_nanos() > 0))
 }
@@ -117,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_is_never_told_shorter_than_it_is() {
-        let told = |millis| seconds(Duration::from_millis(millis)).to_str().map(str::to_owned);
-        assert_eq!(told(0).expect("text"), "0");
-        assert_eq!(told(1).expect("text"), "1");
-        assert_eq!(told(1_000).expect("text"), "1");
-        assert_eq!(told(1_001).expect("text"), "2");
+    fn a_delay_is_rounded_up() {
+        let written = |millis| seconds(Duration::from_millis(millis)).to_str().map(str::to_owned);
+        assert_eq!(written(0).expect("text"), "0");
+        assert_eq!(written(1).expect("text"), "1");
+        assert_eq!(written(1_000).expect("text"), "1");
+        assert_eq!(written(1_001).expect("text"), "2");
     }
 }

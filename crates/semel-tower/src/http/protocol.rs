@@ -8,16 +8,15 @@ use http::header::{CONTENT_TYPE, ORIGIN, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response};
 use http_body::Body as HttpBody;
-use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome, Store};
+use semel_core::{Context, Error, Fingerprint, Finished, Kind, Outcome};
 
-use super::layer::{HttpSettings, target};
 use super::rules::{HttpOptions, Rules};
+use super::settings::HttpSettings;
+use super::target::target;
 use super::{fingerprint, operations, prefer, respond};
 use crate::body::{Body, Whole};
-use crate::layer::LayerConfig;
 use crate::problem::Problem;
-use crate::protocol::{Protocol, Route, sealed};
-use crate::respond_async::RespondAsync;
+use crate::protocol::{Protocol, RespondAsync, Route, Routing, StatusRequest, sealed};
 use crate::stored_response::Damaged;
 
 /// Marks layers, services and rules for HTTP.
@@ -37,31 +36,36 @@ impl Protocol for Http {
     const KIND: Kind = Kind::Http;
     const KEY_HEADERS: [&'static str; 2] = ["idempotency-key", "x-idempotency-key"];
     const HEADER: &'static str = "header";
-    const FRAMING: usize = 0;
 
     type Settings = HttpSettings;
     type Options = HttpOptions;
     type ReplyTo = ReplyTo;
 
-    fn reindex(settings: &mut HttpSettings, rules: &Arc<Rules>) {
+    fn reindex(settings: &mut HttpSettings, rules: &Rules) {
         settings.reindex(rules);
     }
 
-    fn applies<S: Store>(config: &LayerConfig<Self, S>, request: &Parts) -> bool {
-        let keyed = || config.key_headers.iter().any(|name| request.headers.contains_key(name));
-        operations::is_status(request) || config.settings.applies(&request.method, keyed)
+    fn check(settings: &HttpSettings) {
+        settings.check();
     }
 
-    fn route<S: Store>(
-        config: &LayerConfig<Self, S>,
-        request: &Parts,
-    ) -> Result<Option<Route<Self>>, Problem> {
-        let operation = config.settings.operation_of(request);
-        let rules = config.settings.route_of(&operation).unwrap_or(&config.rules);
+    fn applies(routing: &Routing<Self>, request: &Parts) -> bool {
+        let keyed = || routing.has_key(&request.headers);
+        operations::status_request(request).is_some()
+            || routing.settings.applies(&request.method, keyed)
+    }
+
+    fn route(routing: &Routing<Self>, request: &Parts) -> Result<Option<Route<Self>>, Problem> {
+        let (operation, rules) = routing.settings.find(request);
+        let rules = rules.unwrap_or(&routing.rules);
         // A route that requires a key cannot be had without one by asking for a stream.
         let takes_part = rules.options.methods.contains(&request.method)
             && (rules.required || !is_foreign(request));
         Ok(takes_part.then(|| Route { rules: Arc::clone(rules), operation }))
+    }
+
+    fn rules_of<'r>(routing: &'r Routing<Self>, operation: &str) -> &'r Arc<Rules> {
+        routing.settings.route_of(operation).unwrap_or(&routing.rules)
     }
 
     fn fingerprint(request: &Parts, body: &Bytes, rules: &Rules) -> Result<Fingerprint, Problem> {
@@ -98,15 +102,8 @@ impl Protocol for Http {
         rules.options.respond_async.then(|| prefer::respond_async(&request.headers)).flatten()
     }
 
-    fn is_status_request(request: &Parts) -> bool {
-        operations::is_status(request)
-    }
-
-    fn status<S: Store>(
-        config: &LayerConfig<Self, S>,
-        request: &Parts,
-    ) -> impl Future<Output = Result<Response<Whole>, Problem>> + Send {
-        operations::status(config, request)
+    fn status_request(request: &Parts) -> Option<StatusRequest<'_>> {
+        operations::status_request(request)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Responses: what a handler's means for its claim, and the one that a store kept.
+//! Settles claims by handlers' responses, and writes stored responses.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};

@@ -1,5 +1,6 @@
 //! What only HTTP's rules have: methods, headers, JSON members, statuses.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderName, Method, StatusCode, header};
@@ -7,9 +8,8 @@ use semel_core::Pointer;
 
 use super::cors::CORS;
 use super::preset::Preset;
-use super::protocol::Http;
 use crate::headers::never_kept;
-use crate::rules::RouteRules;
+use crate::rules::{ProtocolOptions, RouteRules};
 
 /// Headers that are always stored with a response.
 static KEPT: [HeaderName; 9] = [
@@ -27,7 +27,10 @@ static KEPT: [HeaderName; 9] = [
 ];
 
 /// How the requests of a route are treated.
-pub type Rules = RouteRules<Http>;
+pub type Rules = RouteRules<HttpOptions>;
+
+/// The rules of single operations, by name.
+pub(super) type Routes = HashMap<Box<str>, Arc<Rules>>;
 
 /// What only HTTP's rules have.
 #[derive(Clone, Debug)]
@@ -40,6 +43,10 @@ pub struct HttpOptions {
     pub(super) exclude: Arc<[Pointer]>,
     pub(crate) mismatch: StatusCode,
     pub(crate) respond_async: bool,
+}
+
+impl ProtocolOptions for HttpOptions {
+    const FRAMING: usize = 0;
 }
 
 impl Default for HttpOptions {
@@ -57,7 +64,7 @@ impl Default for HttpOptions {
     }
 }
 
-impl RouteRules<Http> {
+impl RouteRules<HttpOptions> {
     /// Sets which methods take part; others pass through. Default POST and PATCH. HEAD never does.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().filter(|method| method != Method::HEAD);

@@ -9,13 +9,13 @@ use utoipa::openapi::{Content, Ref, RefOr, Required, Response};
 
 use crate::http::{OPERATIONS, Rules, Slug};
 
-/// The header that is asked for, where a layer has no other.
+/// The header that carries the key, where a layer has no other.
 pub(super) static KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 const PROBLEM: &str = "application/problem+json";
 const REPLAYED: &str = "Idempotent-Replayed";
 const RETRY_AFTER: &str = "Retry-After";
-/// Begins what we add to a description, so that it can be found again.
+/// Begins what is added to a description, so that it can be found again.
 const OURS: &str = "Idempotency:\n\n";
 
 pub(super) fn describe(
@@ -53,7 +53,7 @@ pub(super) fn describe(
     }
 }
 
-/// Leaves of a described operation what was there before.
+/// Removes from an operation what was described before.
 fn take_back(operation: &mut Operation, name: &str) {
     if let Some(parameters) = &mut operation.parameters {
         parameters.retain(|parameter| match parameter {
@@ -111,7 +111,7 @@ fn mark_replays(operation: &mut Operation, rules: &Rules) {
     }
 }
 
-/// The statuses of the layer's own answers, each with what it says of them.
+/// Returns the statuses of the layer's own responses, each with its description.
 fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     let absent = [
         (Slug::KeyMissing, !rules.required),
@@ -139,7 +139,7 @@ fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     found
 }
 
-/// The response of a status, with `text` in its description; `None` if it is elsewhere.
+/// Returns the response of a status, with `text` in its description; `None` if it is a reference.
 fn response(
     operation: &mut Operation,
     status: StatusCode,
@@ -190,7 +190,7 @@ fn replayed() -> Header {
 }
 
 fn retry_after() -> Header {
-    header(Type::Integer, None, "Come again with the same key after so many seconds.")
+    header(Type::Integer, None, "Retry with the same key after so many seconds.")
 }
 
 fn location() -> Header {
@@ -207,7 +207,7 @@ fn header(kind: Type, format: Option<&str>, description: &str) -> Header {
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
 
-/// `Idempotency-Key`, as people write it.
+/// Returns a header name as people write it: `Idempotency-Key`.
 fn shown(header: &HeaderName) -> String {
     let words = header.as_str().split('-').map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));

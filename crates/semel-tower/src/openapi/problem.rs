@@ -5,7 +5,7 @@ use utoipa::openapi::{OpenApi, Ref, RefOr, Schema};
 
 use crate::http::Slug;
 
-/// Where the schema of problems is in the document, which has it from now on.
+/// Adds the schema of problems to the document, and returns the reference to it.
 pub(super) fn reference(document: &mut OpenApi) -> Ref {
     let schema: RefOr<Schema> = schema().into();
     let schemas = &mut document.components.get_or_insert_default().schemas;
@@ -29,9 +29,9 @@ fn schema() -> ObjectBuilder {
     let status = member(Type::Integer, "The status of the response.").minimum(Some(400));
     let members = [
         ("type", link("What kind of problem it is.")),
-        ("title", text("The same for people.")),
+        ("title", text("The kind of problem in words.")),
         ("status", status.maximum(Some(599))),
-        ("detail", text("What is the matter with this very request.")),
+        ("detail", text("What is wrong with this request.")),
         ("instance", link("The path of the request.")),
         ("code", text("What kind of problem it is, as a constant.").enum_values(Some(codes))),
         (
@@ -48,7 +48,7 @@ fn schema() -> ObjectBuilder {
     ];
     let mut schema = ObjectBuilder::new()
         .schema_type(Type::Object)
-        .description(Some("Why a request got no answer of its own (RFC 9457)."));
+        .description(Some("Why the request was refused (RFC 9457)."));
     for (name, member) in members {
         schema = schema.property(name, member).required(name);
     }

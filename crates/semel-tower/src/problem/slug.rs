@@ -61,8 +61,8 @@ slugs! {
     BodyTooLarge      "body-too-large"     PAYLOAD_TOO_LARGE     NO    NEW_KEY "The request body is too large"
     BodyIncomplete    "body-incomplete"    BAD_REQUEST           RETRY NO      "The request body broke off"
     BodyTimeout       "body-timeout"       REQUEST_TIMEOUT       RETRY NO      "The request body took too long"
-    TenantUnknown     "tenant-unknown"     UNAUTHORIZED          NO    NO      "The tenant cannot be told"
-    PrincipalUnknown  "principal-unknown"  UNAUTHORIZED          NO    NO      "The caller cannot be told"
+    TenantUnknown     "tenant-unknown"     UNAUTHORIZED          NO    NO      "The tenant is unknown"
+    PrincipalUnknown  "principal-unknown"  UNAUTHORIZED          NO    NO      "The caller is unknown"
     ReplayRefused     "replay-refused"     FORBIDDEN             NO    NO      "The answer of this operation is not for this caller"
     WorkFailed        "work-failed"        INTERNAL_SERVER_ERROR RETRY NO      "The service failed while it ran the request"
     WorkTimeout       "work-timeout"       GATEWAY_TIMEOUT       RETRY NO      "The request took too long and was cancelled"
@@ -79,13 +79,13 @@ slugs! {
 }
 
 impl Slug {
-    /// The last part of its type: `key-reused`.
+    /// Returns the last part of its type: `key-reused`.
     pub fn as_str(self) -> &'static str {
         self.facts().slug
     }
 
-    /// The same as a constant of other languages: `KEY_REUSED`. Those of public ids are the names
-    /// that their callers know: `INVALID_PARAM`, `NOT_FOUND`.
+    /// Returns the kind as a constant: `KEY_REUSED`. Those of public ids have the names that their
+    /// callers know: `INVALID_PARAM`, `NOT_FOUND`.
     pub fn code(self) -> String {
         let known =
             [(Slug::PublicIdInvalid, "INVALID_PARAM"), (Slug::PublicIdNotFound, "NOT_FOUND")];
@@ -95,7 +95,7 @@ impl Slug {
         self.as_str().to_ascii_uppercase().replace('-', "_")
     }
 
-    /// One sentence.
+    /// Returns the title: one sentence.
     pub fn title(self) -> &'static str {
         self.facts().title
     }

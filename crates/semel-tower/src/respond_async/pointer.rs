@@ -10,8 +10,7 @@ use semel_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::caller::scope_of;
-use crate::flow::KeyedRequest;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Route};
 
 /// The scope of pointers: no operation of a service has this name.
 const SCOPE: &str = "semel:operations";
@@ -29,18 +28,17 @@ struct Pointer {
 }
 
 /// The operation and the key that a pointer leads to.
-pub(crate) struct Target {
-    pub(crate) operation: String,
-    pub(crate) key: Key,
+pub(super) struct Target {
+    pub(super) operation: String,
+    pub(super) key: Key,
 }
 
-/// Writes the pointer from `id` to the key of `request`.
-pub(crate) async fn write<P: Protocol, S: Store>(
+/// Writes the pointer from `id` to `key`, an operation of `route`.
+pub(super) async fn write<P: Protocol, S: Store>(
     executor: &Executor<S>,
-    request: &KeyedRequest<P>,
+    (key, route): (&Key, &Route<P>),
     id: OperationId,
 ) -> Result<(), Error> {
-    let KeyedRequest { key, route } = request;
     let Some(pointer) = pointer_key(P::KIND, key.tenant(), *key.asked_by(), id) else {
         return Err(Error::Closed);
     };
@@ -60,7 +58,7 @@ pub(crate) async fn write<P: Protocol, S: Store>(
 }
 
 /// Reads the pointer of `id`; `None` if this caller has no such operation.
-pub(crate) async fn read<S: Store>(
+pub(super) async fn read<S: Store>(
     executor: &Executor<S>,
     kind: Kind,
     (tenant, principal): (Arc<str>, Principal),

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
-use semel_tower::client::{Answer, Attempts, CallKey, CallLayer, Dialect, Error, OneShot, Replay};
+use semel_tower::client::{
+    Attempts, CallKey, CallLayer, Dialect, Error, OneShot, ReadAheadBody, Replay,
+};
 use tokio::time::Instant;
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::script::{Line, Script};
 
-type Answered = Result<Response<Answer<http_body_util::Full<bytes::Bytes>>>, Error<std::io::Error>>;
+type Answered =
+    Result<Response<ReadAheadBody<http_body_util::Full<bytes::Bytes>>>, Error<std::io::Error>>;
 
 fn layer() -> CallLayer {
     CallLayer::new(Dialect::standard())

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Command, Executor, Key};
 use semel_testkit::proxy::FaultProxy;
-use semel_tower::client::{Attempts, Call, CallKey, CallLayer, Dialect, Error};
+use semel_tower::client::{Attempts, Call, CallKey, CallLayer, Dialect, Error, Replay as _};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::provider::{Manners, Provider};
@@ -256,4 +256,37 @@ async fn reqwest_is_a_client_like_any_other() {
     let answer = reqwest::Response::from(answer.map(reqwest::Body::wrap));
     assert_eq!(answer.text().await.unwrap(), r#"{"charge":"ch_1"}"#);
     assert_eq!((provider.seen().len(), provider.executed()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_reqwest_client_is_called_in_its_own_types() {
+    let dialect = Dialect::stripe();
+    let provider = Provider::start(dialect.header()).await;
+    let client = reqwest::Client::new();
+    let stripe = quick(dialect).reqwest(client.clone());
+    let url = format!("http://{}/charges", provider.addr);
+    let key = CallKey::fresh();
+    for _ in 0..2 {
+        let request = client.post(&url).body(r#"{"cents":1999}"#).build().unwrap();
+        let answer = stripe.execute_under(key.clone(), request).await.unwrap();
+        assert_eq!(answer.url().as_str(), url);
+        assert_eq!(answer.text().await.unwrap(), r#"{"charge":"ch_1"}"#);
+    }
+    // Without a key of its own every call is another one.
+    for charge in ["ch_2", "ch_3"] {
+        let request = client.post(&url).body(r#"{"cents":1999}"#).build().unwrap();
+        let answer = stripe.execute(request).await.unwrap();
+        assert_eq!(answer.extensions().get(), Some(&Attempts(1)));
+        assert_eq!(answer.text().await.unwrap(), format!(r#"{{"charge":"{charge}"}}"#));
+    }
+}
+
+#[tokio::test]
+async fn reqwest_sends_a_body_again_and_a_stream_once() {
+    let body = reqwest::Body::from("text");
+    assert_eq!(
+        body.replay().and_then(|body| body.as_bytes().map(<[u8]>::to_vec)).unwrap(),
+        b"text"
+    );
+    assert!(reqwest::Body::wrap(Full::new(Bytes::from_static(b"text"))).replay().is_none());
 }

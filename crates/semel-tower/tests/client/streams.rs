@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use semel_tower::client::{Answer, Attempts, CallLayer, Dialect, Error};
+use semel_tower::client::{Attempts, CallLayer, Dialect, Error, ReadAheadBody};
 use tower::{Layer as _, ServiceExt as _};
 
 /// A piece of an answer.
@@ -87,7 +87,7 @@ impl Story {
         self
     }
 
-    async fn tell(self, layer: CallLayer) -> (Response<Answer<Pieces>>, usize) {
+    async fn tell(self, layer: CallLayer) -> (Response<ReadAheadBody<Pieces>>, usize) {
         let taken = Arc::clone(&self.taken);
         let story = Arc::new(self);
         let inner = tower::service_fn(move |_: Request<&'static str>| {

@@ -22,7 +22,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use crate::json::Meaning;
 
 type Answer = Response<Body<Full<Bytes>>>;
-type Door = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Infallible>;
+type Layered = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Infallible>;
 
 const ONE: HeaderName = HeaderName::from_static("x-one");
 const TWO: HeaderName = HeaderName::from_static("x-two");
@@ -194,7 +194,7 @@ fn decoded(text: &str) -> Vec<u8> {
 struct Bench {
     runtime: Runtime,
     executor: Executor<MemoryStore>,
-    door: Door,
+    layered: Layered,
 }
 
 impl Bench {
@@ -211,13 +211,13 @@ impl Bench {
             let yes = service_fn(async |_: Request<Body<Full<Bytes>>>| {
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"yes"))))
             });
-            let door = BoxCloneSyncService::new(layer.layer(yes));
-            Bench { runtime: runtime.expect("a runtime"), executor, door }
+            let layered = BoxCloneSyncService::new(layer.layer(yes));
+            Bench { runtime: runtime.expect("a runtime"), executor, layered }
         })
     }
 
     async fn send(&self, sketch: &Sketch<'_>) -> Answer {
-        match self.door.clone().oneshot(sketch.request()).await {
+        match self.layered.clone().oneshot(sketch.request()).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         }

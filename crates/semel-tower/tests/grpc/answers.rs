@@ -11,8 +11,8 @@ use http_body_util::StreamBody;
 use semel_tower::grpc::{Codes, GrpcRules, SettleAs};
 use tower::{Layer as _, service_fn};
 
+use crate::backend::{self, Backend, Protocol, Server};
 use crate::desk::{layer, wired};
-use crate::ground::{self, Ground, Protocol, Server};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
 
@@ -27,24 +27,24 @@ fn trailers(code: &'static str) -> Result<Frame<Bytes>, &'static str> {
 }
 
 /// What two calls under one key get of a service that answers so; the first may get nothing whole.
-async fn twice<G: Ground>(
-    ground: &G,
+async fn twice<G: Backend>(
+    backend: &G,
     codes: Codes,
     status: u16,
     frames: fn() -> Frames,
-) -> (Option<ground::Answer>, ground::Answer) {
-    twice_with(ground, codes, status, frames, None).await
+) -> (Option<backend::Answer>, backend::Answer) {
+    twice_with(backend, codes, status, frames, None).await
 }
 
 /// The same of a service that says what its answer means.
-async fn twice_with<G: Ground>(
-    ground: &G,
+async fn twice_with<G: Backend>(
+    backend: &G,
     codes: Codes,
     status: u16,
     frames: fn() -> Frames,
     fate: Option<SettleAs>,
-) -> (Option<ground::Answer>, ground::Answer) {
-    let layer = layer(ground.executor().await, GrpcRules::new().codes(codes));
+) -> (Option<backend::Answer>, backend::Answer) {
+    let layer = layer(backend.executor().await, GrpcRules::new().codes(codes));
     let ran = Arc::new(AtomicBool::new(false));
     let inner = service_fn(move |_: Request<_>| {
         // Whoever runs it again gets an answer that can be read.
@@ -66,14 +66,14 @@ async fn twice_with<G: Ground>(
     let key = semel_core::OperationId::generate().to_string();
     // A body that breaks off takes the head with it where it is quick, and is no answer anyhow.
     let first = match server.h2().await.begin(wired(&key, 100)).await {
-        Ok(response) => ground::Answer::of(response).await.ok(),
+        Ok(response) => backend::Answer::of(response).await.ok(),
         Err(_) => None,
     };
     (first, server.send(wired(&key, 100)).await)
 }
 
 /// Whether the second call ran the service again, replayed it, or was told that it is gone.
-fn second((_, again): &(Option<ground::Answer>, ground::Answer)) -> &'static str {
+fn second((_, again): &(Option<backend::Answer>, backend::Answer)) -> &'static str {
     if again.headers.contains_key("x-run") {
         "again"
     } else if again.trailers.contains_key("idempotent-replayed") {
@@ -84,74 +84,76 @@ fn second((_, again): &(Option<ground::Answer>, ground::Answer)) -> &'static str
     }
 }
 
-async fn an_answer_without_a_status_is_not_made_again<G: Ground>(ground: G) {
-    let answers = twice(&ground, Codes::ok_only(), 200, || vec![message()]).await;
+async fn an_answer_without_a_status_is_not_made_again<G: Backend>(backend: G) {
+    let answers = twice(&backend, Codes::ok_only(), 200, || vec![message()]).await;
     assert_eq!(second(&answers), "gone");
 }
 
-async fn an_answer_that_breaks_off_is_not_made_again<G: Ground>(ground: G) {
+async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
     let broken = || vec![message(), Err("broken")];
-    let answers = twice(&ground, Codes::ok_only(), 200, broken).await;
+    let answers = twice(&backend, Codes::ok_only(), 200, broken).await;
     assert!(answers.0.is_none());
     assert_eq!(second(&answers), "gone");
 }
 
-async fn a_status_after_the_head_counts_like_one_in_it<G: Ground>(ground: G) {
+async fn a_status_after_the_head_counts_like_one_in_it<G: Backend>(backend: G) {
     let failed = || vec![trailers("13")];
-    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, failed).await), "again");
+    assert_eq!(second(&twice(&backend, Codes::ok_only(), 200, failed).await), "again");
 }
 
-async fn a_kept_status_after_the_head_is_replayed<G: Ground>(ground: G) {
+async fn a_kept_status_after_the_head_is_replayed<G: Backend>(backend: G) {
     let failed = || vec![trailers("13")];
-    let answers = twice(&ground, Codes::everything(), 200, failed).await;
+    let answers = twice(&backend, Codes::everything(), 200, failed).await;
     assert_eq!(second(&answers), "replayed");
     assert_eq!(answers.1.trailers["grpc-status"], "13");
 }
 
-async fn an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head<G: Ground>(ground: G) {
+async fn an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head<G: Backend>(
+    backend: G,
+) {
     let large = || vec![trailers("11")];
-    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, large).await), "gone");
+    assert_eq!(second(&twice(&backend, Codes::ok_only(), 200, large).await), "gone");
 }
 
-async fn a_code_that_nobody_knows_is_a_failure<G: Ground>(ground: G) {
+async fn a_code_that_nobody_knows_is_a_failure<G: Backend>(backend: G) {
     let unknown = || vec![trailers("77")];
-    assert_eq!(second(&twice(&ground, Codes::ok_only(), 200, unknown).await), "again");
+    assert_eq!(second(&twice(&backend, Codes::ok_only(), 200, unknown).await), "again");
 }
 
-async fn an_answer_in_plain_http_is_a_failure<G: Ground>(ground: G) {
+async fn an_answer_in_plain_http_is_a_failure<G: Backend>(backend: G) {
     let page = || vec![Ok(Frame::data(Bytes::from_static(b"<h1>Bad Gateway</h1>")))];
-    let answers = twice(&ground, Codes::ok_only(), 502, page).await;
+    let answers = twice(&backend, Codes::ok_only(), 502, page).await;
     assert_eq!(answers.0.as_ref().expect("whole").status, 502);
     assert_eq!(second(&answers), "again");
 }
 
-async fn an_answer_in_plain_http_cannot_be_kept<G: Ground>(ground: G) {
+async fn an_answer_in_plain_http_cannot_be_kept<G: Backend>(backend: G) {
     let page = || vec![Ok(Frame::data(Bytes::from_static(b"<h1>Bad Gateway</h1>")))];
-    assert_eq!(second(&twice(&ground, Codes::everything(), 502, page).await), "gone");
+    assert_eq!(second(&twice(&backend, Codes::everything(), 502, page).await), "gone");
 }
 
-async fn a_page_of_an_error_is_no_success_however_much_of_it_there_is<G: Ground>(ground: G) {
+async fn a_page_of_an_error_is_no_success_however_much_of_it_there_is<G: Backend>(backend: G) {
     let long = || vec![Ok(Frame::data(Bytes::from(vec![b'x'; (1 << 20) + 6])))];
     let cut: fn() -> Frames =
         || vec![Ok(Frame::data(Bytes::from_static(b"<h1>No</h1>"))), Err("broken")];
     for (status, frames) in [(503, cut), (503, long), (404, cut), (404, long)] {
-        let answers = twice(&ground, Codes::ok_only(), status, frames).await;
+        let answers = twice(&backend, Codes::ok_only(), status, frames).await;
         assert_eq!(second(&answers), "again", "{status}");
     }
-    assert_eq!(second(&twice(&ground, Codes::everything(), 503, cut).await), "gone");
+    assert_eq!(second(&twice(&backend, Codes::everything(), 503, cut).await), "gone");
 }
 
-async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it<G: Ground>(
-    ground: G,
+async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it<G: Backend>(
+    backend: G,
 ) {
     let whole: fn() -> Frames = || vec![message()];
     let cut: fn() -> Frames = || vec![message(), Err("broken")];
     for frames in [whole, cut] {
         for fate in [SettleAs::Release, SettleAs::Fail, SettleAs::Doubt] {
-            let said = twice_with(&ground, Codes::ok_only(), 200, frames, Some(fate)).await;
+            let said = twice_with(&backend, Codes::ok_only(), 200, frames, Some(fate)).await;
             assert_eq!(second(&said), "again", "{fate:?}");
         }
-        let kept = twice_with(&ground, Codes::ok_only(), 200, frames, Some(SettleAs::Keep)).await;
+        let kept = twice_with(&backend, Codes::ok_only(), 200, frames, Some(SettleAs::Keep)).await;
         assert_eq!(second(&kept), "gone");
     }
 }

@@ -11,9 +11,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use crate::backend::Backend;
 use crate::bank::{Answer, Bank, CHARGE, Charge, Gate, Visit, paid};
 use crate::desk::{Desk, channel, keyed, told, unkeyed};
-use crate::ground::Ground;
 
 /// A client as generated code makes it with `with_interceptor`.
 struct Intercepted(Grpc<InterceptedService<Channel, KeyInterceptor>>);
@@ -31,8 +31,8 @@ impl Intercepted {
     }
 }
 
-async fn the_interceptor_gives_every_call_a_key<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new().required(), Bank::new(paid)).await;
+async fn the_interceptor_gives_every_call_a_key<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new().required(), Bank::new(paid)).await;
     let mut client = Intercepted::to(&desk, KeyInterceptor::new()).await;
     for run in 1..=2 {
         // Two calls are two calls, however alike.
@@ -43,8 +43,8 @@ async fn the_interceptor_gives_every_call_a_key<G: Ground>(ground: G) {
     assert_eq!(status.code(), Code::InvalidArgument);
 }
 
-async fn the_interceptor_sends_the_key_that_a_call_has<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn the_interceptor_sends_the_key_that_a_call_has<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let genesis = KeyInterceptor::new().metadata(AsciiMetadataKey::from_static("x-idem-key"));
     let key = CallKey::new("order 7, charge").expect("a key");
     let mut replayed = Vec::new();
@@ -60,7 +60,7 @@ async fn the_interceptor_sends_the_key_that_a_call_has<G: Ground>(ground: G) {
 }
 
 /// A service that calls another one, its provider, under a key of its operation.
-async fn front<G: Ground>(ground: &G, provider: &Desk, fail_first: bool) -> Desk {
+async fn front<G: Backend>(backend: &G, provider: &Desk, fail_first: bool) -> Desk {
     let address = provider.address;
     let bank = Bank::new(move |visit: Visit| async move {
         let key =
@@ -77,10 +77,10 @@ async fn front<G: Ground>(ground: &G, provider: &Desk, fail_first: bool) -> Desk
         }
         Ok(Response::new(receipt.into_inner()))
     });
-    Desk::open(ground, GrpcRules::new(), bank).await
+    Desk::open(backend, GrpcRules::new(), bank).await
 }
 
-async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
+async fn a_provider_sees_one_call_across_failed_attempts<G: Backend>(backend: G) {
     let keys = Arc::new(Mutex::new(Vec::new()));
     let provider = Bank::new({
         let keys = Arc::clone(&keys);
@@ -92,8 +92,8 @@ async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
     });
     // A ledger of its own.
     let provider =
-        Desk::open(&crate::ground::Memory::open().await, GrpcRules::new(), provider).await;
-    let front = front(&ground, &provider, true).await;
+        Desk::open(&crate::backend::Memory::open().await, GrpcRules::new(), provider).await;
+    let front = front(&backend, &provider, true).await;
     let first = front.charge(keyed("k", 100)).await.expect_err("broke afterwards");
     assert_eq!(first.code(), Code::Unavailable);
     let second = front.charge(keyed("k", 100)).await.expect("paid");
@@ -106,10 +106,10 @@ async fn a_provider_sees_one_call_across_failed_attempts<G: Ground>(ground: G) {
     assert_ne!(keys[0], keys[1]);
 }
 
-async fn retries_come_when_the_server_says_and_get_the_first_answer<G: Ground>(ground: G) {
+async fn retries_come_when_the_server_says_and_get_the_first_answer<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = GrpcRules::new().retry_after(Duration::from_millis(20));
-    let desk = Desk::open(&ground, rules, gate.bank()).await;
+    let desk = Desk::open(&backend, rules, gate.bank()).await;
     let teller = desk.teller().await;
     let key = CallKey::fresh();
     // The first try is left while it runs; the next ones find it running, then done.
@@ -147,8 +147,8 @@ async fn retries_come_when_the_server_says_and_get_the_first_answer<G: Ground>(g
     assert_eq!(codes.last(), Some(&Code::Ok));
 }
 
-async fn retries_end_at_an_answer_that_no_repeat_changes<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn retries_end_at_an_answer_that_no_repeat_changes<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let teller = desk.teller().await;
     let key = CallKey::new("k").expect("a key");
     desk.charge(keyed("k", 100)).await.expect("paid");

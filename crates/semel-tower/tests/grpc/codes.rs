@@ -5,9 +5,9 @@ use prost::Message as _;
 use semel_tower::grpc::{self, Codes, GrpcRules, SettleAs};
 use tonic::{Code, Response, Status};
 
+use crate::backend::Backend;
 use crate::bank::{Bank, Receipt, Visit};
 use crate::desk::{Desk, is_replayed, keyed, refusal, refused, told};
-use crate::ground::Ground;
 
 /// Refuses its first run with the code that the caller asks for by its cents.
 async fn first_refused(visit: Visit) -> crate::bank::Answer {
@@ -19,9 +19,9 @@ async fn first_refused(visit: Visit) -> crate::bank::Answer {
 }
 
 /// What becomes of a first answer with `code`, as a caller can see it.
-async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> SettleAs {
+async fn fate<G: Backend>(backend: &G, codes: &Codes, code: i32) -> SettleAs {
     let desk =
-        || Desk::open(ground, GrpcRules::new().codes(codes.clone()), Bank::new(first_refused));
+        || Desk::open(backend, GrpcRules::new().codes(codes.clone()), Bank::new(first_refused));
     let key = |what: &str| format!("{codes:?}-{code}-{what}");
     let (repeated, corrected) = (desk().await, desk().await);
     let first = repeated.charge(keyed(&key("repeated"), code.into())).await;
@@ -48,7 +48,7 @@ async fn fate<G: Ground>(ground: &G, codes: &Codes, code: i32) -> SettleAs {
     }
 }
 
-async fn every_code_meets_its_fate_under_every_choice<G: Ground>(ground: G) {
+async fn every_code_meets_its_fate_under_every_choice<G: Backend>(backend: G) {
     use SettleAs::{Fail, Keep, Release};
     let ok_only = [
         Fail, Fail, Release, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Fail, Release, Fail, Fail,
@@ -64,19 +64,19 @@ async fn every_code_meets_its_fate_under_every_choice<G: Ground>(ground: G) {
         (Codes::everything(), [Keep; 16]),
     ] {
         for (code, expected) in (1..).zip(fates) {
-            assert_eq!(fate(&ground, &codes, code).await, expected, "{codes:?} {code}");
+            assert_eq!(fate(&backend, &codes, code).await, expected, "{codes:?} {code}");
         }
     }
 }
 
-async fn an_error_is_not_kept_and_the_repeat_keeps_its_operation<G: Ground>(ground: G) {
+async fn an_error_is_not_kept_and_the_repeat_keeps_its_operation<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         match visit.n {
             1 | 2 => Err(Status::unavailable(visit.claim().operation_id().to_string())),
             _ => visit.paid(),
         }
     });
-    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
     let mut operations = Vec::new();
     for _ in 0..2 {
         let status = desk.charge(keyed("k", 100)).await.expect_err("unavailable");
@@ -89,7 +89,7 @@ async fn an_error_is_not_kept_and_the_repeat_keeps_its_operation<G: Ground>(grou
     assert!(told(&desk.charge(keyed("k", 100)).await.expect("paid before")).1);
 }
 
-async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
+async fn a_strategy_of_ones_own_decides_by_the_message<G: Backend>(backend: G) {
     let codes = Codes::by(|answer| {
         let receipt = answer.message().and_then(|message| Receipt::decode(message).ok());
         match receipt {
@@ -101,7 +101,7 @@ async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
         let blob = Bytes::from_static(if visit.n < 3 { b"pending" } else { b"final" });
         Ok(Response::new(Receipt { blob, ..visit.receipt() }))
     });
-    let desk = Desk::open(&ground, GrpcRules::new().codes(codes), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new().codes(codes), bank).await;
     let mut seen = Vec::new();
     for _ in 0..5 {
         seen.push(told(&desk.charge(keyed("k", 100)).await.expect("answered")));
@@ -109,14 +109,14 @@ async fn a_strategy_of_ones_own_decides_by_the_message<G: Ground>(ground: G) {
     assert_eq!(seen, [(1, false), (2, false), (3, false), (3, true), (3, true)]);
 }
 
-async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: G) {
+async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let mut response = Response::new(visit.receipt());
         let fates = [SettleAs::Release, SettleAs::Fail, SettleAs::Keep];
         response.extensions_mut().insert(fates[visit.n as usize - 1]);
         Ok(response)
     });
-    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
     let mut seen = Vec::new();
     // What was released may be asked for anew; what failed may not.
     for cents in [100, 200, 200, 200] {
@@ -127,7 +127,7 @@ async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: 
 
 /// A service behind the handler says `NOT_FOUND` after the handler's own effect: the retry is the same
 /// operation, and its provider recognises it. A handler that did nothing yet may say so.
-async fn a_refusal_that_may_follow_an_effect_keeps_its_operation<G: Ground>(ground: G) {
+async fn a_refusal_that_may_follow_an_effect_keeps_its_operation<G: Backend>(backend: G) {
     for code in [Code::NotFound, Code::PermissionDenied, Code::Unauthenticated] {
         for early in [false, true] {
             let bank = Bank::new(move |visit: Visit| async move {
@@ -137,7 +137,7 @@ async fn a_refusal_that_may_follow_an_effect_keeps_its_operation<G: Ground>(grou
                 let status = Status::new(code, visit.claim().operation_id().to_string());
                 Err(if early { grpc::released(status) } else { status })
             });
-            let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+            let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
             let key = format!("{code:?}-{early}");
             let refused = desk.charge(keyed(&key, 100)).await.expect_err("refused");
             assert_eq!(refused.code(), code);

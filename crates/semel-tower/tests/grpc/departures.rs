@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use semel_core::store::BoxFuture;
 use tower::{Layer, Service};
 
-use crate::ground::until;
+use crate::backend::until;
 
 /// The keys of calls that were left. A layer, to be put around the one under test.
 #[derive(Clone, Debug, Default)]

@@ -18,9 +18,9 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use crate::backend::{self, Backend, Client, Protocol};
 use crate::bank::{Answer, Bank, CHARGE, Charge, REFUND, Receipt, Runs};
 use crate::departures::Departures;
-use crate::ground::{self, Client, Ground, Protocol};
 
 /// The layer of a bank for one tenant whose callers share their keys.
 pub(crate) fn layer<S: Store>(executor: Executor<S>, rules: GrpcRules) -> GrpcLayer<S> {
@@ -45,9 +45,9 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// The bank behind a layer with these rules, on this ground.
-    pub(crate) async fn open<G: Ground>(ground: &G, rules: GrpcRules, bank: Bank) -> Self {
-        Self::with(layer(ground.executor().await, rules), bank).await
+    /// The bank behind a layer with these rules, on this backend.
+    pub(crate) async fn open<G: Backend>(backend: &G, rules: GrpcRules, bank: Bank) -> Self {
+        Self::with(layer(backend.executor().await, rules), bank).await
     }
 
     /// The bank behind this layer.
@@ -75,7 +75,7 @@ impl Desk {
     }
 
     /// Sends any request on an HTTP/2 connection of its own.
-    pub(crate) async fn send(&self, request: http::Request<ground::Sent>) -> ground::Answer {
+    pub(crate) async fn send(&self, request: http::Request<backend::Sent>) -> backend::Answer {
         Client::connect(self.address, Protocol::H2).await.send(request).await
     }
 }
@@ -121,18 +121,18 @@ pub(crate) fn keyed(key: &str, cents: i64) -> Request<Charge> {
 }
 
 /// A charge under `key`, as it goes over the wire.
-pub(crate) fn wired(key: &str, cents: i64) -> http::Request<ground::Sent> {
+pub(crate) fn wired(key: &str, cents: i64) -> http::Request<backend::Sent> {
     let mut request = wire(CHARGE, &framed(unkeyed(cents).get_ref()));
     request.headers_mut().insert("idempotency-key", key.parse().expect("a header value"));
     request
 }
 
 /// A call as it goes over the wire.
-pub(crate) fn wire(path: &str, data: &[u8]) -> http::Request<ground::Sent> {
+pub(crate) fn wire(path: &str, data: &[u8]) -> http::Request<backend::Sent> {
     http::Request::post(path)
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .body(ground::body(data.to_vec()))
+        .body(backend::body(data.to_vec()))
         .expect("a request")
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn reason(status: &Status) -> String {
     info.unwrap_or_default().reason
 }
 
-/// When a refused caller is told to come again, in milliseconds.
+/// After how many milliseconds a refused caller is to retry.
 pub(crate) fn pushback(status: &Status) -> Option<u64> {
     let value = status.metadata().get("grpc-retry-pushback-ms")?;
     Some(value.to_str().expect("text").parse().expect("a number"))

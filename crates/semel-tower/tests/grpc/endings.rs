@@ -12,28 +12,28 @@ use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 
+use crate::backend::Backend;
 use crate::bank::{Bank, Gate, Visit, paid};
 use crate::desk::{Desk, charge_key, keyed, layer, pushback, refusal, refused, told, unkeyed};
-use crate::ground::Ground;
 
-async fn a_handler_that_panics_fails_and_the_repeat_runs<G: Ground>(ground: G) {
+async fn a_handler_that_panics_fails_and_the_repeat_runs<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         assert_ne!(visit.n, 1, "the first run breaks");
         visit.paid()
     });
-    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
 }
 
-async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G) {
+async fn a_handler_that_panics_under_hold_is_not_run_again<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         assert_ne!(visit.n, 1, "the first run breaks, after its effect");
         visit.paid()
     });
     let rules = GrpcRules::new().command(|command| command.on_crash(OnCrash::Hold));
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::Internal, "WORK_FAILED"));
     for _ in 0..2 {
@@ -43,7 +43,7 @@ async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G)
     assert_eq!(desk.runs.count(), 1, "one effect");
 }
 
-async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>(ground: G) {
+async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         if visit.n == 1 {
             std::future::pending::<()>().await;
@@ -52,17 +52,17 @@ async fn a_handler_that_takes_too_long_is_stopped_and_the_repeat_runs<G: Ground>
     });
     let limit = Duration::from_millis(50);
     let rules = GrpcRules::new().command(move |command| command.work_timeout(limit));
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     let first = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(first), refusal(Code::DeadlineExceeded, "WORK_TIMEOUT"));
     // Without the limit, which a busy machine may reach.
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let again = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(told(&again), (1, false));
 }
 
-async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.store().await);
+async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.store().await);
     let faults = store.faults().clone();
     let desk = Desk::with(layer(Executor::new(store), GrpcRules::new()), Bank::new(paid)).await;
     faults.always(Verb::Open, Fault::Refuse);
@@ -78,8 +78,8 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G)
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
 }
 
-async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.store().await);
+async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.store().await);
     store.faults().always(Verb::Open, Fault::Refuse);
     let layer = layer(Executor::new(store), GrpcRules::new().fail_open());
     let desk = Desk::with(layer, Bank::new(paid)).await;
@@ -87,9 +87,9 @@ async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Ground>(groun
     assert_eq!((told(&answer), &*answer.get_ref().operation), ((1, false), ""));
 }
 
-async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Ground>(ground: G) {
+async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Backend>(backend: G) {
     for verb in [Verb::Open, Verb::Settle] {
-        let store = FaultyStore::new(ground.store().await);
+        let store = FaultyStore::new(backend.store().await);
         let faults = store.faults().clone();
         faults.next(verb, Fault::LoseReply);
         let desk = Desk::with(layer(Executor::new(store), GrpcRules::new()), Bank::new(paid)).await;
@@ -97,25 +97,25 @@ async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Ground>(gro
         assert_eq!(told(&desk.charge(keyed(&key, 100)).await.expect("paid")), (1, false));
         assert_eq!(faults.happened(verb), 1);
         // In a process that has not seen it.
-        let there = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+        let there = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
         assert_eq!(told(&there.charge(keyed(&key, 100)).await.expect("paid before")), (1, true));
     }
 }
 
-async fn a_failure_that_is_kept_stays<G: Ground>(ground: G) {
+async fn a_failure_that_is_kept_stays<G: Backend>(backend: G) {
     let bank = Bank::new(|_| async { Err(Status::internal("broken")) });
     let rules = GrpcRules::new().command(|command| command.on_failure(OnFailure::Keep));
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
     let again = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(again), refusal(Code::FailedPrecondition, "FAILED"));
     assert_eq!(desk.runs.count(), 1);
 }
 
-async fn a_call_whose_attempts_are_used_up_is_given_up<G: Ground>(ground: G) {
+async fn a_call_whose_attempts_are_used_up_is_given_up<G: Backend>(backend: G) {
     let bank = Bank::new(|_| async { Err(Status::unavailable("broken")) });
     let rules = GrpcRules::new().command(|command| command.max_attempts(2));
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     for _ in 0..2 {
         assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").message(), "broken");
     }
@@ -143,20 +143,20 @@ async fn abandon<S: Store>(store: &S, id: &str, on_crash: OnCrash) -> OperationI
     draft.operation_id
 }
 
-async fn a_call_whose_process_died_is_taken_over_under_its_operation<G: Ground>(ground: G) {
-    let operation = abandon(&ground.store().await, "k", OnCrash::Rerun).await;
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_call_whose_process_died_is_taken_over_under_its_operation<G: Backend>(backend: G) {
+    let operation = abandon(&backend.store().await, "k", OnCrash::Rerun).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let running = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(running), refusal(Code::Aborted, "IN_PROGRESS"));
-    ground.advance(Duration::from_secs(31)).await;
+    backend.advance(Duration::from_secs(31)).await;
     let answer = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(answer.get_ref().operation, operation.to_string());
 }
 
-async fn a_call_that_may_have_happened_is_held<G: Ground>(ground: G) {
-    abandon(&ground.store().await, "k", OnCrash::Hold).await;
-    ground.advance(Duration::from_secs(31)).await;
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_call_that_may_have_happened_is_held<G: Backend>(backend: G) {
+    abandon(&backend.store().await, "k", OnCrash::Hold).await;
+    backend.advance(Duration::from_secs(31)).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for _ in 0..2 {
         let answer = desk.charge(keyed("k", 100)).await;
         assert_eq!(refused(answer), refusal(Code::FailedPrecondition, "UNCERTAIN"));
@@ -164,14 +164,14 @@ async fn a_call_that_may_have_happened_is_held<G: Ground>(ground: G) {
     assert_eq!(desk.runs.count(), 0);
 }
 
-async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let stored = [
         ("text", Outcome::new("text/plain", "hello")),
         ("cut", Outcome::new("application/vnd.semel.grpc.v1", &b"\x01\x00"[..])),
         ("http", Outcome::new("application/vnd.semel.http.v1", &b"\x01\x00\xc8"[..])),
     ];
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for (id, outcome) in stored {
         let written = executor.serve(Command::new(charge_key(id)), |context| async move {
             context.complete((), Recorded::Whole(outcome))
@@ -184,9 +184,9 @@ async fn a_stored_answer_that_cannot_be_read_is_not_made_again<G: Ground>(ground
     assert_eq!(desk.runs.count(), 0);
 }
 
-async fn a_service_that_shuts_down_says_so<G: Ground>(ground: G) {
+async fn a_service_that_shuts_down_says_so<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let executor = ground.executor().await;
+    let executor = backend.executor().await;
     let desk = Desk::with(layer(executor.clone(), GrpcRules::new()), gate.bank()).await;
     let stopping = async {
         gate.reached().await;

@@ -7,9 +7,9 @@ use semel_tower::{PrincipalFrom, Tenant};
 use tonic::metadata::AsciiMetadataKey;
 use tonic::{Code, Request};
 
+use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, paid};
 use crate::desk::{Desk, keyed, refusal, refused, told, unkeyed};
-use crate::ground::Ground;
 
 fn by_metadata<S: Store>(executor: semel_core::Executor<S>, rules: GrpcRules) -> GrpcLayer<S> {
     let tenant = Tenant::header(HeaderName::from_static("x-tenant"));
@@ -25,9 +25,9 @@ fn with(mut request: Request<Charge>, pairs: &[(&'static str, &'static str)]) ->
     request
 }
 
-async fn tenants_and_callers_never_meet_under_one_key<G: Ground>(ground: G) {
+async fn tenants_and_callers_never_meet_under_one_key<G: Backend>(backend: G) {
     let desk =
-        Desk::with(by_metadata(ground.executor().await, GrpcRules::new()), Bank::new(paid)).await;
+        Desk::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid)).await;
     let mut runs = 0;
     for tenant in ["acme", "Acme", "globex"] {
         for caller in ["Bearer ann", "Bearer bob"] {
@@ -43,9 +43,9 @@ async fn tenants_and_callers_never_meet_under_one_key<G: Ground>(ground: G) {
     }
 }
 
-async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Ground>(ground: G) {
+async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Backend>(backend: G) {
     let desk =
-        Desk::with(by_metadata(ground.executor().await, GrpcRules::new()), Bank::new(paid)).await;
+        Desk::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid)).await;
     let (acme, ann) = (("x-tenant", "acme"), ("authorization", "Bearer ann"));
     let refusals: [(&[_], _); 5] = [
         (&[], "TENANT_UNKNOWN"),
@@ -63,9 +63,9 @@ async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Ground>(ground: G) {
     desk.charge(unkeyed(100)).await.expect("paid");
 }
 
-async fn a_tenant_that_cannot_be_one_is_refused<G: Ground>(ground: G) {
+async fn a_tenant_that_cannot_be_one_is_refused<G: Backend>(backend: G) {
     let layer = GrpcLayer::fenced(
-        ground.executor().await,
+        backend.executor().await,
         Tenant::by(|_| Some("t".repeat(65))),
         PrincipalFrom::global(),
     );
@@ -74,12 +74,12 @@ async fn a_tenant_that_cannot_be_one_is_refused<G: Ground>(ground: G) {
     assert_eq!(refused(answer), refusal(Code::Unauthenticated, "TENANT_UNKNOWN"));
 }
 
-async fn a_replay_check_is_asked_for_repeats_only<G: Ground>(ground: G) {
+async fn a_replay_check_is_asked_for_repeats_only<G: Backend>(backend: G) {
     let rules = GrpcRules::new().replay_check(|call| {
         let allowed = call.headers.contains_key("x-allowed");
         async move { allowed }
     });
-    let desk = Desk::open(&ground, rules, Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
     desk.charge(keyed("k", 100)).await.expect("paid");
     let answer = desk.charge(keyed("k", 100)).await;
     assert_eq!(refused(answer), refusal(Code::PermissionDenied, "REPLAY_REFUSED"));

@@ -11,17 +11,17 @@ use semel_tower::grpc::GrpcRules;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
+use crate::backend::Backend;
 use crate::bank::{Bank, Gate, Visit};
 use crate::desk::{Desk, is_replayed, keyed, told, wired};
-use crate::ground::Ground;
 
 fn patient() -> GrpcRules {
     GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)))
 }
 
-async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Ground>(ground: G) {
+async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&ground, patient(), gate.bank()).await;
+    let desk = Desk::open(&backend, patient(), gate.bank()).await;
     let mut teller = desk.teller().await;
     // On a busy machine the deadline may pass before the call has arrived: then it never ran.
     let mut tries = 0;
@@ -43,9 +43,9 @@ async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Ground>(grou
     assert_eq!(gate.visits(&key), 1);
 }
 
-async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Ground>(ground: G) {
+async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&ground, patient(), gate.bank()).await;
+    let desk = Desk::open(&backend, patient(), gate.bank()).await;
     let mut tries = 0;
     let key = loop {
         tries += 1;
@@ -65,9 +65,9 @@ async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Ground>(ground: 
     assert_eq!(gate.visits(&key), 1);
 }
 
-async fn a_caller_whose_connection_ends_finds_the_answer_later<G: Ground>(ground: G) {
+async fn a_caller_whose_connection_ends_finds_the_answer_later<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&ground, patient(), gate.bank()).await;
+    let desk = Desk::open(&backend, patient(), gate.bank()).await;
     let mut teller = desk.teller().await;
     {
         let mut leaving = std::pin::pin!(teller.charge(keyed("k", 100)));
@@ -177,7 +177,7 @@ async fn leave_and_return(desk: &Desk, everybody: &Everybody, n: usize) -> (Mome
     (left.moment, answered.is_none(), stuck)
 }
 
-async fn who_leaves_at_any_time_and_returns_finds_it_done_once<G: Ground>(ground: G) {
+async fn who_leaves_at_any_time_and_returns_finds_it_done_once<G: Backend>(backend: G) {
     let everybody = Everybody::default();
     let bank = Bank::new({
         let everybody = Arc::clone(&everybody);
@@ -190,7 +190,7 @@ async fn who_leaves_at_any_time_and_returns_finds_it_done_once<G: Ground>(ground
             }
         }
     });
-    let desk = Desk::open(&ground, patient(), bank).await;
+    let desk = Desk::open(&backend, patient(), bank).await;
     let visits: Vec<_> = futures_util::stream::iter(0..CALLS)
         .map(|n| leave_and_return(&desk, &everybody, n))
         .buffer_unordered(CALLERS)

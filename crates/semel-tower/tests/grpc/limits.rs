@@ -8,9 +8,9 @@ use semel_testkit::Fixture as _;
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Request, Response};
 
+use crate::backend::{Backend, Memory};
 use crate::bank::{Bank, Charge, Gate, Receipt, Visit, paid};
 use crate::desk::{Desk, keyed, layer, pushback, refusal, refused, told};
-use crate::ground::{Ground, Memory};
 
 /// A charge under `key` whose message has this many bytes.
 fn sized(key: Option<&str>, bytes: usize) -> Request<Charge> {
@@ -25,8 +25,8 @@ fn sized(key: Option<&str>, bytes: usize) -> Request<Charge> {
     request
 }
 
-async fn a_message_at_the_limit_is_taken_and_a_byte_more_is_not<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new().max_request(1_000), Bank::new(paid)).await;
+async fn a_message_at_the_limit_is_taken_and_a_byte_more_is_not<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new().max_request(1_000), Bank::new(paid)).await;
     desk.charge(sized(Some("fits"), 1_000)).await.expect("paid");
     let answer = desk.charge(sized(Some("k"), 1_001)).await;
     assert_eq!(refused(answer), refusal(Code::ResourceExhausted, "BODY_TOO_LARGE"));
@@ -35,8 +35,8 @@ async fn a_message_at_the_limit_is_taken_and_a_byte_more_is_not<G: Ground>(groun
     desk.charge(sized(Some("k"), 1_000)).await.expect("paid");
 }
 
-async fn a_message_far_too_large_is_refused_and_the_connection_lives_on<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_message_far_too_large_is_refused_and_the_connection_lives_on<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     for _ in 0..5 {
         let answer = teller.charge(sized(Some("k"), 3 << 20)).await;
@@ -46,8 +46,8 @@ async fn a_message_far_too_large_is_refused_and_the_connection_lives_on<G: Groun
     teller.charge(keyed("k", 100)).await.expect("paid");
 }
 
-async fn a_message_without_a_key_has_no_limit_of_ours<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new().max_request(10), Bank::new(paid)).await;
+async fn a_message_without_a_key_has_no_limit_of_ours<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new().max_request(10), Bank::new(paid)).await;
     desk.charge(sized(None, 2 << 20)).await.expect("paid");
 }
 
@@ -58,13 +58,15 @@ fn with_blob(bytes: usize) -> Bank {
     })
 }
 
-async fn an_answer_too_large_to_keep_is_delivered_once_and_never_made_again<G: Ground>(ground: G) {
+async fn an_answer_too_large_to_keep_is_delivered_once_and_never_made_again<G: Backend>(
+    backend: G,
+) {
     let desk =
-        Desk::open(&ground, GrpcRules::new().max_response(100_000), with_blob(100_000)).await;
+        Desk::open(&backend, GrpcRules::new().max_response(100_000), with_blob(100_000)).await;
     let first = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!((told(&first), first.get_ref().blob.len()), ((1, false), 100_000));
     // Here, and in a process that has not seen it.
-    let there = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+    let there = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for desk in [&desk, &there] {
         let again = desk.charge(keyed("k", 100)).await;
         assert_eq!(refused(again), refusal(Code::FailedPrecondition, "RESULT_UNAVAILABLE"));
@@ -72,21 +74,21 @@ async fn an_answer_too_large_to_keep_is_delivered_once_and_never_made_again<G: G
     assert_eq!((desk.runs.count(), there.runs.count()), (1, 0));
 }
 
-async fn an_answer_at_the_limit_is_kept<G: Ground>(ground: G) {
+async fn an_answer_at_the_limit_is_kept<G: Backend>(backend: G) {
     use prost::Message as _;
     let bank = with_blob(50_000);
-    let desk = Desk::open(&ground, GrpcRules::new(), bank.clone()).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank.clone()).await;
     let size = desk.charge(keyed("measure", 100)).await.expect("paid").get_ref().encoded_len();
     for (max, kept) in [(size, true), (size - 1, false)] {
-        let desk = Desk::open(&ground, GrpcRules::new().max_response(max), bank.clone()).await;
+        let desk = Desk::open(&backend, GrpcRules::new().max_response(max), bank.clone()).await;
         let key = max.to_string();
         desk.charge(keyed(&key, 100)).await.expect("paid");
         assert_eq!(desk.charge(keyed(&key, 100)).await.is_ok(), kept, "{max}");
     }
 }
 
-async fn an_answer_that_tonic_will_not_send_is_not_made_again<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), with_blob(5_000).sends_at_most(1_000)).await;
+async fn an_answer_that_tonic_will_not_send_is_not_made_again<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), with_blob(5_000).sends_at_most(1_000)).await;
     let first = desk.charge(keyed("k", 100)).await.expect_err("too large to send");
     assert_eq!(first.code(), Code::OutOfRange);
     let again = desk.charge(keyed("k", 100)).await;
@@ -94,10 +96,10 @@ async fn an_answer_that_tonic_will_not_send_is_not_made_again<G: Ground>(ground:
     assert_eq!(desk.runs.count(), 1);
 }
 
-async fn a_full_ledger_is_told_before_anything_runs<G: Ground>(_: G) {
-    let ground = Memory::for_keys(2);
+async fn a_full_ledger_is_told_before_anything_runs<G: Backend>(_: G) {
+    let backend = Memory::for_keys(2);
     let rules = GrpcRules::new().keep(Duration::from_secs(60));
-    let desk = Desk::open(&ground, rules, Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
     for key in ["a", "b"] {
         desk.charge(keyed(key, 100)).await.expect("paid");
     }
@@ -107,11 +109,11 @@ async fn a_full_ledger_is_told_before_anything_runs<G: Ground>(_: G) {
     assert_eq!(desk.runs.count(), 2);
     // Repeats need no room.
     assert!(told(&desk.charge(keyed("a", 100)).await.expect("paid before")).1);
-    ground.advance(Duration::from_secs(61)).await;
+    backend.advance(Duration::from_secs(61)).await;
     desk.charge(keyed("c", 100)).await.expect("there is room again");
 }
 
-async fn at_most_as_many_run_at_once_as_the_ledger_has_room_for<G: Ground>(_: G) {
+async fn at_most_as_many_run_at_once_as_the_ledger_has_room_for<G: Backend>(_: G) {
     let desk = Desk::open(&Memory::for_keys(5), GrpcRules::new(), Bank::new(paid)).await;
     let calls = (0..32).map(|n| {
         let desk = &desk;
@@ -125,7 +127,7 @@ async fn at_most_as_many_run_at_once_as_the_ledger_has_room_for<G: Ground>(_: G)
     }
 }
 
-async fn a_repeat_that_waits_is_not_refused_for_want_of_room<G: Ground>(_: G) {
+async fn a_repeat_that_waits_is_not_refused_for_want_of_room<G: Backend>(_: G) {
     let gate = Gate::new();
     let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
     let desk = Desk::open(&Memory::for_keys(1), rules, gate.bank()).await;
@@ -139,7 +141,7 @@ async fn a_repeat_that_waits_is_not_refused_for_want_of_room<G: Ground>(_: G) {
     assert_eq!(told(&second.expect("paid before")), (1, true));
 }
 
-async fn a_full_ledger_is_passed_by_where_a_rule_says_so<G: Ground>(_: G) {
+async fn a_full_ledger_is_passed_by_where_a_rule_says_so<G: Backend>(_: G) {
     let executor = Memory::for_keys(1).executor().await;
     let desk = Desk::with(layer(executor, GrpcRules::new().fail_open()), Bank::new(paid)).await;
     desk.charge(keyed("a", 100)).await.expect("paid");

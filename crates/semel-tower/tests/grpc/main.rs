@@ -1,26 +1,26 @@
-//! The gRPC door's protocol: a tonic server and a tonic client, over real sockets, on every store.
+//! The gRPC layer's protocol: a tonic server and a tonic client, over real sockets, on every store.
 //!
 //! What a tonic client hides (which metadata came first and which last) is looked at with an HTTP/2
-//! client of the common ground.
+//! client of the common backend.
 
-#[path = "../ground.rs"]
-mod ground;
+#[path = "../backend.rs"]
+mod backend;
 
-/// Makes one `#[test]` per store of each `async fn name<G: Ground>(ground: G)` in this module.
+/// Makes one `#[test]` per store of each `async fn name<G: Backend>(backend: G)` in this module.
 macro_rules! on_every_store {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { memory Memory $($test)* }
-        crate::ground::tests_on! { sqlite Sqlite $($test)* }
-        crate::ground::tests_on! { postgres Postgres $($test)* }
-        crate::ground::tests_on! { mariadb MariaDb $($test)* }
-        crate::ground::tests_on! { redis Redis $($test)* }
+        crate::backend::tests_on! { memory Memory $($test)* }
+        crate::backend::tests_on! { sqlite Sqlite $($test)* }
+        crate::backend::tests_on! { postgres Postgres $($test)* }
+        crate::backend::tests_on! { mariadb MariaDb $($test)* }
+        crate::backend::tests_on! { redis Redis $($test)* }
     };
 }
 
 /// The same where the store does not matter.
 macro_rules! in_memory {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { memory_only Memory $($test)* }
+        crate::backend::tests_on! { memory_only Memory $($test)* }
     };
 }
 

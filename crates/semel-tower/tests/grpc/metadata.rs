@@ -7,9 +7,9 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Response, Status};
 
+use crate::backend::{Backend, Protocol, Server};
 use crate::bank::{Bank, CHARGE, Receipt, Visit, paid};
 use crate::desk::{Desk, is_replayed, keyed, layer, told, wired};
-use crate::ground::{Ground, Protocol, Server};
 
 /// Not text, and not a message either.
 const DETAILS: &[u8] = b"\x00\xff\xfe details \x80";
@@ -39,13 +39,13 @@ fn kept_of(metadata: &MetadataMap) -> (Vec<Bytes>, Option<String>) {
     (receipts, ours)
 }
 
-async fn named_metadata_is_kept_and_no_other<G: Ground>(ground: G) {
+async fn named_metadata_is_kept_and_no_other<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let mut response = Response::new(visit.receipt());
         *response.metadata_mut() = metadata(visit.n);
         Ok(response)
     });
-    let desk = Desk::open(&ground, kept(), bank).await;
+    let desk = Desk::open(&backend, kept(), bank).await;
     let first = desk.charge(keyed("k", 100)).await.expect("paid");
     let again = desk.charge(keyed("k", 100)).await.expect("paid before");
     assert_eq!(kept_of(first.metadata()).0.len(), 2);
@@ -56,7 +56,7 @@ async fn named_metadata_is_kept_and_no_other<G: Ground>(ground: G) {
     }
 }
 
-async fn a_kept_error_is_the_same_status_details_and_metadata<G: Ground>(ground: G) {
+async fn a_kept_error_is_the_same_status_details_and_metadata<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let details = Bytes::from_static(DETAILS);
         let message = "no funds: 5 % short of “100”\n";
@@ -67,7 +67,7 @@ async fn a_kept_error_is_the_same_status_details_and_metadata<G: Ground>(ground:
             metadata(visit.n),
         ))
     });
-    let desk = Desk::open(&ground, kept(), bank).await;
+    let desk = Desk::open(&backend, kept(), bank).await;
     let first = desk.charge(keyed("k", 100)).await.expect_err("no funds");
     let again = desk.charge(keyed("k", 100)).await.expect_err("no funds, as before");
     assert_eq!((is_replayed(first.metadata()), is_replayed(again.metadata())), (false, true));
@@ -78,9 +78,9 @@ async fn a_kept_error_is_the_same_status_details_and_metadata<G: Ground>(ground:
     assert_eq!(desk.runs.count(), 1);
 }
 
-async fn an_answer_with_trailers_only_is_one_again<G: Ground>(ground: G) {
+async fn an_answer_with_trailers_only_is_one_again<G: Backend>(backend: G) {
     let bank = Bank::new(|_| async { Err(Status::failed_precondition("no funds")) });
-    let desk = Desk::open(&ground, kept(), bank).await;
+    let desk = Desk::open(&backend, kept(), bank).await;
     let first = desk.send(wired("k", 100)).await;
     let again = desk.send(wired("k", 100)).await;
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
@@ -91,9 +91,9 @@ async fn an_answer_with_trailers_only_is_one_again<G: Ground>(ground: G) {
     assert!(again.body.is_empty() && again.trailers.is_empty());
 }
 
-async fn trailing_metadata_is_kept_after_a_message<G: Ground>(ground: G) {
+async fn trailing_metadata_is_kept_after_a_message<G: Backend>(backend: G) {
     // tonic sends a response's metadata first; others send it last.
-    let layer = layer(ground.executor().await, kept());
+    let layer = layer(backend.executor().await, kept());
     let inner = tower::service_fn(|_: http::Request<_>| async {
         let mut trailers = http::HeaderMap::new();
         for (name, value) in
@@ -116,8 +116,8 @@ async fn trailing_metadata_is_kept_after_a_message<G: Ground>(ground: G) {
     assert_eq!(again.body, first.body);
 }
 
-async fn a_compressed_message_is_taken_and_repeated<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_compressed_message_is_taken_and_repeated<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     teller.0 = teller.0.send_compressed(CompressionEncoding::Gzip);
     for replayed in [false, true] {
@@ -126,12 +126,12 @@ async fn a_compressed_message_is_taken_and_repeated<G: Ground>(ground: G) {
     }
 }
 
-async fn an_answer_is_readable_for_a_repeat_that_accepts_less<G: Ground>(ground: G) {
+async fn an_answer_is_readable_for_a_repeat_that_accepts_less<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let blob = Bytes::from(vec![7; 10_000]);
         Ok(Response::new(Receipt { blob, ..visit.receipt() }))
     });
-    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
     let mut gzip = desk.teller().await;
     gzip.0 = gzip.0.accept_compressed(CompressionEncoding::Gzip);
     let first = gzip.charge(keyed("k", 100)).await.expect("paid");

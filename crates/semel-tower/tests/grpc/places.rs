@@ -9,11 +9,11 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tower::Layer as _;
 
+use crate::backend::{self, Backend, Protocol};
 use crate::bank::{Bank, Visit, paid};
 use crate::desk::{Desk, Teller, channel, keyed, layer, told, unkeyed};
-use crate::ground::{self, Ground, Protocol};
 
-async fn the_handler_sees_its_claim<G: Ground>(ground: G) {
+async fn the_handler_sees_its_claim<G: Backend>(backend: G) {
     let bank = Bank::new(|visit: Visit| async move {
         let claim = visit.claim();
         assert_eq!((claim.attempt(), claim.key().id()), (1, "k"));
@@ -21,13 +21,13 @@ async fn the_handler_sees_its_claim<G: Ground>(ground: G) {
         assert_eq!(claim.downstream_key("step").expect("durable").len(), 32);
         visit.paid()
     });
-    let desk = Desk::open(&ground, GrpcRules::new(), bank).await;
+    let desk = Desk::open(&backend, GrpcRules::new(), bank).await;
     let answer = desk.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(answer.get_ref().operation.len(), 26);
 }
 
-async fn around_one_service_of_a_server<G: Ground>(ground: G) {
-    let layer = layer(ground.executor().await, GrpcRules::new());
+async fn around_one_service_of_a_server<G: Backend>(backend: G) {
+    let layer = layer(backend.executor().await, GrpcRules::new());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     let address = listener.local_addr().expect("bound");
     let router = Server::builder().add_service(layer.layer(Bank::new(paid)));
@@ -41,10 +41,10 @@ async fn around_one_service_of_a_server<G: Ground>(ground: G) {
     serving.abort();
 }
 
-async fn in_an_axum_router<G: Ground>(ground: G) {
-    let layer = layer(ground.executor().await, GrpcRules::new());
+async fn in_an_axum_router<G: Backend>(backend: G) {
+    let layer = layer(backend.executor().await, GrpcRules::new());
     let router = Routes::new(Bank::new(paid)).into_axum_router().layer(layer);
-    let server = ground::Server::speaking(Protocol::H2, router).await;
+    let server = backend::Server::speaking(Protocol::H2, router).await;
     let mut teller = Teller(tonic::client::Grpc::new(channel(server.address()).await));
     for replayed in [false, true] {
         let answer = teller.charge(keyed("k", 100)).await.expect("paid");
@@ -52,11 +52,11 @@ async fn in_an_axum_router<G: Ground>(ground: G) {
     }
 }
 
-async fn twice_by_mistake<G: Ground>(ground: G) {
+async fn twice_by_mistake<G: Backend>(backend: G) {
     let rules = GrpcRules::new().wait(semel_core::Wait::UpTo(std::time::Duration::from_secs(60)));
-    let layer = layer(ground.executor().await, rules);
+    let layer = layer(backend.executor().await, rules);
     let service = layer.layer(layer.layer(Bank::new(paid)));
-    let server = ground::Server::speaking(Protocol::H2, service).await;
+    let server = backend::Server::speaking(Protocol::H2, service).await;
     let mut teller = Teller(tonic::client::Grpc::new(channel(server.address()).await));
     for replayed in [false, true] {
         let answer = teller.charge(keyed("k", 100)).await.expect("paid");

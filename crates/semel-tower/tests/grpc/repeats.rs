@@ -7,12 +7,12 @@ use semel_core::{OnFailure, Wait};
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 
+use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Gate, REFUND, paid};
 use crate::desk::{Desk, is_replayed, keyed, pushback, refusal, refused, told, unkeyed, wired};
-use crate::ground::Ground;
 
-async fn a_call_runs_once_and_its_repeats_get_its_answer<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_call_runs_once_and_its_repeats_get_its_answer<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     let first = teller.charge(keyed("k", 100)).await.expect("paid");
     assert_eq!(told(&first), (1, false));
@@ -25,8 +25,8 @@ async fn a_call_runs_once_and_its_repeats_get_its_answer<G: Ground>(ground: G) {
     assert_eq!(told(&other), (2, false));
 }
 
-async fn the_mark_is_in_the_trailers_and_all_else_is_the_same_bytes<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn the_mark_is_in_the_trailers_and_all_else_is_the_same_bytes<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let first = desk.send(wired("k", 100)).await;
     let mut again = desk.send(wired("k", 100)).await;
     assert_eq!((again.status, &again.body), (first.status, &first.body));
@@ -37,8 +37,8 @@ async fn the_mark_is_in_the_trailers_and_all_else_is_the_same_bytes<G: Ground>(g
     assert_eq!(again.trailers["grpc-status"], "0");
 }
 
-async fn a_call_without_a_key_runs_every_time<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_call_without_a_key_runs_every_time<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for run in 1..=3 {
         let answer = desk.charge(unkeyed(100)).await.expect("paid");
         assert_eq!(told(&answer), (run, false));
@@ -46,31 +46,31 @@ async fn a_call_without_a_key_runs_every_time<G: Ground>(ground: G) {
     }
 }
 
-async fn a_repeat_at_another_process_gets_the_first_answer<G: Ground>(ground: G) {
-    let here = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_repeat_at_another_process_gets_the_first_answer<G: Backend>(backend: G) {
+    let here = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let first = here.charge(keyed("k", 100)).await.expect("paid");
-    let there = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+    let there = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let again = there.charge(keyed("k", 100)).await.expect("paid before");
     assert_eq!((again.get_ref(), told(&again)), (first.get_ref(), (1, true)));
     assert_eq!(there.runs.count(), 0);
 }
 
-async fn an_answer_is_forgotten_when_its_time_is_over<G: Ground>(ground: G) {
+async fn an_answer_is_forgotten_when_its_time_is_over<G: Backend>(backend: G) {
     let rules = GrpcRules::new().keep(Duration::from_secs(60));
-    let desk = Desk::open(&ground, rules.clone(), Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules.clone(), Bank::new(paid)).await;
     let first = desk.charge(keyed("k", 100)).await.expect("paid");
-    ground.advance(Duration::from_secs(61)).await;
+    backend.advance(Duration::from_secs(61)).await;
     // In a process that has not seen it.
-    let desk = Desk::open(&ground, rules, Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
     let fresh = desk.charge(keyed("k", 900)).await.expect("another charge altogether");
     assert_eq!(told(&fresh), (1, false));
     assert_ne!(fresh.get_ref().operation, first.get_ref().operation);
 }
 
-async fn sixty_four_at_once_run_once<G: Ground>(ground: G) {
+async fn sixty_four_at_once_run_once<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-    let desk = Desk::open(&ground, rules, gate.bank()).await;
+    let desk = Desk::open(&backend, rules, gate.bank()).await;
     let calls = (0..64).map(|_| async {
         let mut teller = desk.teller().await;
         let answer = teller.charge(keyed("k", 100)).await.expect("paid");
@@ -87,10 +87,10 @@ async fn sixty_four_at_once_run_once<G: Ground>(ground: G) {
     assert_eq!(answers.iter().filter(|(_, replayed)| !replayed).count(), 1);
 }
 
-async fn a_repeat_of_a_running_call_is_told_when_to_come_again<G: Ground>(ground: G) {
+async fn a_repeat_of_a_running_call_is_told_when_to_come_again<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = GrpcRules::new().retry_after(Duration::from_millis(250));
-    let desk = Desk::open(&ground, rules, gate.bank()).await;
+    let desk = Desk::open(&backend, rules, gate.bank()).await;
     let mut teller = desk.teller().await;
     let first = {
         let mut teller = teller.clone();
@@ -109,8 +109,8 @@ async fn a_repeat_of_a_running_call_is_told_when_to_come_again<G: Ground>(ground
     assert_eq!((told(&first), told(&again)), ((1, false), (1, true)));
 }
 
-async fn a_refusal_has_trailers_only<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_refusal_has_trailers_only<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     desk.charge(keyed("k", 100)).await.expect("paid");
     let answer = desk.send(wired("k", 900)).await;
     assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
@@ -119,11 +119,11 @@ async fn a_refusal_has_trailers_only<G: Ground>(ground: G) {
     assert!(answer.trailers.is_empty());
 }
 
-async fn a_repeat_that_waits_gets_the_answer_when_it_is_there<G: Ground>(ground: G) {
+async fn a_repeat_that_waits_gets_the_answer_when_it_is_there<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-    let here = Desk::open(&ground, rules.clone(), gate.bank()).await;
-    let there = Desk::open(&ground, rules, gate.bank()).await;
+    let here = Desk::open(&backend, rules.clone(), gate.bank()).await;
+    let there = Desk::open(&backend, rules, gate.bank()).await;
     let waiting = async {
         gate.reached().await;
         let second = there.charge(keyed("k", 100));
@@ -136,12 +136,12 @@ async fn a_repeat_that_waits_gets_the_answer_when_it_is_there<G: Ground>(ground:
     assert_eq!(there.runs.count(), 0);
 }
 
-async fn a_repeat_whose_wait_is_over_is_told_how_it_wanted<G: Ground>(ground: G) {
+async fn a_repeat_whose_wait_is_over_is_told_how_it_wanted<G: Backend>(backend: G) {
     let gate = Gate::new();
     let short = Duration::from_millis(20);
-    let up_to = Desk::open(&ground, GrpcRules::new().wait(Wait::UpTo(short)), gate.bank()).await;
+    let up_to = Desk::open(&backend, GrpcRules::new().wait(Wait::UpTo(short)), gate.bank()).await;
     let deadline =
-        Desk::open(&ground, GrpcRules::new().wait(Wait::Deadline(short)), gate.bank()).await;
+        Desk::open(&backend, GrpcRules::new().wait(Wait::Deadline(short)), gate.bank()).await;
     let waiting = async {
         gate.reached().await;
         let answers = (up_to.charge(keyed("k", 100)).await, deadline.charge(keyed("k", 100)).await);
@@ -155,7 +155,7 @@ async fn a_repeat_whose_wait_is_over_is_told_how_it_wanted<G: Ground>(ground: G)
     assert_eq!((up_to.runs.count(), deadline.runs.count()), (1, 0));
 }
 
-async fn a_waiter_whose_holder_fails_runs_it_itself<G: Ground>(ground: G) {
+async fn a_waiter_whose_holder_fails_runs_it_itself<G: Backend>(backend: G) {
     let gate = Gate::new();
     let bank = Bank::new({
         let gate = gate.clone();
@@ -168,7 +168,7 @@ async fn a_waiter_whose_holder_fails_runs_it_itself<G: Ground>(ground: G) {
         }
     });
     let rules = GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     let waiting = async {
         gate.reached().await;
         let second = desk.charge(keyed("k", 100));
@@ -184,7 +184,7 @@ async fn a_waiter_whose_holder_fails_runs_it_itself<G: Ground>(ground: G) {
     assert_eq!(told(&second.expect("paid")), (2, false));
 }
 
-async fn a_failed_call_that_is_not_due_is_told_when_it_is<G: Ground>(ground: G) {
+async fn a_failed_call_that_is_not_due_is_told_when_it_is<G: Backend>(backend: G) {
     let bank = Bank::new(|visit| async move {
         if visit.n == 1 { Err(Status::internal("broken")) } else { visit.paid() }
     });
@@ -192,18 +192,18 @@ async fn a_failed_call_that_is_not_due_is_told_when_it_is<G: Ground>(ground: G) 
         let base = Duration::from_secs(60);
         command.on_failure(OnFailure::Backoff { base, cap: base })
     });
-    let desk = Desk::open(&ground, rules, bank).await;
+    let desk = Desk::open(&backend, rules, bank).await;
     assert_eq!(desk.charge(keyed("k", 100)).await.expect_err("broken").code(), Code::Internal);
     let early = desk.charge(keyed("k", 100)).await.expect_err("it is not due");
     let due = pushback(&early).expect("when to come again");
     assert!((1..=60_000).contains(&due), "{due}");
     assert_eq!(refused(Err(early)), refusal(Code::Aborted, "BACKING_OFF"));
-    ground.advance(Duration::from_secs(61)).await;
+    backend.advance(Duration::from_secs(61)).await;
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
 }
 
-async fn each_method_has_keys_of_its_own<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn each_method_has_keys_of_its_own<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let mut teller = desk.teller().await;
     for (run, path) in [(1, CHARGE), (2, REFUND)] {
         for replayed in [false, true] {

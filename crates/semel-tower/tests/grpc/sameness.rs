@@ -7,12 +7,12 @@ use semel_core::Fingerprint;
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Request};
 
+use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, REFUND, paid};
 use crate::desk::{Desk, framed, keyed, refusal, refused, told, wire};
-use crate::ground::Ground;
 
-async fn another_message_under_the_same_key_is_refused<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn another_message_under_the_same_key_is_refused<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     desk.charge(keyed("k", 100)).await.expect("paid");
     let other = desk.charge(keyed("k", 101)).await;
     assert_eq!(refused(other), refusal(Code::FailedPrecondition, "KEY_REUSED"));
@@ -20,9 +20,9 @@ async fn another_message_under_the_same_key_is_refused<G: Ground>(ground: G) {
     assert_eq!(desk.runs.count(), 1);
 }
 
-async fn metadata_makes_no_difference_unless_it_is_named<G: Ground>(ground: G) {
+async fn metadata_makes_no_difference_unless_it_is_named<G: Backend>(backend: G) {
     let rules = GrpcRules::new().matched_metadata([HeaderName::from_static("x-ledger")]);
-    let desk = Desk::open(&ground, rules, Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
     let with = |name: &'static str, value: &'static str| {
         let mut request = keyed("k", 100);
         request.metadata_mut().insert(name, value.parse().expect("ASCII"));
@@ -38,12 +38,12 @@ async fn metadata_makes_no_difference_unless_it_is_named<G: Ground>(ground: G) {
     }
 }
 
-async fn chosen_fields_decide_where_a_rule_says_so<G: Ground>(ground: G) {
+async fn chosen_fields_decide_where_a_rule_says_so<G: Backend>(backend: G) {
     let rules = GrpcRules::new().matched(|message| match Charge::decode(message) {
         Ok(charge) => Fingerprint::of_bytes(&charge.cents.to_be_bytes()),
         Err(_) => Fingerprint::of_bytes(message),
     });
-    let desk = Desk::open(&ground, rules, Bank::new(paid)).await;
+    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
     let noted = |cents, note: &'static str| {
         let note = Bytes::from_static(note.as_bytes());
         let charge = Charge { account: String::new(), cents, note };
@@ -57,12 +57,12 @@ async fn chosen_fields_decide_where_a_rule_says_so<G: Ground>(ground: G) {
     assert_eq!(other, refusal(Code::FailedPrecondition, "KEY_REUSED"));
 }
 
-async fn however_a_message_is_cut_into_frames_it_is_the_same<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn however_a_message_is_cut_into_frames_it_is_the_same<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let data = framed(keyed("k", 100).get_ref());
     let send = |chunk: usize| {
         let chunks: Vec<_> = data.chunks(chunk).map(<[u8]>::to_vec).collect();
-        let mut request = wire(CHARGE, b"").map(|_| crate::ground::chunked(chunks));
+        let mut request = wire(CHARGE, b"").map(|_| crate::backend::chunked(chunks));
         request.headers_mut().insert("idempotency-key", "k".parse().expect("a value"));
         desk.send(request)
     };
@@ -74,8 +74,8 @@ async fn however_a_message_is_cut_into_frames_it_is_the_same<G: Ground>(ground: 
     }
 }
 
-async fn messages_of_any_codec_are_kept<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn messages_of_any_codec_are_kept<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for content_type in ["application/grpc+proto", "application/grpc+json"] {
         let send = || {
             let mut request = wire(REFUND, &framed(keyed("k", 100).get_ref()));

@@ -14,9 +14,9 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
+use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, LOAD, REFUND, Receipt, TALK, WATCH, paid};
 use crate::desk::{Desk, framed, keyed, refusal, refused, told, unkeyed, wire};
-use crate::ground::Ground;
 
 fn method(name: &str, client: bool, server: bool) -> MethodDescriptorProto {
     MethodDescriptorProto {
@@ -48,8 +48,8 @@ fn descriptors() -> Vec<u8> {
     FileDescriptorSet { file: vec![file] }.encode_to_vec()
 }
 
-async fn described<G: Ground>(ground: &G) -> Desk {
-    let executor = ground.executor().await;
+async fn described<G: Backend>(backend: &G) -> Desk {
+    let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
         .unary(REFUND, GrpcRules::new().required())
         .descriptor_set(&descriptors())
@@ -68,8 +68,8 @@ fn under_a_key<T>(message: T) -> Request<T> {
     request
 }
 
-async fn a_descriptor_set_makes_its_unary_methods_idempotent<G: Ground>(ground: G) {
-    let desk = described(&ground).await;
+async fn a_descriptor_set_makes_its_unary_methods_idempotent<G: Backend>(backend: G) {
+    let desk = described(&backend).await;
     for replayed in [false, true] {
         let answer = desk.charge(keyed("k", 100)).await.expect("paid");
         assert_eq!(told(&answer), (1, replayed));
@@ -79,16 +79,16 @@ async fn a_descriptor_set_makes_its_unary_methods_idempotent<G: Ground>(ground: 
     assert_eq!(refused(answer), refusal(Code::InvalidArgument, "KEY_MISSING"));
 }
 
-async fn a_stream_registered_as_unary_is_found_out_by_the_set<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_stream_registered_as_unary_is_found_out_by_the_set<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let found = layer.unary(TALK, GrpcRules::new()).descriptor_set(&descriptors());
     let streaming = InvalidDescriptorSet::Streaming { method: TALK.to_owned() };
     assert_eq!(found.expect_err("it streams"), streaming);
 }
 
-async fn a_server_stream_passes_untouched<G: Ground>(ground: G) {
-    let desk = described(&ground).await;
+async fn a_server_stream_passes_untouched<G: Backend>(backend: G) {
+    let desk = described(&backend).await;
     let mut grpc = desk.teller().await.0;
     // The same key for other messages, and the same message twice: nobody minds.
     for cents in [3, 3, 5] {
@@ -103,8 +103,8 @@ async fn a_server_stream_passes_untouched<G: Ground>(ground: G) {
     }
 }
 
-async fn a_client_stream_passes_untouched<G: Ground>(ground: G) {
-    let desk = described(&ground).await;
+async fn a_client_stream_passes_untouched<G: Backend>(backend: G) {
+    let desk = described(&backend).await;
     let mut grpc = desk.teller().await.0;
     for count in [4, 4, 0] {
         grpc.ready().await.expect("connected");
@@ -115,8 +115,8 @@ async fn a_client_stream_passes_untouched<G: Ground>(ground: G) {
     }
 }
 
-async fn a_stream_both_ways_passes_message_by_message<G: Ground>(ground: G) {
-    let desk = described(&ground).await;
+async fn a_stream_both_ways_passes_message_by_message<G: Backend>(backend: G) {
+    let desk = described(&backend).await;
     let mut grpc = desk.teller().await.0;
     for _ in 0..2 {
         grpc.ready().await.expect("connected");
@@ -136,8 +136,8 @@ async fn a_stream_both_ways_passes_message_by_message<G: Ground>(ground: G) {
     }
 }
 
-async fn a_method_that_nobody_named_passes_untouched<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_method_that_nobody_named_passes_untouched<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let desk = Desk::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
     for run in 1..=2 {
@@ -146,8 +146,8 @@ async fn a_method_that_nobody_named_passes_untouched<G: Ground>(ground: G) {
     }
 }
 
-async fn a_unary_call_has_exactly_one_message<G: Ground>(ground: G) {
-    let desk = Desk::open(&ground, GrpcRules::new(), Bank::new(paid)).await;
+async fn a_unary_call_has_exactly_one_message<G: Backend>(backend: G) {
+    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let one = framed(unkeyed(100).get_ref());
     let refusals = [
         (Vec::new(), "12"),
@@ -166,8 +166,8 @@ async fn a_unary_call_has_exactly_one_message<G: Ground>(ground: G) {
     desk.charge(keyed("k", 100)).await.expect("the key is free");
 }
 
-async fn a_client_stream_registered_as_unary_is_refused<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_client_stream_registered_as_unary_is_refused<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let desk = Desk::with(layer.unary(LOAD, GrpcRules::new()), Bank::new(paid)).await;
     let mut grpc = desk.teller().await.0;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::OnCrash;
 use semel_tower::http::Rules;
 
-use crate::ground::{Ground, Server, on_every_store, post};
+use crate::backend::{Backend, Server, on_every_store, post};
 use crate::stage::{Gate, Runs, abandoned, created, executor, layer, order_key, router, serve};
 
 /// Longer than any test, so that no renewal comes in between.
@@ -15,9 +15,9 @@ fn long_lease() -> Rules {
     Rules::new().command(|command| command.lease(LEASE))
 }
 
-async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Ground>(ground: G) {
-    let operation = abandoned(&ground.store().await, &order_key("k"), OnCrash::Rerun).await;
-    let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
+async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Backend>(backend: G) {
+    let operation = abandoned(&backend.store().await, &order_key("k"), OnCrash::Rerun).await;
+    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
         let (attempt, operation) = visit.operation();
         format!("{attempt} {operation}")
     })
@@ -26,21 +26,21 @@ async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Ground
     assert_eq!(early.problem().as_deref(), Some("in-progress"));
     assert_eq!(early.json()["operation_id"], operation.to_string());
     assert_eq!(runs.count(), 0);
-    ground.advance(Duration::from_secs(31)).await;
+    backend.advance(Duration::from_secs(31)).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, &*format!("2 {operation}")));
 }
 
-async fn a_crash_that_must_be_looked_into_is_uncertain_and_not_run_again<G: Ground>(ground: G) {
-    let store = ground.store().await;
+async fn a_crash_that_must_be_looked_into_is_uncertain_and_not_run_again<G: Backend>(backend: G) {
+    let store = backend.store().await;
     abandoned(&store, &order_key("k"), OnCrash::Hold).await;
     let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
-    let (server, runs) = serve(&ground, rules, created).await;
+    let (server, runs) = serve(&backend, rules, created).await;
     assert_eq!(
         server.send(post("/orders", "k", "{}")).await.problem().as_deref(),
         Some("in-progress")
     );
-    ground.advance(Duration::from_secs(31)).await;
+    backend.advance(Duration::from_secs(31)).await;
     for _ in 0..2 {
         let answer = server.send(post("/orders", "k", "{}")).await;
         assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (409, Some("uncertain")));
@@ -49,10 +49,10 @@ async fn a_crash_that_must_be_looked_into_is_uncertain_and_not_run_again<G: Grou
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Ground>(ground: G) {
+async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Backend>(backend: G) {
     let rules = long_lease().command(|command| command.lease(LEASE).on_crash(OnCrash::Hold));
     let gate = Gate::new();
-    let (runs, doomed) = (Runs::default(), layer(executor(&ground).await).rules(rules.clone()));
+    let (runs, doomed) = (Runs::default(), layer(executor(&backend).await).rules(rules.clone()));
     let router = router(&runs, gate.handler()).layer(doomed);
     // A runtime of its own is as near to a process as one gets without one.
     let process = tokio::runtime::Builder::new_multi_thread()
@@ -60,7 +60,7 @@ async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Ground
         .enable_all()
         .build()
         .expect("the operating system gives a test its threads");
-    let protocol = ground.protocol();
+    let protocol = backend.protocol();
     let server = process.spawn(Server::speaking(protocol, router)).await.expect("it starts");
     let mut client = server.client().await;
     let lost = tokio::spawn(async move { client.begin(post("/orders", "k", "{}")).await });
@@ -68,8 +68,8 @@ async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Ground
     process.shutdown_background();
     assert!(lost.await.expect("the client lives").is_err(), "the connection died with its server");
 
-    ground.advance(LEASE + Duration::from_secs(1)).await;
-    let (server, _) = serve(&ground, rules, created).await;
+    backend.advance(LEASE + Duration::from_secs(1)).await;
+    let (server, _) = serve(&backend, rules, created).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (409, Some("uncertain")));
     assert_eq!(runs.count(), 1);
@@ -79,21 +79,21 @@ async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Ground
 struct Zombie {
     gate: Gate,
     server: Server,
-    answer: tokio::task::JoinHandle<crate::ground::Answer>,
+    answer: tokio::task::JoinHandle<crate::backend::Answer>,
 }
 
 impl Zombie {
-    async fn of<G: Ground>(ground: &G) -> Self {
+    async fn of<G: Backend>(backend: &G) -> Self {
         let gate = Gate::new();
-        let (server, _) = serve(ground, long_lease(), gate.handler()).await;
+        let (server, _) = serve(backend, long_lease(), gate.handler()).await;
         let answer = server.sending(post("/orders", "k", "{}"));
         gate.reached().await;
-        ground.advance(LEASE + Duration::from_secs(1)).await;
+        backend.advance(LEASE + Duration::from_secs(1)).await;
         Self { gate, server, answer }
     }
 
     /// It goes on, and this is what its caller hears.
-    async fn wakes(self) -> crate::ground::Answer {
+    async fn wakes(self) -> crate::backend::Answer {
         self.gate.open();
         let answer = self.answer.await.expect("an answer");
         drop(self.server);
@@ -101,10 +101,10 @@ impl Zombie {
     }
 }
 
-async fn a_late_handlers_caller_gets_the_answer_of_who_took_over<G: Ground>(ground: G) {
-    let zombie = Zombie::of(&ground).await;
+async fn a_late_handlers_caller_gets_the_answer_of_who_took_over<G: Backend>(backend: G) {
+    let zombie = Zombie::of(&backend).await;
     let (server, _) =
-        serve(&ground, long_lease(), |_| std::future::ready("the second process")).await;
+        serve(&backend, long_lease(), |_| std::future::ready("the second process")).await;
     let winner = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(winner.text(), "the second process");
     let late = zombie.wakes().await;
@@ -113,10 +113,10 @@ async fn a_late_handlers_caller_gets_the_answer_of_who_took_over<G: Ground>(grou
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "the second process");
 }
 
-async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Ground>(ground: G) {
-    let zombie = Zombie::of(&ground).await;
+async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Backend>(backend: G) {
+    let zombie = Zombie::of(&backend).await;
     let gate = Gate::new();
-    let (server, _) = serve(&ground, long_lease(), gate.handler()).await;
+    let (server, _) = serve(&backend, long_lease(), gate.handler()).await;
     let winner = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     let late = zombie.wakes().await;
@@ -125,9 +125,9 @@ async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Ground>(ground:
     assert_eq!(winner.await.expect("an answer").status, 201);
 }
 
-async fn a_late_handlers_caller_is_told_that_its_claim_was_lost<G: Ground>(ground: G) {
-    let zombie = Zombie::of(&ground).await;
-    let (server, _) = serve(&ground, long_lease(), |visit| async move {
+async fn a_late_handlers_caller_is_told_that_its_claim_was_lost<G: Backend>(backend: G) {
+    let zombie = Zombie::of(&backend).await;
+    let (server, _) = serve(&backend, long_lease(), |visit| async move {
         match visit.operation().0 {
             2 => Err(http::StatusCode::BAD_GATEWAY),
             attempt => Ok(attempt.to_string()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::Wait;
 use semel_tower::http::Rules;
 
-use crate::ground::{Answer, Ground, Memory, Server, on_every_store, post, run};
+use crate::backend::{Answer, Backend, Memory, Server, on_every_store, post, run};
 use crate::stage::{Runs, serve};
 
 const MANY: usize = 64;
@@ -22,8 +22,8 @@ async fn at_once(servers: &[&Server]) -> Vec<Answer> {
     answers
 }
 
-async fn slowly<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs) {
-    serve(ground, rules, |visit| async move {
+async fn slowly<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
+    serve(backend, rules, |visit| async move {
         // Long enough for some duplicates to come in between; the outcome does not depend on it.
         tokio::time::sleep(Duration::from_millis(20)).await;
         visit.created()
@@ -49,32 +49,32 @@ fn one_ran(answers: &[Answer]) {
     }
 }
 
-async fn of_many_duplicates_one_runs<G: Ground>(ground: G) {
-    let (server, runs) = slowly(&ground, Rules::new()).await;
+async fn of_many_duplicates_one_runs<G: Backend>(backend: G) {
+    let (server, runs) = slowly(&backend, Rules::new()).await;
     one_ran(&at_once(&[&server]).await);
     assert_eq!(runs.count(), 1);
 }
 
-async fn many_duplicates_that_wait_get_one_answer<G: Ground>(ground: G) {
+async fn many_duplicates_that_wait_get_one_answer<G: Backend>(backend: G) {
     let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-    let (server, runs) = slowly(&ground, rules).await;
+    let (server, runs) = slowly(&backend, rules).await;
     let answers = at_once(&[&server]).await;
     assert!(answers.iter().all(|answer| answer.status == 201), "{answers:?}");
     one_ran(&answers);
     assert_eq!(runs.count(), 1);
 }
 
-async fn of_many_duplicates_at_two_processes_one_runs<G: Ground>(ground: G) {
-    let (here, ran_here) = slowly(&ground, Rules::new()).await;
-    let (there, ran_there) = slowly(&ground, Rules::new()).await;
+async fn of_many_duplicates_at_two_processes_one_runs<G: Backend>(backend: G) {
+    let (here, ran_here) = slowly(&backend, Rules::new()).await;
+    let (there, ran_there) = slowly(&backend, Rules::new()).await;
     one_ran(&at_once(&[&here, &there]).await);
     assert_eq!(ran_here.count() + ran_there.count(), 1);
 }
 
-async fn many_duplicates_that_wait_at_two_processes_get_one_answer<G: Ground>(ground: G) {
+async fn many_duplicates_that_wait_at_two_processes_get_one_answer<G: Backend>(backend: G) {
     let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-    let (here, ran_here) = slowly(&ground, rules.clone()).await;
-    let (there, ran_there) = slowly(&ground, rules).await;
+    let (here, ran_here) = slowly(&backend, rules.clone()).await;
+    let (there, ran_there) = slowly(&backend, rules).await;
     let answers = at_once(&[&here, &there]).await;
     assert!(answers.iter().all(|answer| answer.status == 201), "{answers:?}");
     one_ran(&answers);
@@ -84,8 +84,8 @@ async fn many_duplicates_that_wait_at_two_processes_get_one_answer<G: Ground>(gr
 #[test]
 fn many_different_keys_at_a_store_for_a_few_are_accepted_exactly_so_often() {
     run(async {
-        let ground = Memory::for_keys(16);
-        let (server, runs) = slowly(&ground, Rules::new()).await;
+        let backend = Memory::for_keys(16);
+        let (server, runs) = slowly(&backend, Rules::new()).await;
         let sending: Vec<_> =
             (0..MANY).map(|n| server.sending(post("/orders", &format!("k-{n}"), "{}"))).collect();
         let (mut accepted, mut refused) = (0, 0);
@@ -104,9 +104,9 @@ fn many_different_keys_at_a_store_for_a_few_are_accepted_exactly_so_often() {
 #[test]
 fn a_duplicate_may_wait_at_a_store_that_is_full() {
     run(async {
-        let ground = Memory::for_keys(1);
+        let backend = Memory::for_keys(1);
         let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(60)));
-        let (server, runs) = slowly(&ground, rules).await;
+        let (server, runs) = slowly(&backend, rules).await;
         let answers = at_once(&[&server]).await;
         assert!(answers.iter().all(|answer| answer.status == 201), "{answers:?}");
         one_ran(&answers);

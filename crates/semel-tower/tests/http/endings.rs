@@ -9,7 +9,7 @@ use semel_core::{OnCrash, OnFailure, Store as _};
 use semel_testkit::Fixture as _;
 use semel_tower::http::{Preset, Rules, SettleAs};
 
-use crate::ground::{Ground, Memory, Server, in_memory, on_every_store, post, run};
+use crate::backend::{Backend, Memory, Server, in_memory, on_every_store, post, run};
 use crate::stage::{Gate, Runs, Visit, created, executor, layer, order_key, router, serve};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -18,8 +18,8 @@ fn failing() -> StatusCode {
     StatusCode::INTERNAL_SERVER_ERROR
 }
 
-async fn another_request_under_the_same_key_is_refused<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn another_request_under_the_same_key_is_refused<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
     let other = server.send(post("/orders", "k", r#"{"amount":2}"#)).await;
     assert_eq!((other.status.as_u16(), other.problem().as_deref()), (422, Some("key-reused")));
@@ -28,9 +28,9 @@ async fn another_request_under_the_same_key_is_refused<G: Ground>(ground: G) {
     assert!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.replayed());
 }
 
-async fn a_reused_key_may_be_answered_with_409<G: Ground>(ground: G) {
+async fn a_reused_key_may_be_answered_with_409<G: Backend>(backend: G) {
     let rules = Rules::new().mismatch_status(StatusCode::CONFLICT);
-    let (server, runs) = serve(&ground, rules, created).await;
+    let (server, runs) = serve(&backend, rules, created).await;
     server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
     let other = server.send(post("/orders", "k", r#"{"amount":2}"#)).await;
     assert_eq!((other.status.as_u16(), other.problem().as_deref()), (409, Some("key-reused")));
@@ -38,15 +38,15 @@ async fn a_reused_key_may_be_answered_with_409<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Ground>(ground: G) {
+async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let first = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     let repeat = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("in-progress")));
     assert_eq!(repeat.header("retry-after"), Some("1"));
-    let store = ground.store().await;
+    let store = backend.store().await;
     let found = store.peek(&order_key("k")).await.expect("the store answers").expect("a record");
     assert_eq!(repeat.json()["operation_id"], found.record.operation_id.to_string());
     gate.open();
@@ -54,10 +54,10 @@ async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Ground>(
     assert_eq!(runs.count(), 1);
 }
 
-async fn when_to_come_again_is_a_setting<G: Ground>(ground: G) {
+async fn when_to_come_again_is_a_setting<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().retry_after(Duration::from_millis(6_001));
-    let (server, _) = serve(&ground, rules, gate.handler()).await;
+    let (server, _) = serve(&backend, rules, gate.handler()).await;
     let first = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.header("retry-after"), Some("7"));
@@ -65,9 +65,9 @@ async fn when_to_come_again_is_a_setting<G: Ground>(ground: G) {
     first.await.expect("an answer");
 }
 
-async fn a_mismatch_is_told_before_in_progress<G: Ground>(ground: G) {
+async fn a_mismatch_is_told_before_in_progress<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let first = server.sending(post("/orders", "k", "[1]"));
     gate.reached().await;
     let other = server.send(post("/orders", "k", "[2]")).await;
@@ -77,11 +77,11 @@ async fn a_mismatch_is_told_before_in_progress<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_failure_that_backs_off_says_when_it_is_due<G: Ground>(ground: G) {
+async fn a_failure_that_backs_off_says_when_it_is_due<G: Backend>(backend: G) {
     let rules = Rules::new()
         .command(|command| command.on_failure(OnFailure::Backoff { base: HOUR / 36, cap: HOUR }));
     let (server, runs) =
-        serve(&ground, rules, |visit| ready((failing(), visit.operation().0.to_string()))).await;
+        serve(&backend, rules, |visit| ready((failing(), visit.operation().0.to_string()))).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     let repeat = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("backing-off")));
@@ -89,25 +89,25 @@ async fn a_failure_that_backs_off_says_when_it_is_due<G: Ground>(ground: G) {
     // Where the store's clock goes on by itself some of it may have passed.
     assert!((10..=100).contains(&after), "{after}");
     assert_eq!(runs.count(), 1);
-    ground.advance(Duration::from_secs(after)).await;
+    backend.advance(Duration::from_secs(after)).await;
     let due = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((due.status, due.text()), (failing(), "2"));
 }
 
-async fn the_time_to_come_again_is_never_told_too_short<G: Ground>(ground: G) {
+async fn the_time_to_come_again_is_never_told_too_short<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| {
         let base = Duration::from_millis(1_001);
         command.on_failure(OnFailure::Backoff { base, cap: HOUR })
     });
-    let (server, _) = serve(&ground, rules, |_| ready(failing())).await;
+    let (server, _) = serve(&backend, rules, |_| ready(failing())).await;
     server.send(post("/orders", "k", "{}")).await;
     let repeat = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(repeat.header("retry-after"), Some("2"));
 }
 
-async fn a_failure_that_is_kept_is_told_and_not_run_again<G: Ground>(ground: G) {
+async fn a_failure_that_is_kept_is_told_and_not_run_again<G: Backend>(backend: G) {
     let rules = Rules::new().keep(HOUR).command(|command| command.on_failure(OnFailure::Keep));
-    let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+    let (server, runs) = serve(&backend, rules, |_| ready(failing())).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     for _ in 0..2 {
         let repeat = server.send(post("/orders", "k", "{}")).await;
@@ -115,14 +115,14 @@ async fn a_failure_that_is_kept_is_told_and_not_run_again<G: Ground>(ground: G) 
         assert_eq!(repeat.header("retry-after"), None);
     }
     assert_eq!(runs.count(), 1);
-    ground.advance(2 * HOUR).await;
+    backend.advance(2 * HOUR).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     assert_eq!(runs.count(), 2);
 }
 
-async fn an_operation_that_used_up_its_attempts_is_dead<G: Ground>(ground: G) {
+async fn an_operation_that_used_up_its_attempts_is_dead<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.max_attempts(2));
-    let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+    let (server, runs) = serve(&backend, rules, |_| ready(failing())).await;
     for _ in 0..2 {
         assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     }
@@ -133,8 +133,8 @@ async fn an_operation_that_used_up_its_attempts_is_dead<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
+async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
         assert!(visit.n > 1, "the first run of this handler panics on purpose");
         let (attempt, operation) = visit.operation();
         format!("{attempt} {operation}")
@@ -149,9 +149,9 @@ async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Ground>(groun
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G) {
+async fn a_handler_that_panics_under_hold_is_not_run_again<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
-    let (server, runs) = serve(&ground, rules, |visit| async move {
+    let (server, runs) = serve(&backend, rules, |visit| async move {
         assert!(visit.n > 1, "the first run of this handler panics on purpose, after its effect");
         "again"
     })
@@ -165,13 +165,13 @@ async fn a_handler_that_panics_under_hold_is_not_run_again<G: Ground>(ground: G)
     assert_eq!(runs.count(), 1, "one effect");
 }
 
-async fn a_server_error_is_a_failure_or_in_doubt<G: Ground>(ground: G) {
+async fn a_server_error_is_a_failure_or_in_doubt<G: Backend>(backend: G) {
     for (preset, runs_in_all) in
         [(Preset::success_only(), 2), (Preset::success_only().doubt_5xx(), 1)]
     {
         let held = |command: semel_core::Command| command.on_crash(OnCrash::Hold);
         let rules = Rules::new().preset(preset).command(held);
-        let (server, runs) = serve(&ground, rules, |_| ready(failing())).await;
+        let (server, runs) = serve(&backend, rules, |_| ready(failing())).await;
         let key = format!("k-{runs_in_all}");
         assert_eq!(server.send(post("/orders", &key, "{}")).await.status, 500);
         let repeat = server.send(post("/orders", &key, "{}")).await;
@@ -184,10 +184,10 @@ async fn a_server_error_is_a_failure_or_in_doubt<G: Ground>(ground: G) {
     }
 }
 
-async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Ground>(ground: G) {
+async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Backend>(backend: G) {
     let limit = Duration::from_millis(50);
     let rules = Rules::new().command(move |command| command.work_timeout(limit));
-    let (server, runs) = serve(&ground, rules, |visit| async move {
+    let (server, runs) = serve(&backend, rules, |visit| async move {
         match visit.n {
             1 => pending().await,
             _ => visit.operation().0.to_string(),
@@ -207,30 +207,30 @@ fn doubtful(status: StatusCode) -> Response {
     answer
 }
 
-async fn a_handler_in_doubt_is_run_again_or_looked_into<G: Ground>(ground: G) {
+async fn a_handler_in_doubt_is_run_again_or_looked_into<G: Backend>(backend: G) {
     let first_in_doubt = |visit: Visit| async move {
         match visit.n {
             1 => doubtful(StatusCode::GATEWAY_TIMEOUT),
             _ => visit.operation().0.to_string().into_response(),
         }
     };
-    let (server, _) = serve(&ground, Rules::new(), first_in_doubt).await;
+    let (server, _) = serve(&backend, Rules::new(), first_in_doubt).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 504);
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "2");
 
     let held = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
-    let (server, runs) = serve(&ground, held, first_in_doubt).await;
+    let (server, runs) = serve(&backend, held, first_in_doubt).await;
     assert_eq!(server.send(post("/held", "k", "{}")).await.status, 504);
     let repeat = server.send(post("/held", "k", "{}")).await;
     assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("uncertain")));
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Ground>(ground: G) {
+async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Backend>(backend: G) {
     let limit = Duration::from_millis(50);
     let rules =
         Rules::new().command(move |command| command.work_timeout(limit).on_crash(OnCrash::Hold));
-    let (server, runs) = serve(&ground, rules, |_| pending::<StatusCode>()).await;
+    let (server, runs) = serve(&backend, rules, |_| pending::<StatusCode>()).await;
     assert_eq!(
         server.send(post("/orders", "k", "{}")).await.problem().as_deref(),
         Some("work-timeout")
@@ -240,20 +240,20 @@ async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Ground>(grou
     assert_eq!(runs.count(), 1);
 }
 
-async fn settings_that_cannot_work_are_said_and_nothing_runs<G: Ground>(ground: G) {
+async fn settings_that_cannot_work_are_said_and_nothing_runs<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.lease(Duration::from_millis(1)));
-    let (server, runs) = serve(&ground, rules, created).await;
+    let (server, runs) = serve(&backend, rules, created).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (500, Some("misconfigured")));
     assert!(answer.text().contains("100ms"), "{answer:?}");
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_service_that_shuts_down_takes_no_new_keys<G: Ground>(ground: G) {
-    let executor = executor(&ground).await;
+async fn a_service_that_shuts_down_takes_no_new_keys<G: Backend>(backend: G) {
+    let executor = executor(&backend).await;
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer(executor.clone()));
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     executor.shutdown(Duration::ZERO).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (503, Some("shutting-down")));
@@ -264,8 +264,8 @@ async fn a_service_that_shuts_down_takes_no_new_keys<G: Ground>(ground: G) {
 #[test]
 fn a_full_store_refuses_new_keys_before_anything_runs_and_serves_the_held_ones() {
     run(async {
-        let ground = Memory::for_keys(1);
-        let (server, runs) = serve(&ground, Rules::new(), created).await;
+        let backend = Memory::for_keys(1);
+        let (server, runs) = serve(&backend, Rules::new(), created).await;
         let first = server.send(post("/orders", "held", "{}")).await;
         let refused = server.send(post("/orders", "new", "{}")).await;
         assert_eq!(
@@ -283,11 +283,11 @@ fn a_full_store_refuses_new_keys_before_anything_runs_and_serves_the_held_ones()
 #[test]
 fn a_full_store_has_room_again_when_a_record_expires() {
     run(async {
-        let ground = Memory::for_keys(1);
-        let (server, _) = serve(&ground, Rules::new().keep(HOUR), created).await;
+        let backend = Memory::for_keys(1);
+        let (server, _) = serve(&backend, Rules::new().keep(HOUR), created).await;
         server.send(post("/orders", "old", "{}")).await;
         assert_eq!(server.send(post("/orders", "new", "{}")).await.status, 503);
-        ground.advance(2 * HOUR).await;
+        backend.advance(2 * HOUR).await;
         assert_eq!(server.send(post("/orders", "new", "{}")).await.status, 201);
     });
 }

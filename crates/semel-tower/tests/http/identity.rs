@@ -5,19 +5,19 @@ use semel_core::{Command, Key, Outcome, Principal};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::ground::{Ground, Sent, Server, in_memory, keyed, on_every_store, post, request};
+use crate::backend::{Backend, Sent, Server, in_memory, keyed, on_every_store, post, request};
 use crate::stage::{Runs, created, executor, router, serve};
 
 const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
 const USER: HeaderName = HeaderName::from_static("x-user");
 
 /// A service with tenants and users.
-async fn shared<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs) {
-    let executor = executor(ground).await;
+async fn shared<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
+    let executor = executor(backend).await;
     let layer =
         IdempotencyLayer::fenced(executor, Tenant::header(TENANT), PrincipalFrom::header(USER));
     let runs = Runs::default();
-    (Server::start(ground, router(&runs, created).layer(layer.rules(rules))).await, runs)
+    (Server::start(backend, router(&runs, created).layer(layer.rules(rules))).await, runs)
 }
 
 fn from(tenant: &str, user: &str, mut request: Request<Sent>) -> Request<Sent> {
@@ -27,8 +27,8 @@ fn from(tenant: &str, user: &str, mut request: Request<Sent>) -> Request<Sent> {
     request
 }
 
-async fn tenants_principals_routes_and_methods_do_not_meet<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn tenants_principals_routes_and_methods_do_not_meet<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     let mut places = Vec::new();
     for tenant in ["acme", "globex"] {
         for user in ["ann", "bob"] {
@@ -56,8 +56,8 @@ async fn tenants_principals_routes_and_methods_do_not_meet<G: Ground>(ground: G)
     assert_eq!(runs.count(), 16);
 }
 
-async fn where_one_name_ends_and_the_next_begins_matters<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn where_one_name_ends_and_the_next_begins_matters<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     for (tenant, user, key) in
         [("ab", "c", "d"), ("a", "bc", "d"), ("a", "b", "cd"), ("abc", "d", "d")]
     {
@@ -67,8 +67,8 @@ async fn where_one_name_ends_and_the_next_begins_matters<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 4);
 }
 
-async fn another_request_of_another_caller_is_no_mismatch<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn another_request_of_another_caller_is_no_mismatch<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     for (n, user) in ["ann", "bob"].into_iter().enumerate() {
         let answer = server.send(from("acme", user, post("/orders", "k", &format!("[{n}]")))).await;
         assert_eq!(answer.status, 201);
@@ -78,10 +78,10 @@ async fn another_request_of_another_caller_is_no_mismatch<G: Ground>(ground: G) 
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_command_of_the_same_name_is_another_operation<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn a_command_of_the_same_name_is_another_operation<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let command = Command::new(Key::command("acme", "POST /orders", "k").expect("a key"));
-    let executor = executor(&ground).await;
+    let executor = executor(&backend).await;
     let made = executor.run_outcome(command, |_| async {
         Ok::<_, std::io::Error>(Outcome::new("text/plain", "a function's result"))
     });
@@ -91,8 +91,8 @@ async fn a_command_of_the_same_name_is_another_operation<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_tenant_that_cannot_be_told_is_refused<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn a_tenant_that_cannot_be_told_is_refused<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     let mut nobody = post("/orders", "k", "{}");
     nobody.headers_mut().insert(USER, "ann".parse().expect("a header value"));
     let mut two = from("acme", "ann", post("/orders", "k", "{}"));
@@ -109,8 +109,8 @@ async fn a_tenant_that_cannot_be_told_is_refused<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_principal_that_cannot_be_told_is_refused<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn a_principal_that_cannot_be_told_is_refused<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     let mut nobody = post("/orders", "k", "{}");
     nobody.headers_mut().insert(TENANT, "acme".parse().expect("a header value"));
     let mut two = from("acme", "ann", post("/orders", "k", "{}"));
@@ -126,27 +126,27 @@ async fn a_principal_that_cannot_be_told_is_refused<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_request_without_a_key_needs_no_identity<G: Ground>(ground: G) {
-    let (server, runs) = shared(&ground, Rules::new()).await;
+async fn a_request_without_a_key_needs_no_identity<G: Backend>(backend: G) {
+    let (server, runs) = shared(&backend, Rules::new()).await;
     assert_eq!(server.send(request(Method::POST, "/orders", "{}")).await.status, 201);
     assert_eq!(server.send(keyed(Method::GET, "/orders", "k", "")).await.status, 201);
     assert_eq!(runs.count(), 2);
 }
 
-async fn callers_share_keys_only_where_that_was_said<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn callers_share_keys_only_where_that_was_said<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     assert!(!server.send(from("acme", "ann", post("/orders", "k", "{}"))).await.replayed());
     assert!(server.send(from("acme", "bob", post("/orders", "k", "{}"))).await.replayed());
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_identity_is_what_an_outer_layer_found_out<G: Ground>(ground: G) {
+async fn an_identity_is_what_an_outer_layer_found_out<G: Backend>(backend: G) {
     #[derive(Clone)]
     struct User(String);
     let principal = PrincipalFrom::by(|parts| {
         parts.extensions.get::<User>().map(|user| Principal::of(&user.0))
     });
-    let executor = executor(&ground).await;
+    let executor = executor(&backend).await;
     let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), principal);
     // Two tokens of one user.
     let signed_in = axum::middleware::map_request(async |mut request: axum::extract::Request| {
@@ -160,7 +160,7 @@ async fn an_identity_is_what_an_outer_layer_found_out<G: Ground>(ground: G) {
     });
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer).layer(signed_in);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let by = |token: &str| {
         let mut request = post("/orders", "k", "{}");
         request.headers_mut().insert("authorization", token.parse().expect("a header value"));

@@ -3,8 +3,8 @@
 use http::{HeaderName, Method, Request};
 use semel_tower::http::Rules;
 
-use crate::ground::{
-    Answer, Ground, Sent, Server, in_memory, keyed, on_every_store, post, request,
+use crate::backend::{
+    Answer, Backend, Sent, Server, in_memory, keyed, on_every_store, post, request,
 };
 use crate::stage::{Runs, created, executor, layer, router, serve};
 
@@ -22,8 +22,8 @@ fn refused(answer: &Answer) -> (u16, Option<String>) {
     (answer.status.as_u16(), answer.problem())
 }
 
-async fn quoted_and_bare_keys_are_one_key<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn quoted_and_bare_keys_are_one_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let spellings = ["8e03-978e", "\"8e03-978e\"", "\"8e03-978e\";v=1", " \"8e03-978e\" "];
     let first = server.send(with(&[("idempotency-key", spellings[0])])).await;
     assert_eq!(first.status, 201);
@@ -35,8 +35,8 @@ async fn quoted_and_bare_keys_are_one_key<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn keys_that_differ_in_one_character_are_two_keys<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn keys_that_differ_in_one_character_are_two_keys<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let keys = ["abc", "Abc", "\"abc \"", "\" abc\"", "abc~", r#""a\"bc""#, r#""a\\bc""#, "a.bc"];
     for key in keys {
         assert!(!server.send(post("/orders", key, "{}")).await.replayed(), "{key}");
@@ -47,8 +47,8 @@ async fn keys_that_differ_in_one_character_are_two_keys<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 8);
 }
 
-async fn a_key_of_255_characters_is_the_longest<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn a_key_of_255_characters_is_the_longest<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let longest = "x".repeat(255);
     let quoted = format!("\"{longest}\"");
     assert_eq!(server.send(post("/orders", &longest, "{}")).await.status, 201);
@@ -60,31 +60,31 @@ async fn a_key_of_255_characters_is_the_longest<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn either_header_carries_the_key<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn either_header_carries_the_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let first = server.send(with(&[("x-idempotency-key", "k")])).await;
     assert_eq!(first.status, 201);
     assert!(server.send(with(&[("idempotency-key", "\"k\"")])).await.replayed());
     assert_eq!(runs.count(), 1);
 }
 
-async fn two_headers_with_one_key_are_one_key<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn two_headers_with_one_key_are_one_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let both = [("idempotency-key", "\"k\""), ("x-idempotency-key", "k")];
     assert_eq!(server.send(with(&both)).await.status, 201);
     assert!(server.send(with(&both[..1])).await.replayed());
     assert_eq!(runs.count(), 1);
 }
 
-async fn two_headers_with_two_keys_are_refused<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn two_headers_with_two_keys_are_refused<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let answer = server.send(with(&[("idempotency-key", "a"), ("x-idempotency-key", "b")])).await;
     assert_eq!(refused(&answer), (400, Some("key-invalid".to_owned())));
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_header_that_is_sent_twice_is_refused_even_with_one_key<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn a_header_that_is_sent_twice_is_refused_even_with_one_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     for name in ["idempotency-key", "x-idempotency-key"] {
         for second in ["a", "b"] {
             let answer = server.send(with(&[(name, "a"), (name, second)])).await;
@@ -94,8 +94,8 @@ async fn a_header_that_is_sent_twice_is_refused_even_with_one_key<G: Ground>(gro
     assert_eq!(runs.count(), 0);
 }
 
-async fn what_is_not_one_key_is_refused_and_nothing_runs<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn what_is_not_one_key_is_refused_and_nothing_runs<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let bad = [
         "",
         "\"\"",
@@ -126,8 +126,8 @@ async fn what_is_not_one_key_is_refused_and_nothing_runs<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_request_without_a_key_runs_every_time<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
+async fn a_request_without_a_key_runs_every_time<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
         assert!(visit.claim.is_none());
         visit.created()
     })
@@ -140,8 +140,8 @@ async fn a_request_without_a_key_runs_every_time<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn a_route_that_requires_a_key_refuses_a_request_without_one<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new().required(), created).await;
+async fn a_route_that_requires_a_key_refuses_a_request_without_one<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new().required(), created).await;
     let answer = server.send(with(&[])).await;
     assert_eq!(refused(&answer), (400, Some("key-missing".to_owned())));
     assert!(answer.text().contains("idempotency-key"), "{answer:?}");
@@ -151,8 +151,8 @@ async fn a_route_that_requires_a_key_refuses_a_request_without_one<G: Ground>(gr
     assert_eq!(server.send(request(Method::GET, "/orders", "")).await.status, 201);
 }
 
-async fn only_the_methods_of_the_rules_take_part<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn only_the_methods_of_the_rules_take_part<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     for method in [Method::POST, Method::PATCH] {
         assert!(!server.send(keyed(method.clone(), "/orders", "k", "{}")).await.replayed());
         assert!(server.send(keyed(method, "/orders", "k", "{}")).await.replayed());
@@ -168,9 +168,9 @@ async fn only_the_methods_of_the_rules_take_part<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 14);
 }
 
-async fn other_methods_take_part_where_the_rules_name_them<G: Ground>(ground: G) {
+async fn other_methods_take_part_where_the_rules_name_them<G: Backend>(backend: G) {
     let rules = Rules::new().methods([Method::PUT, Method::DELETE, Method::HEAD]);
-    let (server, runs) = serve(&ground, rules, created).await;
+    let (server, runs) = serve(&backend, rules, created).await;
     for method in [Method::PUT, Method::DELETE] {
         assert!(!server.send(keyed(method.clone(), "/orders", "k", "")).await.replayed());
         assert!(server.send(keyed(method, "/orders", "k", "")).await.replayed());
@@ -182,11 +182,11 @@ async fn other_methods_take_part_where_the_rules_name_them<G: Ground>(ground: G)
     assert_eq!(runs.count(), 6);
 }
 
-async fn the_header_is_a_setting<G: Ground>(ground: G) {
+async fn the_header_is_a_setting<G: Backend>(backend: G) {
     let name = HeaderName::from_static("paypal-request-id");
-    let layer = layer(executor(&ground).await).key_headers([name]).rules(Rules::new().required());
+    let layer = layer(executor(&backend).await).key_headers([name]).rules(Rules::new().required());
     let runs = Runs::default();
-    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
     assert_eq!(server.send(with(&[("paypal-request-id", "k")])).await.status, 201);
     assert!(server.send(with(&[("paypal-request-id", "k")])).await.replayed());
     let answer = server.send(with(&[("idempotency-key", "k")])).await;

@@ -11,7 +11,7 @@ use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::ground::{Answer, Ground, Sent, Server, get, in_memory, on_every_store, post};
+use crate::backend::{Answer, Backend, Sent, Server, get, in_memory, on_every_store, post};
 use crate::stage::{Gate, Runs, created, executor, layer, order_key, router, serve};
 
 fn later(key: &str, preference: &str) -> Request<Sent> {
@@ -48,10 +48,10 @@ fn unknown(answer: &Answer) -> bool {
     (answer.status.as_u16(), answer.problem().as_deref()) == (404, Some("operation-unknown"))
 }
 
-async fn an_answer_asked_for_later_is_found_at_its_url<G: Ground>(ground: G) {
+async fn an_answer_asked_for_later_is_found_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (here, runs) = serve(&ground, Rules::new(), gate.handler()).await;
-    let (there, _) = serve(&ground, Rules::new(), created).await;
+    let (here, runs) = serve(&backend, Rules::new(), gate.handler()).await;
+    let (there, _) = serve(&backend, Rules::new(), created).await;
     let place = url(&here.send(later("k", "respond-async")).await);
     gate.reached().await;
     for server in [&here, &there] {
@@ -68,9 +68,9 @@ async fn an_answer_asked_for_later_is_found_at_its_url<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn who_asks_again_while_it_runs_gets_the_same_url<G: Ground>(ground: G) {
+async fn who_asks_again_while_it_runs_gets_the_same_url<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     // The first is not asked for later, the repeat is.
     let first = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
@@ -85,14 +85,14 @@ async fn who_asks_again_while_it_runs_gets_the_same_url<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_operation_is_known_to_its_own_caller_only<G: Ground>(ground: G) {
+async fn an_operation_is_known_to_its_own_caller_only<G: Backend>(backend: G) {
     let (tenant, user) =
         (HeaderName::from_static("x-tenant-id"), HeaderName::from_static("x-user"));
-    let executor = executor(&ground).await;
+    let executor = executor(&backend).await;
     let layer =
         IdempotencyLayer::fenced(executor, Tenant::header(tenant), PrincipalFrom::header(user));
     let (gate, runs) = (Gate::new(), Runs::default());
-    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     let by = |tenant: &str, user: &str, mut request: Request<Sent>| {
         request.headers_mut().insert("x-tenant-id", tenant.parse().expect("a header value"));
         request.headers_mut().insert("x-user", user.parse().expect("a header value"));
@@ -118,11 +118,11 @@ async fn an_operation_is_known_to_its_own_caller_only<G: Ground>(ground: G) {
     }
 }
 
-async fn operations_that_never_were_are_unknown<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn operations_that_never_were_are_unknown<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     // Run, but not asked for later: nobody was told its URL.
     server.send(post("/orders", "k", "{}")).await;
-    let store = ground.store().await;
+    let store = backend.store().await;
     let found = store.peek(&order_key("k")).await.expect("the store answers").expect("a record");
     let ids = [
         found.record.operation_id.to_string(),
@@ -144,9 +144,9 @@ async fn operations_that_never_were_are_unknown<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_caller_may_wait_a_while_before_it_is_sent_away<G: Ground>(ground: G) {
+async fn a_caller_may_wait_a_while_before_it_is_sent_away<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, _) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, _) = serve(&backend, Rules::new(), gate.handler()).await;
     let mut waiting = server.sending(later("k", "respond-async, wait=60"));
     gate.reached().await;
     let early = tokio::time::timeout(Duration::from_millis(30), &mut waiting).await;
@@ -156,26 +156,26 @@ async fn a_caller_may_wait_a_while_before_it_is_sent_away<G: Ground>(ground: G) 
     assert_eq!((answer.status.as_u16(), answer.text(), answer.replayed()), (201, "run 1", false));
 }
 
-async fn a_wait_that_is_over_ends_in_a_url<G: Ground>(ground: G) {
+async fn a_wait_that_is_over_ends_in_a_url<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, _) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, _) = serve(&backend, Rules::new(), gate.handler()).await;
     let place = url(&server.send(later("k", "wait=1, respond-async")).await);
     gate.open();
     assert_eq!(heard(&server, &place).await.status, 201);
 }
 
-async fn other_preferences_change_nothing<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn other_preferences_change_nothing<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     for preference in ["return=minimal", "wait=10", "respond-asynchronously", "x=respond-async"] {
         let key = preference.replace(['=', '-'], ".");
         assert_eq!(server.send(later(&key, preference)).await.status, 201, "{preference}");
     }
 }
 
-async fn a_route_may_answer_everybody_at_once<G: Ground>(ground: G) {
+async fn a_route_may_answer_everybody_at_once<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().respond_async(false);
-    let (server, _) = serve(&ground, rules, gate.handler()).await;
+    let (server, _) = serve(&backend, rules, gate.handler()).await;
     let first = server.sending(later("k", "respond-async"));
     gate.reached().await;
     let repeat = server.send(later("k", "respond-async")).await;
@@ -184,11 +184,11 @@ async fn a_route_may_answer_everybody_at_once<G: Ground>(ground: G) {
     assert_eq!(first.await.expect("an answer").status, 201);
 }
 
-async fn the_url_works_although_no_route_matches_it<G: Ground>(ground: G) {
+async fn the_url_works_although_no_route_matches_it<G: Backend>(backend: G) {
     let (gate, runs) = (Gate::new(), Runs::default());
-    let layer = layer(executor(&ground).await);
+    let layer = layer(executor(&backend).await);
     let router = Router::new().route("/orders", runs.handler(gate.handler())).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
     assert_eq!(heard(&server, &place).await.text(), "run 1");
@@ -196,12 +196,12 @@ async fn the_url_works_although_no_route_matches_it<G: Ground>(ground: G) {
     assert_eq!((other.status.as_u16(), other.problem()), (404, None), "the router's own");
 }
 
-async fn without_a_pointer_the_caller_waits_after_all<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(Executor::new(store));
-    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     faults.spare(Verb::Open, 1);
     faults.next(Verb::Open, Fault::Refuse);
     let first = server.sending(later("k", "respond-async"));
@@ -220,12 +220,12 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Ground>(ground: G) {
     assert_eq!((runs.count(), faults.happened(Verb::Open)), (1, 2));
 }
 
-async fn a_url_is_told_when_it_works_and_not_before<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_url_is_told_when_it_works_and_not_before<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(Executor::new(store));
-    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     // While the handler runs, only its pointer is settled.
     faults.next(Verb::Settle, Fault::Hang);
     let first = server.sending(later("k", "respond-async"));
@@ -241,13 +241,13 @@ async fn a_url_is_told_when_it_works_and_not_before<G: Ground>(ground: G) {
     gate.open();
 }
 
-async fn a_replay_check_is_asked_at_the_url_too<G: Ground>(ground: G) {
+async fn a_replay_check_is_asked_at_the_url_too<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().replay_check(|parts| {
         let allowed = parts.headers.get("x-may").is_some();
         async move { allowed }
     });
-    let (server, _) = serve(&ground, rules, gate.handler()).await;
+    let (server, _) = serve(&backend, rules, gate.handler()).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
     let refused = heard(&server, &place).await;
@@ -260,9 +260,9 @@ async fn a_replay_check_is_asked_at_the_url_too<G: Ground>(ground: G) {
     assert_eq!(server.send(allowed).await.text(), "run 1");
 }
 
-async fn many_who_ask_at_once_are_all_told_a_url_that_works<G: Ground>(ground: G) {
+async fn many_who_ask_at_once_are_all_told_a_url_that_works<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, runs) = serve(&ground, Rules::new(), gate.handler()).await;
+    let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let sending: Vec<_> = (0..16).map(|_| server.sending(later("k", "respond-async"))).collect();
     let mut told = 0;
     for sent in sending {
@@ -279,12 +279,12 @@ async fn many_who_ask_at_once_are_all_told_a_url_that_works<G: Ground>(ground: G
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_store_that_is_down_is_told_to_who_asks<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_store_that_is_down_is_told_to_who_asks<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(Executor::new(store));
-    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
     assert_eq!(heard(&server, &place).await.status, 201);

@@ -10,53 +10,53 @@ use semel_core::executor::LocalReplay;
 use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::Rules;
 
-use crate::ground::{Ground, Server, in_memory, on_every_store, post};
+use crate::backend::{Backend, Server, in_memory, on_every_store, post};
 use crate::stage::{Runs, created, forgetful_executor, layer, router, serve};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// A service whose every repeat asks the store.
-async fn forgetful<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs) {
-    let executor = forgetful_executor(ground).await;
+async fn forgetful<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
+    let executor = forgetful_executor(backend).await;
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer(executor).rules(rules));
-    (Server::start(ground, router).await, runs)
+    (Server::start(backend, router).await, runs)
 }
 
-async fn an_answer_is_kept_for_its_time_and_no_longer<G: Ground>(ground: G) {
-    let (server, runs) = forgetful(&ground, Rules::new().keep(2 * HOUR)).await;
+async fn an_answer_is_kept_for_its_time_and_no_longer<G: Backend>(backend: G) {
+    let (server, runs) = forgetful(&backend, Rules::new().keep(2 * HOUR)).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
-    ground.advance(HOUR).await;
+    backend.advance(HOUR).await;
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());
-    ground.advance(HOUR + Duration::from_secs(1)).await;
+    backend.advance(HOUR + Duration::from_secs(1)).await;
     let anew = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((anew.text(), anew.replayed()), ("run 2", false));
     assert_eq!(runs.count(), 2);
 }
 
-async fn an_answer_is_kept_for_a_day_where_nothing_else_is_said<G: Ground>(ground: G) {
-    let (server, runs) = forgetful(&ground, Rules::new()).await;
+async fn an_answer_is_kept_for_a_day_where_nothing_else_is_said<G: Backend>(backend: G) {
+    let (server, runs) = forgetful(&backend, Rules::new()).await;
     server.send(post("/orders", "k", "{}")).await;
-    ground.advance(23 * HOUR).await;
+    backend.advance(23 * HOUR).await;
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());
-    ground.advance(2 * HOUR).await;
+    backend.advance(2 * HOUR).await;
     assert!(!server.send(post("/orders", "k", "{}")).await.replayed());
     assert_eq!(runs.count(), 2);
 }
 
-async fn an_expired_key_is_free_for_another_request<G: Ground>(ground: G) {
-    let (server, runs) = forgetful(&ground, Rules::new().keep(HOUR)).await;
+async fn an_expired_key_is_free_for_another_request<G: Backend>(backend: G) {
+    let (server, runs) = forgetful(&backend, Rules::new().keep(HOUR)).await;
     server.send(post("/orders", "k", "[1]")).await;
     assert_eq!(server.send(post("/orders", "k", "[2]")).await.status, 422);
-    ground.advance(2 * HOUR).await;
+    backend.advance(2 * HOUR).await;
     assert_eq!(server.send(post("/orders", "k", "[2]")).await.text(), "run 2");
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 422);
     assert_eq!(runs.count(), 2);
 }
 
-async fn repeats_are_the_same_with_and_without_memory_of_ones_own<G: Ground>(ground: G) {
-    let (forgetful, never) = forgetful(&ground, Rules::new()).await;
-    let (remembering, once) = serve(&ground, Rules::new(), created).await;
+async fn repeats_are_the_same_with_and_without_memory_of_ones_own<G: Backend>(backend: G) {
+    let (forgetful, never) = forgetful(&backend, Rules::new()).await;
+    let (remembering, once) = serve(&backend, Rules::new(), created).await;
     let first = remembering.send(post("/orders", "k", "{}")).await;
     for server in [&remembering, &forgetful, &remembering, &forgetful] {
         let again = server.send(post("/orders", "k", "{}")).await;
@@ -67,12 +67,12 @@ async fn repeats_are_the_same_with_and_without_memory_of_ones_own<G: Ground>(gro
     assert_eq!((once.count(), never.count()), (1, 0));
 }
 
-async fn a_remembered_answer_needs_no_store<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_remembered_answer_needs_no_store<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer(Executor::new(store)));
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     server.send(post("/orders", "k", "{}")).await;
     for verb in Verb::ALL {
         faults.always(verb, Fault::Refuse);
@@ -83,13 +83,13 @@ async fn a_remembered_answer_needs_no_store<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_forgetful_service_asks_the_store_every_time<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_forgetful_service_asks_the_store_every_time<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let executor = Executor::builder(store).local_replay(LocalReplay::OFF).build();
     let runs = Runs::default();
     let layer = layer(executor.expect("settings that work"));
-    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
     for n in 1..=3 {
         server.send(post("/orders", "k", "{}")).await;
         assert_eq!(faults.calls(Verb::Open), n);
@@ -97,7 +97,7 @@ async fn a_forgetful_service_asks_the_store_every_time<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_replay_is_refused_where_the_check_says_no<G: Ground>(ground: G) {
+async fn a_replay_is_refused_where_the_check_says_no<G: Backend>(backend: G) {
     let (allowed, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
     let (switch, count) = (Arc::clone(&allowed), Arc::clone(&asked));
     let rules = Rules::new().replay_check(move |parts: &Parts| {
@@ -106,7 +106,7 @@ async fn a_replay_is_refused_where_the_check_says_no<G: Ground>(ground: G) {
         let allowed = switch.load(Ordering::SeqCst);
         async move { allowed }
     });
-    let (server, runs) = serve(&ground, rules, created).await;
+    let (server, runs) = serve(&backend, rules, created).await;
     let first = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((first.status.as_u16(), asked.load(Ordering::SeqCst)), (201, 0), "not a replay");
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());

@@ -11,8 +11,8 @@ use hyper::body::Frame;
 use semel_tower::http::Rules;
 use tokio::sync::mpsc;
 
-use crate::ground::{
-    Ground, Sent, Server, body, chunked, in_memory, keyed, on_every_store, post, request, until,
+use crate::backend::{
+    Backend, Sent, Server, body, chunked, in_memory, keyed, on_every_store, post, request, until,
 };
 use crate::stage::{Runs, created, executor, layer, serve};
 
@@ -25,8 +25,8 @@ fn sent(key: Option<&str>, sent: Sent) -> Request<Sent> {
     request
 }
 
-async fn a_request_at_the_limit_runs_and_one_byte_more_does_not<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new().max_request(100), |visit| async move {
+async fn a_request_at_the_limit_runs_and_one_byte_more_does_not<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new().max_request(100), |visit| async move {
         visit.body.len().to_string()
     })
     .await;
@@ -45,8 +45,8 @@ async fn a_request_at_the_limit_runs_and_one_byte_more_does_not<G: Ground>(groun
     assert_eq!(server.send(sent(Some("c"), body(text(1)))).await.text(), "1");
 }
 
-async fn a_request_without_a_key_is_not_limited<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new().max_request(10), |visit| async move {
+async fn a_request_without_a_key_is_not_limited<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new().max_request(10), |visit| async move {
         visit.body.len().to_string()
     })
     .await;
@@ -55,8 +55,8 @@ async fn a_request_without_a_key_is_not_limited<G: Ground>(ground: G) {
     assert_eq!(server.send(sent(None, chunked([large]))).await.text(), "2097152");
 }
 
-async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     assert_eq!(server.send(sent(Some("a"), body(vec![0; 1 << 20]))).await.status, 201);
     assert_eq!(runs.count(), 1);
     // Over HTTP/1.1 a client that still writes may lose the answer to its own broken pipe.
@@ -66,9 +66,9 @@ async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_request_that_breaks_off_does_not_run<G: Ground>(ground: G) {
+async fn a_request_that_breaks_off_does_not_run<G: Backend>(backend: G) {
     let (server, runs) =
-        serve(&ground, Rules::new(), |visit| async move { visit.operation().0.to_string() }).await;
+        serve(&backend, Rules::new(), |visit| async move { visit.operation().0.to_string() }).await;
     let frames = vec![
         Ok(Frame::data(Bytes::from_static(b"{\"amount\":"))),
         Err(std::io::Error::other("the client gives up")),
@@ -89,8 +89,8 @@ fn pieces(pieces: Vec<Result<Bytes, std::io::Error>>) -> Response {
     ))))
 }
 
-async fn an_answer_at_the_limit_is_kept_and_one_byte_more_is_not<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new().max_response(100), |visit| async move {
+async fn an_answer_at_the_limit_is_kept_and_one_byte_more_is_not<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new().max_response(100), |visit| async move {
         let length: usize =
             visit.parts.uri.path().trim_start_matches('/').parse().expect("a length");
         "x".repeat(length)
@@ -114,8 +114,8 @@ async fn an_answer_at_the_limit_is_kept_and_one_byte_more_is_not<G: Ground>(grou
     assert_eq!(other.problem().as_deref(), Some("key-reused"));
 }
 
-async fn a_long_answer_in_pieces_is_delivered_whole<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new().max_response(1_000), |_| async {
+async fn a_long_answer_in_pieces_is_delivered_whole<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new().max_response(1_000), |_| async {
         pieces((0..=255u8).map(|n| Ok(Bytes::from(vec![n; 300]))).collect())
     })
     .await;
@@ -126,8 +126,8 @@ async fn a_long_answer_in_pieces_is_delivered_whole<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_answer_that_breaks_off_is_not_made_again<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), |_| async {
+async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), |_| async {
         pieces(vec![
             Ok(Bytes::from_static(b"the first half")),
             Err(std::io::Error::other("broken")),
@@ -145,7 +145,7 @@ async fn an_answer_that_breaks_off_is_not_made_again<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Ground>(ground: G) {
+async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Backend>(backend: G) {
     let (give, given) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(4);
     let given = std::sync::Arc::new(tokio::sync::Mutex::new(Some(given)));
     let runs = Runs::default();
@@ -156,9 +156,9 @@ async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Ground>(grou
         let stream = futures_util::stream::poll_fn(move |cx| given.poll_recv(cx));
         Response::new(Body::new(StreamBody::new(stream)))
     });
-    let layer = layer(executor(&ground).await).rules(Rules::new().max_response(10));
+    let layer = layer(executor(&backend).await).rules(Rules::new().max_response(10));
     let router = Router::new().route("/orders", handler).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     give.send(Ok(Frame::data(Bytes::from_static(b"more than ten bytes")))).await.expect("taken");
     let mut client = server.client().await;
     let response = client.begin(post("/orders", "k", "{}")).await.expect("a head");
@@ -174,8 +174,8 @@ async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Ground>(grou
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_caller_who_leaves_a_long_answer_does_not_make_it_run_again<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new().max_response(10), |_| async {
+async fn a_caller_who_leaves_a_long_answer_does_not_make_it_run_again<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new().max_response(10), |_| async {
         let endless = futures_util::stream::repeat_with(|| {
             Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[7; 4_096])))
         });

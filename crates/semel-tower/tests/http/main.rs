@@ -1,9 +1,9 @@
-//! The HTTP door's protocol, over real sockets, on every store.
+//! The HTTP layer's protocol, over real sockets, on every store.
 //!
 //! What only a raw socket can show is in `tests/wire`.
 
-#[path = "../ground.rs"]
-mod ground;
+#[path = "../backend.rs"]
+mod backend;
 
 mod stage;
 

@@ -6,7 +6,7 @@ use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::ground::{Ground, Sent, Server, in_memory, request};
+use crate::backend::{Backend, Sent, Server, in_memory, request};
 use crate::stage::{Runs, created, router};
 
 type Lines<'l> = &'l [(&'l str, &'l str)];
@@ -21,8 +21,8 @@ fn with(method: Method, lines: Lines<'_>) -> Request<Sent> {
     request
 }
 
-async fn what_is_wrong_first_is_told_first<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     store.faults().always(Verb::Open, Fault::Refuse);
     let faults = store.faults().clone();
     let named = |name: &'static str| {
@@ -36,7 +36,7 @@ async fn what_is_wrong_first_is_told_first<G: Ground>(ground: G) {
         IdempotencyLayer::fenced(Executor::new(store), Tenant::by(named("x-tenant")), principal)
             .rules(Rules::new().required().max_request(8));
     let runs = Runs::default();
-    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
 
     let (tenant, user, key) = (("x-tenant", "t"), ("x-user", "u"), ("idempotency-key", "k"));
     let table: [(Lines<'_>, u16, &str); 6] = [
@@ -54,7 +54,7 @@ async fn what_is_wrong_first_is_told_first<G: Ground>(ground: G) {
     assert_eq!(faults.happened(Verb::Open), 0, "the store is asked last");
 
     let mut small = with(Method::POST, &[key, tenant, user]);
-    *small.body_mut() = crate::ground::body("[1]");
+    *small.body_mut() = crate::backend::body("[1]");
     let answer = server.send(small).await;
     assert_eq!(
         (answer.status.as_u16(), answer.problem().as_deref()),

@@ -18,20 +18,20 @@ use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
-use crate::ground::{Ground, Memory, Protocol, Server, in_memory, on_every_store, post, run};
+use crate::backend::{Backend, Memory, Protocol, Server, in_memory, on_every_store, post, run};
 use crate::stage::{Runs, created, layer, router};
 
 /// A service whose store fails as its script says.
-async fn faulty<G: Ground>(ground: &G, rules: Rules) -> (Server, Runs, Faults) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn faulty<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs, Faults) {
+    let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let layer = layer(Executor::new(store)).rules(rules);
     let runs = Runs::default();
-    (Server::start(ground, router(&runs, created).layer(layer)).await, runs, faults)
+    (Server::start(backend, router(&runs, created).layer(layer)).await, runs, faults)
 }
 
-async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G) {
-    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: G) {
+    let (server, runs, faults) = faulty(&backend, Rules::new()).await;
     faults.always(Verb::Open, Fault::Refuse);
     for _ in 0..3 {
         let answer = server.send(post("/orders", "k", "{}")).await;
@@ -50,16 +50,16 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Ground>(ground: G)
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
 }
 
-async fn a_request_without_a_key_needs_no_store<G: Ground>(ground: G) {
-    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+async fn a_request_without_a_key_needs_no_store<G: Backend>(backend: G) {
+    let (server, runs, faults) = faulty(&backend, Rules::new()).await;
     faults.always(Verb::Open, Fault::Refuse);
-    let unkeyed = crate::ground::request(http::Method::POST, "/orders", "{}");
+    let unkeyed = crate::backend::request(http::Method::POST, "/orders", "{}");
     assert_eq!(server.send(unkeyed).await.status, 201);
     assert_eq!((runs.count(), faults.calls(Verb::Open)), (1, 0));
 }
 
-async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Ground>(ground: G) {
-    let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Backend>(backend: G) {
+    let (server, runs, faults) = faulty(&backend, Rules::new()).await;
     faults.next(Verb::Open, Fault::LoseReply);
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
     assert_eq!(faults.happened(Verb::Open), 1);
@@ -67,27 +67,27 @@ async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Ground>(gr
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_answer_whose_record_was_confirmed_by_nobody_is_kept<G: Ground>(ground: G) {
+async fn an_answer_whose_record_was_confirmed_by_nobody_is_kept<G: Backend>(backend: G) {
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
-        let (server, runs, faults) = faulty(&ground, Rules::new()).await;
+        let (server, runs, faults) = faulty(&backend, Rules::new()).await;
         faults.next(Verb::Settle, fault);
         let key = format!("{fault:?}");
         assert_eq!(server.send(post("/orders", &key, "{}")).await.text(), "run 1");
         assert_eq!(faults.happened(Verb::Settle), 1);
         // In a process that has not seen it.
-        let (other, _, _) = faulty(&ground, Rules::new()).await;
+        let (other, _, _) = faulty(&backend, Rules::new()).await;
         assert!(other.send(post("/orders", &key, "{}")).await.replayed());
         assert_eq!(runs.count(), 1);
     }
 }
 
-async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G: Ground>(
-    ground: G,
+async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G: Backend>(
+    backend: G,
 ) {
     // As long as recording is tried.
     let lease = Duration::from_secs(6);
     let rules = Rules::new().command(move |command| command.lease(lease).on_crash(OnCrash::Hold));
-    let (server, runs, faults) = faulty(&ground, rules).await;
+    let (server, runs, faults) = faulty(&backend, rules).await;
     for verb in [Verb::Settle, Verb::Renew] {
         faults.always(verb, Fault::Refuse);
     }
@@ -95,14 +95,14 @@ async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G:
     assert_eq!((first.status.as_u16(), first.text()), (201, "run 1"));
     assert_ne!(faults.happened(Verb::Settle), 0);
     faults.heal();
-    ground.advance(2 * lease).await;
+    backend.advance(2 * lease).await;
     let again = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(again.problem().as_deref(), Some("uncertain"));
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_route_may_run_unprotected_while_the_store_is_down<G: Ground>(ground: G) {
-    let (server, runs, faults) = faulty(&ground, Rules::new().fail_open()).await;
+async fn a_route_may_run_unprotected_while_the_store_is_down<G: Backend>(backend: G) {
+    let (server, runs, faults) = faulty(&backend, Rules::new().fail_open()).await;
     assert_eq!(server.send(post("/orders", "before", "{}")).await.text(), "run 1");
     faults.always(Verb::Open, Fault::Refuse);
     for n in 2..=3 {
@@ -115,8 +115,8 @@ async fn a_route_may_run_unprotected_while_the_store_is_down<G: Ground>(ground: 
     assert_eq!(runs.count(), 4);
 }
 
-async fn a_request_that_runs_unprotected_is_whole<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_request_that_runs_unprotected_is_whole<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     store.faults().always(Verb::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let handler = axum::routing::any(async |request: axum::extract::Request| {
@@ -134,12 +134,13 @@ async fn a_request_that_runs_unprotected_is_whole<G: Ground>(ground: G) {
     assert_eq!((answer.status.as_u16(), answer.text()), (201, "7"));
 }
 
-async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     store.faults().next(Verb::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let handler = axum::routing::any(async |_: OperationContext| "done");
-    let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
+    let server =
+        Server::start(&backend, Router::new().route("/orders", handler).layer(layer)).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(
         (answer.status.as_u16(), answer.problem().as_deref()),
@@ -177,8 +178,8 @@ fn what_ran_unprotected_is_counted() {
     run(async {
         let counted = Arc::new(AtomicU64::new(0));
         metrics::set_global_recorder(FailOpen(Arc::clone(&counted))).expect("the only recorder");
-        let ground = Memory::for_keys(1);
-        let (server, runs, _) = faulty(&ground, Rules::new().fail_open()).await;
+        let backend = Memory::for_keys(1);
+        let (server, runs, _) = faulty(&backend, Rules::new().fail_open()).await;
         let before = counted.load(Ordering::SeqCst);
         for n in 1..=3 {
             let answer = server.send(post("/orders", &format!("k-{n}"), "{}")).await;

@@ -15,7 +15,7 @@ use semel_tower::http::Rules;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-use crate::ground::{Ground, Sent, Server, in_memory, keyed, post, request};
+use crate::backend::{Backend, Sent, Server, in_memory, keyed, post, request};
 use crate::stage::{Runs, executor, layer, serve};
 
 type Piece = Result<Frame<Bytes>, std::io::Error>;
@@ -29,8 +29,8 @@ async fn next(body: &mut Incoming) -> Bytes {
 }
 
 /// Serves a handler that answers with what it is given, piece by piece, of this content type.
-async fn streaming<G: Ground>(
-    ground: &G,
+async fn streaming<G: Backend>(
+    backend: &G,
     rules: Rules,
     content_type: &'static str,
 ) -> (Server, Runs, mpsc::UnboundedSender<mpsc::Receiver<Piece>>) {
@@ -47,9 +47,9 @@ async fn streaming<G: Ground>(
             ([("content-type", content_type)], Response::new(Body::new(stream)))
         }
     });
-    let layer = layer(executor(ground).await).rules(rules);
+    let layer = layer(executor(backend).await).rules(rules);
     let router = Router::new().route("/orders", handler).layer(layer);
-    (Server::start(ground, router).await, runs, give)
+    (Server::start(backend, router).await, runs, give)
 }
 
 /// Sends `request` and sees the first piece of its answer before the second is made.
@@ -72,17 +72,17 @@ async fn arrives_in_pieces(
     assert!(body.collect().await.expect("an end").to_bytes().is_empty());
 }
 
-async fn an_answer_without_a_key_arrives_as_it_is_made<G: Ground>(ground: G) {
-    let (server, runs, give) = streaming(&ground, Rules::new(), "application/octet-stream").await;
+async fn an_answer_without_a_key_arrives_as_it_is_made<G: Backend>(backend: G) {
+    let (server, runs, give) = streaming(&backend, Rules::new(), "application/octet-stream").await;
     arrives_in_pieces(&server, &give, request(Method::POST, "/orders", "{}")).await;
     arrives_in_pieces(&server, &give, keyed(Method::GET, "/orders", "k", "")).await;
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_request_without_a_key_arrives_as_it_is_sent<G: Ground>(ground: G) {
+async fn a_request_without_a_key_arrives_as_it_is_sent<G: Backend>(backend: G) {
     let echo = any(async |request: Request| Response::new(request.into_body()));
-    let layer = layer(executor(&ground).await).rules(Rules::new().max_request(3));
-    let server = Server::start(&ground, Router::new().route("/orders", echo).layer(layer)).await;
+    let layer = layer(executor(&backend).await).rules(Rules::new().max_request(3));
+    let server = Server::start(&backend, Router::new().route("/orders", echo).layer(layer)).await;
     let (pieces, mut sent) = mpsc::channel::<Piece>(4);
     let mut unkeyed = request(Method::POST, "/orders", "");
     *unkeyed.body_mut() = StreamBody::new(poll_fn(move |cx| sent.poll_recv(cx))).boxed_unsync();
@@ -96,8 +96,8 @@ async fn a_request_without_a_key_arrives_as_it_is_sent<G: Ground>(ground: G) {
     assert!(body.collect().await.expect("an end").to_bytes().is_empty());
 }
 
-async fn an_event_stream_without_a_key_arrives_as_it_is_made<G: Ground>(ground: G) {
-    let (server, _, give) = streaming(&ground, Rules::new(), "text/event-stream").await;
+async fn an_event_stream_without_a_key_arrives_as_it_is_made<G: Backend>(backend: G) {
+    let (server, _, give) = streaming(&backend, Rules::new(), "text/event-stream").await;
     arrives_in_pieces(&server, &give, request(Method::POST, "/orders", "{}")).await;
 }
 
@@ -107,17 +107,17 @@ fn asking_for_events(key: &str) -> http::Request<Sent> {
     request
 }
 
-async fn who_asks_for_an_event_stream_gets_it_once<G: Ground>(ground: G) {
-    let (server, runs, give) = streaming(&ground, Rules::new(), "text/event-stream").await;
+async fn who_asks_for_an_event_stream_gets_it_once<G: Backend>(backend: G) {
+    let (server, runs, give) = streaming(&backend, Rules::new(), "text/event-stream").await;
     arrives_in_pieces(&server, &give, asking_for_events("k")).await;
     let again = server.send(asking_for_events("k")).await;
     assert_eq!(again.problem().as_deref(), Some("result-unavailable"));
     assert_eq!(runs.count(), 1, "its effect happens once");
 }
 
-async fn asking_for_an_event_stream_is_no_way_round_a_required_key<G: Ground>(ground: G) {
+async fn asking_for_an_event_stream_is_no_way_round_a_required_key<G: Backend>(backend: G) {
     let rules = Rules::new().required();
-    let (server, runs, give) = streaming(&ground, rules, "text/event-stream").await;
+    let (server, runs, give) = streaming(&backend, rules, "text/event-stream").await;
     let mut without = asking_for_events("k");
     without.headers_mut().remove("idempotency-key");
     let refused = server.send(without).await;
@@ -128,9 +128,9 @@ async fn asking_for_an_event_stream_is_no_way_round_a_required_key<G: Ground>(gr
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_event_stream_that_nobody_asked_for_is_delivered_once<G: Ground>(ground: G) {
+async fn an_event_stream_that_nobody_asked_for_is_delivered_once<G: Backend>(backend: G) {
     let (server, runs, give) =
-        streaming(&ground, Rules::new(), "Text/Event-Stream; charset=utf-8").await;
+        streaming(&backend, Rules::new(), "Text/Event-Stream; charset=utf-8").await;
     arrives_in_pieces(&server, &give, post("/orders", "k", "{}")).await;
     let again = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(again.problem().as_deref(), Some("result-unavailable"));
@@ -151,10 +151,10 @@ async fn echo(mut request: Request) -> Response {
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-async fn an_upgraded_connection_belongs_to_the_handler<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await);
+async fn an_upgraded_connection_belongs_to_the_handler<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await);
     let router = Router::new().route("/echo", any(echo)).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     for method in [Method::GET, Method::POST] {
         let mut request = keyed(method, "/echo", "k", "");
         for (name, value) in [("connection", "upgrade"), ("upgrade", "websocket")] {
@@ -174,8 +174,8 @@ async fn an_upgraded_connection_belongs_to_the_handler<G: Ground>(ground: G) {
     }
 }
 
-async fn an_offer_to_speak_http_2_does_not_lift_the_protection<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), crate::stage::created).await;
+async fn an_offer_to_speak_http_2_does_not_lift_the_protection<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), crate::stage::created).await;
     // As curl and the HTTP client of Java's library send it with every first request.
     for replayed in [false, true] {
         let mut request = post("/orders", "k", "{}");
@@ -193,15 +193,16 @@ async fn an_offer_to_speak_http_2_does_not_lift_the_protection<G: Ground>(ground
     assert_eq!(runs.count(), 1);
 }
 
-async fn trailers_come_with_the_first_answer<G: Ground>(ground: G) {
+async fn trailers_come_with_the_first_answer<G: Backend>(backend: G) {
     let handler = any(async || {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-checksum", "1".parse().expect("a value"));
         let frames = vec![piece("done"), Ok(Frame::trailers(trailers))];
         Response::new(Body::new(StreamBody::new(futures_util::stream::iter(frames))))
     });
-    let layer = layer(executor(&ground).await);
-    let server = Server::start(&ground, Router::new().route("/orders", handler).layer(layer)).await;
+    let layer = layer(executor(&backend).await);
+    let server =
+        Server::start(&backend, Router::new().route("/orders", handler).layer(layer)).await;
     let mut client = server.h2().await;
     for request in [request(Method::POST, "/orders", "{}"), post("/orders", "k", "{}")] {
         let answer = client.send(request).await;

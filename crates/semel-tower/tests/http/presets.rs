@@ -4,7 +4,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use semel_tower::http::{Preset, Rules, SettleAs};
 
-use crate::ground::{Ground, Server, in_memory, on_every_store, post};
+use crate::backend::{Backend, Server, in_memory, on_every_store, post};
 use crate::stage::{Visit, serve};
 
 /// Answers with the status that the path names.
@@ -42,9 +42,9 @@ async fn fate(server: &Server, status: u16) -> SettleAs {
     }
 }
 
-async fn follows<G: Ground>(ground: &G, preset: Preset, expected: &[(SettleAs, &[u16])]) {
+async fn follows<G: Backend>(backend: &G, preset: Preset, expected: &[(SettleAs, &[u16])]) {
     let rules = Rules::new().preset(preset);
-    let (server, _) = serve(ground, rules, |visit| std::future::ready(named(&visit))).await;
+    let (server, _) = serve(backend, rules, |visit| std::future::ready(named(&visit))).await;
     for (expected, statuses) in expected {
         for status in *statuses {
             assert_eq!(fate(&server, *status).await, *expected, "{status}");
@@ -61,7 +61,7 @@ const EARLY: &[u16] = &[413, 425];
 /// Look like refusals, and say that the work broke off.
 const BROKEN_OFF: &[u16] = &[408, 424, 499];
 
-async fn success_only_keeps_successes<G: Ground>(ground: G) {
+async fn success_only_keeps_successes<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 7] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Release, &[400, 405, 406, 411, 414, 415, 416, 417, 421, 422, 426, 428, 431]),
@@ -71,10 +71,10 @@ async fn success_only_keeps_successes<G: Ground>(ground: G) {
         (SettleAs::Fail, BROKEN_OFF),
         (SettleAs::Fail, FAILURES),
     ];
-    follows(&ground, Preset::success_only(), &expected).await;
+    follows(&backend, Preset::success_only(), &expected).await;
 }
 
-async fn below_500_keeps_refusals_but_not_passing_ones<G: Ground>(ground: G) {
+async fn below_500_keeps_refusals_but_not_passing_ones<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 6] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Keep, &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451, 499]),
@@ -83,10 +83,10 @@ async fn below_500_keeps_refusals_but_not_passing_ones<G: Ground>(ground: G) {
         (SettleAs::Fail, &[408]),
         (SettleAs::Fail, FAILURES),
     ];
-    follows(&ground, Preset::below_500(), &expected).await;
+    follows(&backend, Preset::below_500(), &expected).await;
 }
 
-async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Ground>(ground: G) {
+async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 8] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Keep, &[400, 405, 410, 415, 422, 451]),
@@ -97,10 +97,10 @@ async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Ground>(ground: G)
         (SettleAs::Fail, &[408, 424]),
         (SettleAs::Fail, FAILURES),
     ];
-    follows(&ground, Preset::terminal(), &expected).await;
+    follows(&backend, Preset::terminal(), &expected).await;
 }
 
-async fn stripe_v1_keeps_everything_once_it_ran<G: Ground>(ground: G) {
+async fn stripe_v1_keeps_everything_once_it_ran<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 5] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Keep, &[400, 404, 409, 422]),
@@ -108,10 +108,10 @@ async fn stripe_v1_keeps_everything_once_it_ran<G: Ground>(ground: G) {
         (SettleAs::Keep, BROKEN_OFF),
         (SettleAs::Keep, FAILURES),
     ];
-    follows(&ground, Preset::stripe_v1(), &expected).await;
+    follows(&backend, Preset::stripe_v1(), &expected).await;
 }
 
-async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Ground>(ground: G) {
+async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Backend>(backend: G) {
     let preset = Preset::by(|answer| match answer.status.as_u16() {
         409 => SettleAs::Keep,
         418 => SettleAs::Fail,
@@ -119,10 +119,10 @@ async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Ground>(ground: G) 
     });
     let expected: [(SettleAs, &[u16]); 3] =
         [(SettleAs::Keep, &[409]), (SettleAs::Fail, &[418]), (SettleAs::Release, &[200, 500])];
-    follows(&ground, preset, &expected).await;
+    follows(&backend, preset, &expected).await;
 }
 
-async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: G) {
+async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Backend>(backend: G) {
     let says = |fate: SettleAs| {
         move |visit: Visit| {
             let mut response: Response = named(&visit).into_response();
@@ -131,18 +131,18 @@ async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Ground>(ground: 
         }
     };
     for said in [SettleAs::Keep, SettleAs::Release, SettleAs::Fail] {
-        let (server, _) = serve(&ground, Rules::new(), says(said)).await;
+        let (server, _) = serve(&backend, Rules::new(), says(said)).await;
         for status in [200 + said as u16, 400 + said as u16, 500 + said as u16] {
             assert_eq!(fate(&server, status).await, said, "{status}");
         }
     }
 }
 
-async fn a_status_of_each_fate_meets_it<G: Ground>(ground: G) {
+async fn a_status_of_each_fate_meets_it<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 3] =
         [(SettleAs::Keep, &[201]), (SettleAs::Release, &[422]), (SettleAs::Fail, &[503])];
-    follows(&ground, Preset::success_only(), &expected).await;
-    follows(&ground, Preset::stripe_v1(), &[(SettleAs::Keep, &[202, 400, 500])]).await;
+    follows(&backend, Preset::success_only(), &expected).await;
+    follows(&backend, Preset::stripe_v1(), &[(SettleAs::Keep, &[202, 400, 500])]).await;
 }
 
 on_every_store! {

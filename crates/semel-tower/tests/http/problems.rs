@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use semel_tower::http::{Rules, Slug};
 use serde_json::json;
 
-use crate::ground::{Answer, Ground, Server, in_memory, post, request};
+use crate::backend::{Answer, Backend, Server, in_memory, post, request};
 use crate::stage::{Gate, Runs, created, executor, layer, router, serve};
 
 /// What every problem has, whatever it tells.
@@ -24,9 +24,9 @@ fn is_a_problem(answer: &Answer, slug: Slug, status: u16) {
     assert!(json["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{json}");
 }
 
-async fn a_problem_says_what_to_do<G: Ground>(ground: G) {
+async fn a_problem_says_what_to_do<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let (server, _) = serve(&ground, Rules::new().required(), gate.handler()).await;
+    let (server, _) = serve(&backend, Rules::new().required(), gate.handler()).await;
 
     let answer = server.send(request(Method::POST, "/orders?a=1", "{}")).await;
     is_a_problem(&answer, Slug::KeyMissing, 400);
@@ -60,11 +60,11 @@ async fn a_problem_says_what_to_do<G: Ground>(ground: G) {
     first.await.expect("an answer");
 }
 
-async fn a_problem_shows_neither_keys_nor_what_a_handler_said<G: Ground>(ground: G) {
+async fn a_problem_shows_neither_keys_nor_what_a_handler_said<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.max_attempts(1));
     let secret = "the password of the database is hunter2";
     let (server, _) =
-        serve(&ground, rules, move |_| async move { (StatusCode::INTERNAL_SERVER_ERROR, secret) })
+        serve(&backend, rules, move |_| async move { (StatusCode::INTERNAL_SERVER_ERROR, secret) })
             .await;
     server.send(post("/orders", "a-key-nobody-may-see", "{}")).await;
     for body in ["{}", "[]"] {
@@ -75,25 +75,25 @@ async fn a_problem_shows_neither_keys_nor_what_a_handler_said<G: Ground>(ground:
     }
 }
 
-async fn the_type_of_a_problem_can_be_a_link<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await)
+async fn the_type_of_a_problem_can_be_a_link<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await)
         .problem_types("https://example.com/errors/")
         .rules(Rules::new().required());
     let runs = Runs::default();
-    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
     let answer = server.send(request(Method::POST, "/orders", "{}")).await;
     assert_eq!(answer.json()["type"], "https://example.com/errors/key-missing");
 }
 
-async fn a_layer_outside_sees_which_problem_it_is<G: Ground>(ground: G) {
-    let inside = layer(executor(&ground).await).rules(Rules::new().required());
+async fn a_layer_outside_sees_which_problem_it_is<G: Backend>(backend: G) {
+    let inside = layer(executor(&backend).await).rules(Rules::new().required());
     let runs = Runs::default();
     let shown = axum::middleware::map_response(async |response: axum::response::Response| {
         let slug = response.extensions().get::<Slug>().map(|slug| slug.as_str());
         ([("x-slug", slug.unwrap_or("none"))], response)
     });
     let router = router(&runs, created).layer(inside).layer(shown);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let problem = server.send(request(Method::POST, "/orders", "{}")).await;
     assert_eq!(problem.header("x-slug"), Some("key-missing"));
     assert_eq!(server.send(post("/orders", "k", "{}")).await.header("x-slug"), Some("none"));

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use http::{HeaderName, StatusCode};
 use semel_tower::http::{REPLAYED, Rules};
 
-use crate::ground::{Ground, Server, in_memory, on_every_store, post};
+use crate::backend::{Backend, Server, in_memory, on_every_store, post};
 use crate::stage::{Runs, created, executor, layer, router, serve};
 
-async fn a_repeat_gets_the_first_answer<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn a_repeat_gets_the_first_answer<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     let first = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((first.status.as_u16(), first.text()), (201, "run 1"));
     assert_eq!(first.header("idempotent-replayed"), None);
@@ -23,21 +23,21 @@ async fn a_repeat_gets_the_first_answer<G: Ground>(ground: G) {
     assert_eq!(server.send(post("/orders", "another", "{}")).await.text(), "run 2");
 }
 
-async fn a_repeat_at_another_process_gets_the_first_answer<G: Ground>(ground: G) {
-    let (here, _) = serve(&ground, Rules::new(), created).await;
+async fn a_repeat_at_another_process_gets_the_first_answer<G: Backend>(backend: G) {
+    let (here, _) = serve(&backend, Rules::new(), created).await;
     let first = here.send(post("/orders", "k", "{}")).await;
-    let (there, runs) = serve(&ground, Rules::new(), created).await;
+    let (there, runs) = serve(&backend, Rules::new(), created).await;
     let again = there.send(post("/orders", "k", "{}")).await;
     assert!(again.replayed());
     assert_eq!((again.status, &again.body), (first.status, &first.body));
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_body_is_replayed_byte_for_byte<G: Ground>(ground: G) {
+async fn a_body_is_replayed_byte_for_byte<G: Backend>(backend: G) {
     let every: Vec<u8> = (0..=255u8).cycle().take(70_000).collect();
     let bodies = [Bytes::new(), Bytes::from_static(b"\0"), Bytes::from(every)];
     let answers = bodies.clone();
-    let (server, _) = serve(&ground, Rules::new(), move |visit| {
+    let (server, _) = serve(&backend, Rules::new(), move |visit| {
         let n: usize = visit.parts.uri.path().trim_start_matches('/').parse().expect("a number");
         let answer = answers[n].clone();
         async move { ([("content-type", "application/octet-stream")], answer) }
@@ -57,9 +57,9 @@ async fn a_body_is_replayed_byte_for_byte<G: Ground>(ground: G) {
     }
 }
 
-async fn an_answer_without_content_is_replayed_without_content<G: Ground>(ground: G) {
+async fn an_answer_without_content_is_replayed_without_content<G: Backend>(backend: G) {
     let (server, _) =
-        serve(&ground, Rules::new(), |_| std::future::ready(StatusCode::NO_CONTENT)).await;
+        serve(&backend, Rules::new(), |_| std::future::ready(StatusCode::NO_CONTENT)).await;
     for replayed in [false, true] {
         let answer = server.send(post("/orders", "k", "")).await;
         assert_eq!((answer.status.as_u16(), answer.replayed()), (204, replayed));
@@ -68,10 +68,10 @@ async fn an_answer_without_content_is_replayed_without_content<G: Ground>(ground
     }
 }
 
-async fn a_compressed_body_is_replayed_with_the_name_of_its_compression<G: Ground>(ground: G) {
+async fn a_compressed_body_is_replayed_with_the_name_of_its_compression<G: Backend>(backend: G) {
     let compressed = Bytes::from_static(b"\x1f\x8b\x08 what a layer inside made of it");
     let answer = compressed.clone();
-    let (server, _) = serve(&ground, Rules::new(), move |_| {
+    let (server, _) = serve(&backend, Rules::new(), move |_| {
         std::future::ready(([("content-encoding", "gzip")], answer.clone()))
     })
     .await;
@@ -102,17 +102,17 @@ fn headers(n: u32) -> AppendHeaders<Vec<(&'static str, String)>> {
     ])
 }
 
-async fn chosen_headers_are_replayed_in_order<G: Ground>(ground: G) {
+async fn chosen_headers_are_replayed_in_order<G: Backend>(backend: G) {
     let rules = Rules::new().kept_headers([HeaderName::from_static("x-ours")]);
     let (server, _) =
-        serve(&ground, rules, |visit| async move { (StatusCode::CREATED, headers(visit.n), "") })
+        serve(&backend, rules, |visit| async move { (StatusCode::CREATED, headers(visit.n), "") })
             .await;
     let first = server.send(post("/orders", "k", "{}")).await;
     let again = server.send(post("/orders", "k", "{}")).await;
     assert!(again.replayed());
     let names = ["location", "content-location", "content-language", "etag", "last-modified"];
     for name in names.into_iter().chain(["content-type", "link", "x-ours"]) {
-        let values = |answer: &crate::ground::Answer| {
+        let values = |answer: &crate::backend::Answer| {
             answer.headers.get_all(name).iter().cloned().collect::<Vec<_>>()
         };
         assert_eq!(values(&again), values(&first), "{name}");
@@ -145,10 +145,10 @@ const NEVER: [(&str, &str); 19] = [
     ("x-correlation-id", "correlation-1"),
 ];
 
-async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Ground>(ground: G) {
+async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Backend>(backend: G) {
     let named = NEVER.map(|(name, _)| HeaderName::from_static(name));
     let rules = Rules::new().kept_headers(named);
-    let (server, _) = serve(&ground, rules, |_| async { (AppendHeaders(NEVER), "done") }).await;
+    let (server, _) = serve(&backend, rules, |_| async { (AppendHeaders(NEVER), "done") }).await;
     let first = server.send(post("/orders", "k", "{}")).await;
     for name in ["set-cookie", "traceparent", "x-request-id"] {
         assert!(first.headers.contains_key(name), "{name} is the first caller's");
@@ -161,7 +161,7 @@ async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Ground>(g
     }
 }
 
-async fn a_header_that_connection_names_is_not_replayed<G: Ground>(ground: G) {
+async fn a_header_that_connection_names_is_not_replayed<G: Backend>(backend: G) {
     let rules = Rules::new().kept_headers([HeaderName::from_static("x-hop")]);
     let router_of = |runs: &Runs| {
         router(runs, |_| async {
@@ -170,8 +170,8 @@ async fn a_header_that_connection_names_is_not_replayed<G: Ground>(ground: G) {
     };
     // HTTP/2 has no such header, so only HTTP/1.1 can tell.
     let runs = Runs::default();
-    let layer = layer(executor(&ground).await).rules(rules);
-    let server = Server::start(&ground, router_of(&runs).layer(layer)).await;
+    let layer = layer(executor(&backend).await).rules(rules);
+    let server = Server::start(&backend, router_of(&runs).layer(layer)).await;
     let mut client = server.h1().await;
     assert!(client.send(post("/orders", "k", "{}")).await.headers.contains_key("x-hop"));
     let mut client = server.h1().await;
@@ -180,14 +180,14 @@ async fn a_header_that_connection_names_is_not_replayed<G: Ground>(ground: G) {
     assert!(!again.headers.contains_key("x-hop"));
 }
 
-async fn outer_layers_add_their_own_headers_once<G: Ground>(ground: G) {
+async fn outer_layers_add_their_own_headers_once<G: Backend>(backend: G) {
     let stamp = axum::middleware::map_response(async |response: axum::response::Response| {
         ([("x-stamp", "now"), ("content-language", "de")], response).into_response()
     });
-    let layer = layer(executor(&ground).await);
+    let layer = layer(executor(&backend).await);
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer).layer(stamp);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     for _ in 0..2 {
         let answer = server.send(post("/orders", "k", "{}")).await;
         assert_eq!(
@@ -198,16 +198,16 @@ async fn outer_layers_add_their_own_headers_once<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_receipt_goes_with_every_kept_answer<G: Ground>(ground: G) {
+async fn a_receipt_goes_with_every_kept_answer<G: Backend>(backend: G) {
     let shown = axum::middleware::map_response(async |response: axum::response::Response| {
         let receipt = response.extensions().get::<semel_core::Receipt>().copied();
         let shown = receipt.map(|receipt| format!("{} {}", receipt.operation_id, receipt.attempt));
         ([("x-receipt", shown.unwrap_or_default())], response)
     });
-    let layer = layer(executor(&ground).await);
+    let layer = layer(executor(&backend).await);
     let runs = Runs::default();
     let router = router(&runs, |visit| async move { visit.operation().1.to_string() });
-    let server = Server::start(&ground, router.layer(layer).layer(shown)).await;
+    let server = Server::start(&backend, router.layer(layer).layer(shown)).await;
     for replayed in [false, true] {
         let answer = server.send(post("/orders", "k", "{}")).await;
         assert_eq!(answer.replayed(), replayed);

@@ -6,7 +6,7 @@ use http::StatusCode;
 use semel_core::OperationId;
 use semel_tower::http::{Preset, Rules};
 
-use crate::ground::{Ground, Server, on_every_store, post};
+use crate::backend::{Backend, Server, on_every_store, post};
 use crate::stage::{Runs, serve};
 
 /// What handlers told a provider, in order.
@@ -17,9 +17,9 @@ fn told(book: &Told) -> Vec<(u32, OperationId, String)> {
 }
 
 /// Serves a handler that writes down what it tells and answers its runs with these statuses.
-async fn telling<G: Ground>(ground: &G, book: &Told, statuses: &'static [u16]) -> (Server, Runs) {
+async fn telling<G: Backend>(backend: &G, book: &Told, statuses: &'static [u16]) -> (Server, Runs) {
     let book = Arc::clone(book);
-    serve(ground, Rules::new(), move |visit| {
+    serve(backend, Rules::new(), move |visit| {
         book.lock().unwrap_or_else(PoisonError::into_inner).push(visit.told());
         let status = statuses[visit.n as usize - 1];
         std::future::ready((StatusCode::from_u16(status).expect("a status"), visit.body))
@@ -27,9 +27,9 @@ async fn telling<G: Ground>(ground: &G, book: &Told, statuses: &'static [u16]) -
     .await
 }
 
-async fn a_retry_after_a_failure_is_the_same_operation<G: Ground>(ground: G) {
+async fn a_retry_after_a_failure_is_the_same_operation<G: Backend>(backend: G) {
     let book = Told::default();
-    let (server, runs) = telling(&ground, &book, &[503, 500, 201]).await;
+    let (server, runs) = telling(&backend, &book, &[503, 500, 201]).await;
     let statuses = [
         server.send(post("/orders", "k", "{}")).await.status.as_u16(),
         server.send(post("/orders", "k", "{}")).await.status.as_u16(),
@@ -43,10 +43,10 @@ async fn a_retry_after_a_failure_is_the_same_operation<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn a_retry_in_another_process_is_the_same_operation<G: Ground>(ground: G) {
+async fn a_retry_in_another_process_is_the_same_operation<G: Backend>(backend: G) {
     let book = Told::default();
-    let (here, _) = telling(&ground, &book, &[502]).await;
-    let (there, _) = telling(&ground, &book, &[201]).await;
+    let (here, _) = telling(&backend, &book, &[502]).await;
+    let (there, _) = telling(&backend, &book, &[201]).await;
     assert_eq!(here.send(post("/orders", "k", "{}")).await.status, 502);
     assert_eq!(there.send(post("/orders", "k", "{}")).await.status, 201);
     let told = told(&book);
@@ -55,9 +55,9 @@ async fn a_retry_in_another_process_is_the_same_operation<G: Ground>(ground: G) 
     assert!(here.send(post("/orders", "k", "{}")).await.replayed());
 }
 
-async fn a_failed_key_is_not_for_another_request<G: Ground>(ground: G) {
+async fn a_failed_key_is_not_for_another_request<G: Backend>(backend: G) {
     let book = Told::default();
-    let (server, runs) = telling(&ground, &book, &[500, 200]).await;
+    let (server, runs) = telling(&backend, &book, &[500, 200]).await;
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 500);
     let other = server.send(post("/orders", "k", "[2]")).await;
     assert_eq!(other.problem().as_deref(), Some("key-reused"));
@@ -65,10 +65,10 @@ async fn a_failed_key_is_not_for_another_request<G: Ground>(ground: G) {
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 200);
 }
 
-async fn a_refused_key_is_for_a_corrected_request<G: Ground>(ground: G) {
+async fn a_refused_key_is_for_a_corrected_request<G: Backend>(backend: G) {
     let book: Arc<Mutex<Vec<_>>> = Arc::default();
     let noting = Arc::clone(&book);
-    let (server, runs) = serve(&ground, Rules::new(), move |visit| {
+    let (server, runs) = serve(&backend, Rules::new(), move |visit| {
         noting.lock().unwrap_or_else(PoisonError::into_inner).push(visit.operation());
         let status = if visit.n == 1 { 422 } else { 201 };
         std::future::ready((StatusCode::from_u16(status).expect("a status"), visit.body))
@@ -86,9 +86,9 @@ async fn a_refused_key_is_for_a_corrected_request<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_refusal_after_a_provider_was_told_forgets_nothing<G: Ground>(ground: G) {
+async fn a_refusal_after_a_provider_was_told_forgets_nothing<G: Backend>(backend: G) {
     let book = Told::default();
-    let (server, _) = telling(&ground, &book, &[404, 201]).await;
+    let (server, _) = telling(&backend, &book, &[404, 201]).await;
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.status, 404);
     // The provider may have booked it: another request under this key would be a second one.
     let other = server.send(post("/orders", "k", "[2]")).await;
@@ -98,9 +98,9 @@ async fn a_refusal_after_a_provider_was_told_forgets_nothing<G: Ground>(ground: 
     assert_eq!((&told[0].1, &told[0].2), (&told[1].1, &told[1].2));
 }
 
-async fn a_refusal_after_a_failure_is_not_kept<G: Ground>(ground: G) {
+async fn a_refusal_after_a_failure_is_not_kept<G: Backend>(backend: G) {
     let rules = Rules::new().preset(Preset::below_500());
-    let (server, runs) = serve(&ground, rules, |visit| async move {
+    let (server, runs) = serve(&backend, rules, |visit| async move {
         // "Exists already": the first attempt's own effect.
         StatusCode::from_u16([500, 409, 201][visit.n as usize - 1]).expect("a status")
     })
@@ -113,9 +113,9 @@ async fn a_refusal_after_a_failure_is_not_kept<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn a_refusal_after_a_failure_forgets_nothing<G: Ground>(ground: G) {
+async fn a_refusal_after_a_failure_forgets_nothing<G: Backend>(backend: G) {
     let book = Told::default();
-    let (server, _) = telling(&ground, &book, &[500, 429, 201]).await;
+    let (server, _) = telling(&backend, &book, &[500, 429, 201]).await;
     for status in [500, 429, 201] {
         assert_eq!(server.send(post("/orders", "k", "{}")).await.status, status);
     }

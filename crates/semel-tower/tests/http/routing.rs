@@ -7,18 +7,18 @@ use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 use tower::Layer as _;
 
-use crate::ground::{Ground, Server, in_memory, post, request};
+use crate::backend::{Backend, Server, in_memory, post, request};
 use crate::stage::{Runs, created, executor, layer};
 
-async fn a_template_is_one_operation_with_rules_of_its_own<G: Ground>(ground: G) {
+async fn a_template_is_one_operation_with_rules_of_its_own<G: Backend>(backend: G) {
     let layer =
-        layer(executor(&ground).await).route("POST /orders/{id}/refunds", Rules::new().required());
+        layer(executor(&backend).await).route("POST /orders/{id}/refunds", Rules::new().required());
     let runs = Runs::default();
     let router = Router::new()
         .route("/orders", runs.handler(created))
         .route("/orders/{id}/refunds", runs.handler(created))
         .layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     assert_eq!(server.send(request(Method::POST, "/orders", "{}")).await.status, 201);
     for id in [1, 2] {
         let missing =
@@ -35,14 +35,14 @@ async fn a_template_is_one_operation_with_rules_of_its_own<G: Ground>(ground: G)
     assert_eq!(runs.count(), 3);
 }
 
-async fn a_nested_router_has_its_whole_template<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await)
+async fn a_nested_router_has_its_whole_template<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await)
         .route("POST /api/v1/orders/{id}/refunds", Rules::new().required())
         .route("POST /orders/{id}/refunds", Rules::new());
     let runs = Runs::default();
     let orders = Router::new().route("/{id}/refunds", runs.handler(created));
     let router = Router::new().nest("/api", Router::new().nest("/v1/orders", orders)).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let missing = server.send(request(Method::POST, "/api/v1/orders/1/refunds", "{}")).await;
     assert_eq!(missing.problem().as_deref(), Some("key-missing"));
     assert_eq!(server.send(post("/api/v1/orders/1/refunds", "k", "{}")).await.status, 201);
@@ -50,14 +50,14 @@ async fn a_nested_router_has_its_whole_template<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_layer_on_one_route_leaves_the_others_alone<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await).rules(Rules::new().required());
+async fn a_layer_on_one_route_leaves_the_others_alone<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await).rules(Rules::new().required());
     let runs = Runs::default();
     let router = Router::new()
         .route("/orders", runs.handler(created))
         .route_layer(layer)
         .route("/free", runs.handler(created));
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     assert_eq!(server.send(request(Method::POST, "/orders", "{}")).await.status, 400);
     for _ in 0..2 {
         assert!(!server.send(post("/free", "k", "{}")).await.replayed());
@@ -65,11 +65,11 @@ async fn a_layer_on_one_route_leaves_the_others_alone<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn outside_a_router_the_operation_is_the_path<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await).route("POST /orders/1", Rules::new().required());
+async fn outside_a_router_the_operation_is_the_path<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await).route("POST /orders/1", Rules::new().required());
     let runs = Runs::default();
     let router = Router::new().route("/orders/{id}", runs.handler(created));
-    let server = Server::start(&ground, layer.layer(router)).await;
+    let server = Server::start(&backend, layer.layer(router)).await;
     assert_eq!(server.send(request(Method::POST, "/orders/1", "{}")).await.status, 400);
     assert_eq!(server.send(request(Method::POST, "/orders/2", "{}")).await.status, 201);
     assert!(!server.send(post("/orders/1", "k", "{}")).await.replayed());
@@ -78,8 +78,8 @@ async fn outside_a_router_the_operation_is_the_path<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn an_operation_may_be_named<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await)
+async fn an_operation_may_be_named<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await)
         .operation(|request| {
             let name = request.headers.get("x-operation").map(HeaderValue::to_str);
             name.and_then(Result::ok).map(str::to_owned)
@@ -87,7 +87,7 @@ async fn an_operation_may_be_named<G: Ground>(ground: G) {
         .route("PAY", Rules::new().required());
     let runs = Runs::default();
     let router = Router::new().route("/rpc", runs.handler(created)).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let called = |name: &str, key: Option<&str>| {
         let mut request = request(Method::POST, "/rpc", "{}");
         request.headers_mut().insert("x-operation", name.parse().expect("a value"));
@@ -105,11 +105,11 @@ async fn an_operation_may_be_named<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 4);
 }
 
-async fn paths_of_any_length_are_told_apart<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await);
+async fn paths_of_any_length_are_told_apart<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await);
     let runs = Runs::default();
     let router = Router::new().fallback_service(runs.handler(created)).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let long = format!("/{}", "x".repeat(3_000));
     for path in [format!("{long}a"), format!("{long}b"), format!("{long}a/")] {
         assert!(!server.send(post(&path, "k", "{}")).await.replayed());
@@ -118,8 +118,8 @@ async fn paths_of_any_length_are_told_apart<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn a_handler_is_given_its_claim<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await);
+async fn a_handler_is_given_its_claim<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await);
     let told = async |OperationContext(claim): OperationContext| {
         let key = claim.key();
         format!("{} {} {} {}", key.tenant(), key.scope(), key.id(), claim.attempt())
@@ -127,7 +127,7 @@ async fn a_handler_is_given_its_claim<G: Ground>(ground: G) {
     let perhaps = async |claim: Option<OperationContext>| claim.is_some().to_string();
     let router =
         Router::new().route("/orders/{id}", any(told)).route("/perhaps", any(perhaps)).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let answer = server.send(post("/orders/1", "\"the key\"", "{}")).await;
     assert_eq!(answer.text(), "acme POST /orders/{id} the key 1");
     // The extractor refuses as the layer does.
@@ -138,8 +138,8 @@ async fn a_handler_is_given_its_claim<G: Ground>(ground: G) {
     assert_eq!(server.send(post("/perhaps", "k", "{}")).await.text(), "true");
 }
 
-async fn a_handler_gets_the_request_as_it_was_sent<G: Ground>(ground: G) {
-    let layer = layer(executor(&ground).await);
+async fn a_handler_gets_the_request_as_it_was_sent<G: Backend>(backend: G) {
+    let layer = layer(executor(&backend).await);
     let runs = Runs::default();
     let handler = runs.handler(|visit| async move {
         let header = visit.parts.headers.get("x-custom").cloned();
@@ -151,7 +151,7 @@ async fn a_handler_gets_the_request_as_it_was_sent<G: Ground>(ground: G) {
         )
     });
     let router = Router::new().route("/orders", handler).layer(layer);
-    let server = Server::start(&ground, router).await;
+    let server = Server::start(&backend, router).await;
     let mut keyed = post("/orders?b=2&a=1", "k", "{ \"b\" : 2 , \"a\" : 1 }");
     keyed.headers_mut().insert("x-custom", "kept".parse().expect("a value"));
     let answer = server.send(keyed).await;

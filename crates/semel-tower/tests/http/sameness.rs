@@ -10,7 +10,7 @@ use semel_core::Pointer;
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::ground::{Ground, Sent, Server, body, chunked, in_memory, on_every_store};
+use crate::backend::{Backend, Sent, Server, body, chunked, in_memory, on_every_store};
 use crate::stage::{Runs, created, executor, router, serve};
 
 /// A request to be spelled in several ways.
@@ -56,8 +56,8 @@ async fn same(server: &Server, one: Spelling, two: Spelling) -> bool {
     false
 }
 
-async fn the_spelling_of_json_makes_no_difference<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn the_spelling_of_json_makes_no_difference<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let one = r#"{"b":[1,{"x":"é","y":null}],"a":1.0}"#;
     for other in [
         r#"{"a":1.0,"b":[1,{"x":"é","y":null}]}"#,
@@ -68,8 +68,8 @@ async fn the_spelling_of_json_makes_no_difference<G: Ground>(ground: G) {
     }
 }
 
-async fn a_difference_in_json_is_a_difference<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn a_difference_in_json_is_a_difference<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let one = r#"{"a":[1,2],"b":"x"}"#;
     for other in [
         r#"{"a":[2,1],"b":"x"}"#,
@@ -83,8 +83,8 @@ async fn a_difference_in_json_is_a_difference<G: Ground>(ground: G) {
     }
 }
 
-async fn integers_beyond_two_to_the_53_are_distinct<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn integers_beyond_two_to_the_53_are_distinct<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let amount = |n: &str| json(&format!(r#"{{"amount":{n}}}"#));
     for (one, two) in [
         ("9007199254740992", "9007199254740993"),
@@ -96,8 +96,8 @@ async fn integers_beyond_two_to_the_53_are_distinct<G: Ground>(ground: G) {
     }
 }
 
-async fn a_body_that_is_no_json_is_compared_byte_for_byte<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn a_body_that_is_no_json_is_compared_byte_for_byte<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let text = |text: &'static str| spelled("/orders", "text/plain", text);
     assert!(!same(&server, text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#)).await);
     assert!(same(&server, text("a\0b"), text("a\0b")).await);
@@ -107,8 +107,8 @@ async fn a_body_that_is_no_json_is_compared_byte_for_byte<G: Ground>(ground: G) 
     assert!(same(&server, json(r#"{"a":"#), json(r#"{"a":"#)).await);
 }
 
-async fn chunked_and_sized_bodies_are_equal<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), created).await;
+async fn chunked_and_sized_bodies_are_equal<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), created).await;
     for (n, (whole, parts)) in
         [("", vec![]), (r#"{"a":1}"#, vec!["{", "\"a\"", "", ":1}"]), ("[]", vec!["[", "]"])]
             .into_iter()
@@ -125,8 +125,8 @@ async fn chunked_and_sized_bodies_are_equal<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn the_order_of_a_query_makes_no_difference<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn the_order_of_a_query_makes_no_difference<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let at = |query: &str| spelled(&format!("/orders?{query}"), "application/json", "{}");
     for (one, two) in
         [("a=1&b=2", "b=2&a=1"), ("a=%41", "a=A"), ("%61=1", "a=1"), ("a=1&&b=2", "a=1&b=2&")]
@@ -140,8 +140,8 @@ async fn the_order_of_a_query_makes_no_difference<G: Ground>(ground: G) {
     }
 }
 
-async fn the_parameters_of_a_content_type_make_no_difference<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn the_parameters_of_a_content_type_make_no_difference<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let typed = |content_type: &str| spelled("/orders", content_type, r#"{"a":1}"#);
     for same_type in ["application/json; charset=utf-8", "Application/JSON", "application/json;"] {
         assert!(same(&server, typed("application/json"), typed(same_type)).await, "{same_type}");
@@ -153,9 +153,9 @@ async fn the_parameters_of_a_content_type_make_no_difference<G: Ground>(ground: 
     assert!(same(&server, vendor(r#"{"a":1,"b":2}"#), vendor(r#"{"b":2,"a":1}"#)).await);
 }
 
-async fn headers_make_a_difference_only_where_they_are_named<G: Ground>(ground: G) {
+async fn headers_make_a_difference_only_where_they_are_named<G: Backend>(backend: G) {
     let rules = Rules::new().matched_headers([HeaderName::from_static("x-currency")]);
-    let (server, _) = serve(&ground, rules, created).await;
+    let (server, _) = serve(&backend, rules, created).await;
     let priced = |currency: &str| json("{}").with("x-currency", currency);
     assert!(same(&server, priced("EUR"), priced("EUR")).await);
     assert!(!same(&server, priced("EUR"), priced("USD")).await);
@@ -165,9 +165,9 @@ async fn headers_make_a_difference_only_where_they_are_named<G: Ground>(ground: 
     assert!(same(&server, agent("one"), agent("two").with("accept", "*/*")).await);
 }
 
-async fn only_the_included_members_count<G: Ground>(ground: G) {
+async fn only_the_included_members_count<G: Backend>(backend: G) {
     let pointers = ["/amount", "/to/iban"].map(|text| Pointer::new(text).expect("a pointer"));
-    let (server, _) = serve(&ground, Rules::new().matched(pointers), created).await;
+    let (server, _) = serve(&backend, Rules::new().matched(pointers), created).await;
     let pay = |text: &str| json(text);
     let one = r#"{"amount":1,"to":{"iban":"A","name":"x"},"sent_at":1}"#;
     assert!(
@@ -185,9 +185,9 @@ async fn only_the_included_members_count<G: Ground>(ground: G) {
     assert!(!same(&server, pay(one), pay(r#"{"to":{"iban":"A","name":"x"},"sent_at":1}"#)).await);
 }
 
-async fn excluded_members_do_not_count<G: Ground>(ground: G) {
+async fn excluded_members_do_not_count<G: Backend>(backend: G) {
     let pointers = ["/sent_at", "/client/trace"].map(|text| Pointer::new(text).expect("a pointer"));
-    let (server, _) = serve(&ground, Rules::new().ignored(pointers), created).await;
+    let (server, _) = serve(&backend, Rules::new().ignored(pointers), created).await;
     let one = r#"{"amount":1,"sent_at":1,"client":{"trace":"a","name":"x"}}"#;
     assert!(
         same(&server, json(one), json(r#"{"amount":1,"client":{"trace":"b","name":"x"}}"#)).await
@@ -226,8 +226,8 @@ fn gzipped(text: &str, written_at: u32) -> Spelling {
     spelled("/orders", "application/json", body).with("content-encoding", "gzip")
 }
 
-async fn what_a_body_is_wrapped_in_makes_no_difference<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn what_a_body_is_wrapped_in_makes_no_difference<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     let form = |body: &'static str| spelled("/orders", "application/x-www-form-urlencoded", body);
     let (note, file) = (("note", "hello"), ("file", "a\r\nb"));
     let two = || multipart("one", &[note, file]);
@@ -242,19 +242,19 @@ async fn what_a_body_is_wrapped_in_makes_no_difference<G: Ground>(ground: G) {
     assert!(!same(&server, form("a=1&b=2"), form("a=2&b=1")).await);
 }
 
-async fn a_path_below_one_template_makes_a_difference<G: Ground>(ground: G) {
-    let executor = executor(&ground).await;
+async fn a_path_below_one_template_makes_a_difference<G: Backend>(backend: G) {
+    let executor = executor(&backend).await;
     let layer = IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
         .operation(|request| (request.method == Method::POST).then(|| "PAY".to_owned()));
     let runs = Runs::default();
-    let server = Server::start(&ground, router(&runs, created).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
     let to = |path: &str| spelled(path, "application/json", "{}");
     assert!(!same(&server, to("/orders/1/pay"), to("/orders/2/pay")).await);
     assert!(same(&server, to("/orders/1/pay"), to("/orders/1/pay")).await);
 }
 
-async fn one_of_each_kind_on_this_store<G: Ground>(ground: G) {
-    let (server, _) = serve(&ground, Rules::new(), created).await;
+async fn one_of_each_kind_on_this_store<G: Backend>(backend: G) {
+    let (server, _) = serve(&backend, Rules::new(), created).await;
     assert!(same(&server, json(r#"{"a":1,"b":2}"#), json(r#"{"b":2,"a":1}"#)).await);
     assert!(!same(&server, json("9007199254740992"), json("9007199254740993")).await);
 }

@@ -14,7 +14,7 @@ use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
-use crate::ground::{Ground, Server, in_memory, post, request, run};
+use crate::backend::{Backend, Server, in_memory, post, request, run};
 use crate::stage::{Runs, executor, layer, order_key};
 
 /// A service that may only be called where it was found ready, as a concurrency limit is.
@@ -45,10 +45,10 @@ impl<B> Service<Request<B>> for Strict {
     }
 }
 
-async fn the_service_that_was_ready_is_the_one_that_is_called<G: Ground>(ground: G) {
+async fn the_service_that_was_ready_is_the_one_that_is_called<G: Backend>(backend: G) {
     let runs = Runs::default();
     let strict = Strict { ready: false, runs: runs.clone() };
-    let server = Server::start(&ground, layer(executor(&ground).await).layer(strict)).await;
+    let server = Server::start(&backend, layer(executor(&backend).await).layer(strict)).await;
     let mut client = server.client().await;
     for n in [1, 2] {
         let answer = client.send(post("/orders", &format!("k-{n}"), "{}")).await;
@@ -59,12 +59,12 @@ async fn the_service_that_was_ready_is_the_one_that_is_called<G: Ground>(ground:
     assert!(client.send(post("/orders", "k-1", "{}")).await.replayed());
 }
 
-async fn a_service_that_runs_unprotected_is_ready_too<G: Ground>(ground: G) {
-    let store = FaultyStore::new(ground.any_store().await);
+async fn a_service_that_runs_unprotected_is_ready_too<G: Backend>(backend: G) {
+    let store = FaultyStore::new(backend.any_store().await);
     store.faults().always(Verb::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let strict = Strict { ready: false, runs: Runs::default() };
-    let server = Server::start(&ground, layer.layer(strict)).await;
+    let server = Server::start(&backend, layer.layer(strict)).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
 }
 

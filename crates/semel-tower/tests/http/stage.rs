@@ -22,7 +22,7 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::Semaphore;
 
-use crate::ground::{Ground, Server};
+use crate::backend::{Backend, Server};
 
 /// How often a handler was called.
 #[derive(Clone, Debug, Default)]
@@ -135,14 +135,14 @@ impl Gate {
     }
 }
 
-/// An executor of its own on the ground's records: a second one is another process.
-pub(crate) async fn executor(ground: &impl Ground) -> Executor<AnyStore> {
-    Executor::new(ground.any_store().await)
+/// An executor of its own on the backend's records: a second one is another process.
+pub(crate) async fn executor(backend: &impl Backend) -> Executor<AnyStore> {
+    Executor::new(backend.any_store().await)
 }
 
 /// One that asks the store every time.
-pub(crate) async fn forgetful_executor(ground: &impl Ground) -> Executor<AnyStore> {
-    let builder = Executor::builder(ground.any_store().await).local_replay(LocalReplay::OFF);
+pub(crate) async fn forgetful_executor(backend: &impl Backend) -> Executor<AnyStore> {
+    let builder = Executor::builder(backend.any_store().await).local_replay(LocalReplay::OFF);
     builder.build().expect("settings that work")
 }
 
@@ -152,15 +152,15 @@ pub(crate) fn layer<S: Store>(executor: Executor<S>) -> IdempotencyLayer<S> {
 }
 
 /// Serves one handler at `/orders`, and everywhere else, by these rules.
-pub(crate) async fn serve<G, F, Fut>(ground: &G, rules: Rules, answer: F) -> (Server, Runs)
+pub(crate) async fn serve<G, F, Fut>(backend: &G, rules: Rules, answer: F) -> (Server, Runs)
 where
-    G: Ground,
+    G: Backend,
     F: Fn(Visit) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output: IntoResponse> + Send + 'static,
 {
-    let layer = layer(executor(ground).await).rules(rules);
+    let layer = layer(executor(backend).await).rules(rules);
     let runs = Runs::default();
-    (Server::start(ground, router(&runs, answer).layer(layer)).await, runs)
+    (Server::start(backend, router(&runs, answer).layer(layer)).await, runs)
 }
 
 /// A router with one handler at `/orders`, and everywhere else.

@@ -6,16 +6,16 @@ use http::StatusCode;
 use semel_core::Wait;
 use semel_tower::http::Rules;
 
-use crate::ground::{Ground, on_every_store, post};
+use crate::backend::{Backend, on_every_store, post};
 use crate::stage::{Gate, serve};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 
-async fn a_repeat_waits_for_the_answer_and_gets_it<G: Ground>(ground: G) {
+async fn a_repeat_waits_for_the_answer_and_gets_it<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().wait(Wait::UpTo(LONG));
-    let (server, runs) = serve(&ground, rules, gate.handler()).await;
+    let (server, runs) = serve(&backend, rules, gate.handler()).await;
     let first = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     let mut second = server.sending(post("/orders", "k", "{}"));
@@ -28,11 +28,11 @@ async fn a_repeat_waits_for_the_answer_and_gets_it<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_repeat_in_another_process_waits_too<G: Ground>(ground: G) {
+async fn a_repeat_in_another_process_waits_too<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().wait(Wait::UpTo(LONG));
-    let (here, runs) = serve(&ground, rules.clone(), gate.handler()).await;
-    let (there, others) = serve(&ground, rules, gate.handler()).await;
+    let (here, runs) = serve(&backend, rules.clone(), gate.handler()).await;
+    let (there, others) = serve(&backend, rules, gate.handler()).await;
     let first = here.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     let mut second = there.sending(post("/orders", "k", "{}"));
@@ -44,10 +44,10 @@ async fn a_repeat_in_another_process_waits_too<G: Ground>(ground: G) {
     assert_eq!((runs.count(), others.count()), (1, 0));
 }
 
-async fn a_wait_that_is_over_tells_that_it_still_runs<G: Ground>(ground: G) {
+async fn a_wait_that_is_over_tells_that_it_still_runs<G: Backend>(backend: G) {
     for wait in [Wait::UpTo(SHORT), Wait::Deadline(SHORT)] {
         let gate = Gate::new();
-        let (server, runs) = serve(&ground, Rules::new().wait(wait), gate.handler()).await;
+        let (server, runs) = serve(&backend, Rules::new().wait(wait), gate.handler()).await;
         let key = format!("{wait:?}");
         let quoted = format!("\"{}\"", key.replace(['(', ')'], "-"));
         let first = server.sending(post("/orders", &quoted, "{}"));
@@ -64,11 +64,13 @@ async fn a_wait_that_is_over_tells_that_it_still_runs<G: Ground>(ground: G) {
     }
 }
 
-async fn a_waiter_runs_the_request_itself_when_the_first_gives_the_key_back<G: Ground>(ground: G) {
+async fn a_waiter_runs_the_request_itself_when_the_first_gives_the_key_back<G: Backend>(
+    backend: G,
+) {
     let gate = Gate::new();
     let here = gate.clone();
     let rules = Rules::new().wait(Wait::UpTo(LONG));
-    let (server, runs) = serve(&ground, rules, move |visit| {
+    let (server, runs) = serve(&backend, rules, move |visit| {
         let gate = here.clone();
         async move {
             if visit.n > 1 {

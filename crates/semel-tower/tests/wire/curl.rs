@@ -5,7 +5,7 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::ground::run;
+use crate::backend::run;
 use crate::shop::Shop;
 
 /// What curl says of an answer.

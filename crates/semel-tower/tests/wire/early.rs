@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::ground::run;
+use crate::backend::run;
 use crate::raw::{Wire, keyed, post};
 use crate::shop::Shop;
 

@@ -1,6 +1,6 @@
 //! The key header, byte by byte.
 
-use crate::ground::run;
+use crate::backend::run;
 use crate::raw::{Answer, Wire};
 use crate::shop::Shop;
 

@@ -1,4 +1,4 @@
-//! Callers who leave, at any moment and in any manner, and come again.
+//! Callers that leave, at any moment and in any manner, and retry.
 //!
 //! Every request is left once and asked for again until there is an answer. What really happened is
 //! counted in a ledger of its own, which would take the same effect twice.
@@ -20,7 +20,7 @@ use semel_testkit::effects::Effect;
 
 use self::office::Office;
 use self::tally::Tally;
-use crate::ground::{AtomicGround, Ground, Protocol, Server};
+use crate::backend::{AtomicBackend, Backend, Protocol, Server};
 
 /// How many requests, where not 1,000 (500 where they commit).
 const REQUESTS: &str = "SEMEL_WIRE_REQUESTS";
@@ -68,10 +68,10 @@ fn judge(office: &Office, effects: &[Effect], requests: u64) {
     assert!(tally.noticed > requests / 12, "{tally}");
 }
 
-async fn who_leaves_and_returns_finds_it_done_once<G: Ground>(ground: G) {
+async fn who_leaves_and_returns_finds_it_done_once<G: Backend>(backend: G) {
     let requests = setting(REQUESTS, || 1_000);
     let office = Arc::new(Office::open(setting(SEED, || fastrand::u64(..))));
-    let router = Office::fenced(&office, ground.executor().await);
+    let router = Office::fenced(&office, backend.executor().await);
     let server = Server::speaking(Protocol::H1, router).await;
     everybody_leaves(&office, &server, requests).await;
     judge(&office, &office.effects(), requests);
@@ -79,27 +79,27 @@ async fn who_leaves_and_returns_finds_it_done_once<G: Ground>(ground: G) {
 
 mod fenced {
     use super::who_leaves_and_returns_finds_it_done_once;
-    crate::ground::tests_on! { memory Memory who_leaves_and_returns_finds_it_done_once }
-    crate::ground::tests_on! { sqlite Sqlite who_leaves_and_returns_finds_it_done_once }
-    crate::ground::tests_on! { postgres Postgres who_leaves_and_returns_finds_it_done_once }
-    crate::ground::tests_on! { mariadb MariaDb who_leaves_and_returns_finds_it_done_once }
-    crate::ground::tests_on! { redis Redis who_leaves_and_returns_finds_it_done_once }
+    crate::backend::tests_on! { memory Memory who_leaves_and_returns_finds_it_done_once }
+    crate::backend::tests_on! { sqlite Sqlite who_leaves_and_returns_finds_it_done_once }
+    crate::backend::tests_on! { postgres Postgres who_leaves_and_returns_finds_it_done_once }
+    crate::backend::tests_on! { mariadb MariaDb who_leaves_and_returns_finds_it_done_once }
+    crate::backend::tests_on! { redis Redis who_leaves_and_returns_finds_it_done_once }
 }
 
-async fn who_leaves_and_returns_finds_it_committed_once<G: AtomicGround>(ground: G) {
+async fn who_leaves_and_returns_finds_it_committed_once<G: AtomicBackend>(backend: G) {
     let requests = setting(REQUESTS, || 500);
     let office = Arc::new(Office::open(setting(SEED, || fastrand::u64(..))));
-    let router = Office::atomic::<G>(&office, ground.executor().await);
+    let router = Office::atomic::<G>(&office, backend.executor().await);
     let server = Server::speaking(Protocol::H1, router).await;
     everybody_leaves(&office, &server, requests).await;
     let row = |key| Effect { key, attempt: 1, fence: 1, run: String::new() };
-    let effects: Vec<_> = ground.rows().await.into_iter().map(row).collect();
+    let effects: Vec<_> = backend.rows().await.into_iter().map(row).collect();
     judge(&office, &effects, requests);
 }
 
 mod atomic {
     use super::who_leaves_and_returns_finds_it_committed_once;
-    crate::ground::on_every_database! { who_leaves_and_returns_finds_it_committed_once, }
+    crate::backend::on_every_database! { who_leaves_and_returns_finds_it_committed_once, }
 }
 
 /// The same test in a process where an attempt is not a task of its own.
@@ -127,10 +127,10 @@ async fn goes_red_without_a_task_of_its_own(store: &str) {
 
 #[test]
 fn an_attempt_that_is_no_task_of_its_own_strands_its_claim_in_memory() {
-    crate::ground::run(goes_red_without_a_task_of_its_own("memory"));
+    crate::backend::run(goes_red_without_a_task_of_its_own("memory"));
 }
 
 #[test]
 fn an_attempt_that_is_no_task_of_its_own_strands_its_claim_in_sqlite() {
-    crate::ground::run(goes_red_without_a_task_of_its_own("sqlite"));
+    crate::backend::run(goes_red_without_a_task_of_its_own("sqlite"));
 }

@@ -1,9 +1,9 @@
-//! The HTTP door under bad lines, bad bytes and bad manners: what only a raw socket can show.
+//! The HTTP layer under bad lines, bad bytes and bad manners: what only a raw socket can show.
 //!
 //! What well-behaved clients see is in `tests/http`.
 
-#[path = "../ground.rs"]
-mod ground;
+#[path = "../backend.rs"]
+mod backend;
 
 mod frames;
 mod raw;

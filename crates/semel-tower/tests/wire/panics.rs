@@ -1,7 +1,7 @@
 //! A handler that panics costs its connection nothing.
 
+use crate::backend::{Client, Protocol, run};
 use crate::frames::{self, DATA, END_STREAM, Frames, HEADERS, frame};
-use crate::ground::{Client, Protocol, run};
 use crate::raw::keyed;
 use crate::shop::{Shop, of_ann};
 

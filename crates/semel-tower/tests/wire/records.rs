@@ -7,7 +7,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_redis::RedisStore;
 use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
 
-use crate::ground::{Protocol, run};
+use crate::backend::{Protocol, run};
 use crate::raw::keyed;
 use crate::shop::{COOKIES, Shop};
 

@@ -15,7 +15,7 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::watch;
 
-use crate::ground::{Answer, Client, Ground, Memory, Protocol, Server, post};
+use crate::backend::{Answer, Backend, Client, Memory, Protocol, Server, post};
 use crate::raw::Wire;
 
 /// Longer than any test.
@@ -81,12 +81,12 @@ pub(crate) struct Shop {
     /// What was done to its end.
     pub(crate) done: Journal,
     gate: watch::Sender<bool>,
-    door: Door,
+    passage: Passage,
 }
 
 /// Who came, and who left before there was an answer.
 #[derive(Clone)]
-struct Door {
+struct Passage {
     came: Arc<watch::Sender<usize>>,
     left: Arc<watch::Sender<usize>>,
 }
@@ -115,12 +115,12 @@ impl Shop {
             .route("POST /long", patient.max_response(4))
             .route("POST /required", Rules::new().required());
         let (gate, opened) = watch::channel(false);
-        let door = Door { came: Arc::default(), left: Arc::default() };
+        let passage = Passage { came: Arc::default(), left: Arc::default() };
         let (journal, done) = (Journal::default(), Journal::default());
         let counter = Counter { journal: journal.clone(), done: done.clone(), gate: opened };
-        let watched = middleware::from_fn_with_state(door.clone(), pass);
+        let watched = middleware::from_fn_with_state(passage.clone(), pass);
         let router = Router::new().fallback(serve).layer(layer).layer(watched).with_state(counter);
-        Self { server: Server::speaking(Protocol::H1, router).await, journal, done, gate, door }
+        Self { server: Server::speaking(Protocol::H1, router).await, journal, done, gate, passage }
     }
 
     pub(crate) async fn connect(&self) -> Wire {
@@ -145,24 +145,24 @@ impl Shop {
 
     /// Waits until `count` requests have reached the handlers.
     pub(crate) async fn reached(&self, count: usize) {
-        crate::ground::until(async || self.journal.entries().len() >= count).await;
+        crate::backend::until(async || self.journal.entries().len() >= count).await;
     }
 
     /// Waits until `count` requests have come, handled or not.
     pub(crate) async fn came(&self, count: usize) {
-        let mut came = self.door.came.subscribe();
+        let mut came = self.passage.came.subscribe();
         came.wait_for(|came| *came >= count).await.expect("we hold the sender");
     }
 
     /// Waits until `count` requests were dropped without an answer.
     pub(crate) async fn left(&self, count: usize) {
-        let mut left = self.door.left.subscribe();
+        let mut left = self.passage.left.subscribe();
         left.wait_for(|left| *left >= count).await.expect("we hold the sender");
     }
 }
 
 /// `POST path` under `key`, of `ann`.
-pub(crate) fn of_ann(path: &str, key: &str) -> http::Request<crate::ground::Sent> {
+pub(crate) fn of_ann(path: &str, key: &str) -> http::Request<crate::backend::Sent> {
     let mut request = post(path, key, "{}");
     request.headers_mut().insert("x-user", HeaderValue::from_static("ann"));
     request
@@ -214,17 +214,21 @@ pub(crate) const COOKIES: [(&str, &str); 8] = [
 ];
 
 /// The layer outside of ours: it counts, and marks every answer.
-async fn pass(State(door): State<Door>, request: http::Request<Body>, next: Next) -> Response {
-    struct Leaving(Option<Door>);
+async fn pass(
+    State(passage): State<Passage>,
+    request: http::Request<Body>,
+    next: Next,
+) -> Response {
+    struct Leaving(Option<Passage>);
     impl Drop for Leaving {
         fn drop(&mut self) {
-            if let Some(door) = &self.0 {
-                door.left.send_modify(|left| *left += 1);
+            if let Some(passage) = &self.0 {
+                passage.left.send_modify(|left| *left += 1);
             }
         }
     }
-    door.came.send_modify(|came| *came += 1);
-    let mut leaving = Leaving(Some(door));
+    passage.came.send_modify(|came| *came += 1);
+    let mut leaving = Leaving(Some(passage));
     let mut response = next.run(request).await;
     leaving.0 = None;
     response.headers_mut().insert("x-outer", HeaderValue::from_static("1"));

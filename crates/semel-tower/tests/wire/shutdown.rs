@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ground::{Ground, Protocol};
+use crate::backend::{Backend, Protocol};
 use crate::raw::{Wire, keyed};
 use crate::shop::Shop;
 
@@ -17,8 +17,8 @@ async fn running(shop: &Shop) -> Wire {
     wire
 }
 
-async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let shop = Shop::with(executor.clone()).await;
     let mut early = running(&shop).await;
     let closing = tokio::spawn(async move { executor.shutdown(GRACE).await });
@@ -43,15 +43,15 @@ async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Grou
     assert!(closing.await.expect("it ends").graceful);
 
     // Another process has the answer, and takes what was refused.
-    let next = Shop::with(ground.executor().await).await;
+    let next = Shop::with(backend.executor().await).await;
     next.release();
     assert!(next.ask(Protocol::H1, "/waiting", "k-1").await.replayed());
     assert!(!next.ask(Protocol::H1, "/orders", &refused).await.replayed());
     assert_eq!((shop.done.times("k-1"), next.journal.times("k-1")), (1, 0));
 }
 
-async fn a_request_that_outlasts_the_grace_is_given_back<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn a_request_that_outlasts_the_grace_is_given_back<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let shop = Shop::with(executor.clone()).await;
     let mut early = running(&shop).await;
     assert!(!executor.shutdown(Duration::ZERO).await.graceful);
@@ -60,22 +60,22 @@ async fn a_request_that_outlasts_the_grace_is_given_back<G: Ground>(ground: G) {
     shop.release();
 
     // It is free for another process, at once.
-    let next = Shop::with(ground.executor().await).await;
+    let next = Shop::with(backend.executor().await).await;
     next.release();
     let answer = next.ask(Protocol::H1, "/waiting", "k-1").await;
     assert_eq!((answer.status.as_u16(), answer.replayed()), (200, false));
     assert_eq!((shop.done.times("k-1"), next.done.times("k-1")), (0, 1));
 }
 
-async fn who_left_before_the_shutdown_finds_the_answer_after_it<G: Ground>(ground: G) {
-    let executor = ground.executor().await;
+async fn who_left_before_the_shutdown_finds_the_answer_after_it<G: Backend>(backend: G) {
+    let executor = backend.executor().await;
     let shop = Shop::with(executor.clone()).await;
     running(&shop).await.reset();
     shop.left(1).await;
     let closing = tokio::spawn(async move { executor.shutdown(GRACE).await });
     shop.release();
     assert!(closing.await.expect("it ends").graceful);
-    let next = Shop::with(ground.executor().await).await;
+    let next = Shop::with(backend.executor().await).await;
     assert!(next.ask(Protocol::H1, "/waiting", "k-1").await.replayed());
     assert_eq!((shop.done.times("k-1"), next.journal.times("k-1")), (1, 0));
 }
@@ -88,9 +88,9 @@ mod on {
     };
 
     macro_rules! on {
-        ($($store:ident $ground:ident)*) => {$(
-            crate::ground::tests_on! {
-                $store $ground
+        ($($store:ident $backend:ident)*) => {$(
+            crate::backend::tests_on! {
+                $store $backend
                 a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere
                 a_request_that_outlasts_the_grace_is_given_back
                 who_left_before_the_shutdown_finds_the_answer_after_it

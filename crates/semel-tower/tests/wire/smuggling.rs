@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use self::corpus::{Entry, Expected, corpus};
 use self::naive::{Naive, Vice};
-use crate::ground::run;
+use crate::backend::run;
 use crate::raw::{Answer, Wire, keyed};
 use crate::shop::{Journal, Shop};
 

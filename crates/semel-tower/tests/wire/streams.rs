@@ -12,10 +12,10 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
+use crate::backend::{Answer, Backend, Protocol, Sent, run};
 use crate::frames::{
     self, CANCEL, DATA, END_STREAM, Frame, Frames, GOAWAY, HEADERS, PING, frame, reset,
 };
-use crate::ground::{Answer, Ground, Protocol, Sent, run};
 use crate::shop::{Shop, of_ann};
 
 const DUPLICATES: usize = 64;
@@ -47,8 +47,8 @@ impl Shared {
     }
 }
 
-async fn of_duplicates_on_one_connection_one_runs<G: Ground>(ground: G) {
-    let shop = Shop::with(ground.executor().await).await;
+async fn of_duplicates_on_one_connection_one_runs<G: Backend>(backend: G) {
+    let shop = Shop::with(backend.executor().await).await;
     let shared = Shared::connect(shop.server.address()).await;
     let asking = (0..DUPLICATES).map(|_| shared.ask("/held", "k-1"));
     let mut answers = futures_util::stream::iter(asking).buffer_unordered(DUPLICATES);
@@ -65,8 +65,8 @@ async fn of_duplicates_on_one_connection_one_runs<G: Ground>(ground: G) {
     assert_eq!(shop.journal.times("k-1"), 1);
 }
 
-async fn duplicates_on_one_connection_that_wait_get_one_answer<G: Ground>(ground: G) {
-    let shop = Shop::with(ground.executor().await).await;
+async fn duplicates_on_one_connection_that_wait_get_one_answer<G: Backend>(backend: G) {
+    let shop = Shop::with(backend.executor().await).await;
     let shared = Shared::connect(shop.server.address()).await;
     let release = async {
         shop.came(DUPLICATES).await;
@@ -80,10 +80,10 @@ async fn duplicates_on_one_connection_that_wait_get_one_answer<G: Ground>(ground
     assert_eq!(shop.journal.times("k-1"), 1);
 }
 
-async fn duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again<G: Ground>(
-    ground: G,
+async fn duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again<G: Backend>(
+    backend: G,
 ) {
-    let shop = Shop::with(ground.executor().await).await;
+    let shop = Shop::with(backend.executor().await).await;
     let shared = Shared::connect(shop.server.address()).await;
     let release = async {
         shop.came(DUPLICATES).await;
@@ -108,9 +108,9 @@ mod on {
     };
 
     macro_rules! on {
-        ($($store:ident $ground:ident)*) => {$(
-            crate::ground::tests_on! {
-                $store $ground
+        ($($store:ident $backend:ident)*) => {$(
+            crate::backend::tests_on! {
+                $store $backend
                 of_duplicates_on_one_connection_one_runs
                 duplicates_on_one_connection_that_wait_get_one_answer
                 duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again
@@ -186,8 +186,8 @@ fn a_client_that_goes_away_leaves_its_requests_to_be_finished() {
 #[test]
 fn a_server_that_goes_away_finishes_its_requests_and_the_next_replays_them() {
     run(async {
-        let ground = crate::ground::Memory::open().await;
-        let shop = Shop::with(ground.executor().await).await;
+        let backend = crate::backend::Memory::open().await;
+        let shop = Shop::with(backend.executor().await).await;
         let mut connection = Frames::connect(shop.server.address()).await;
         let head = frames::post(1, 0, "/waiting", "k-1");
         connection.send(&[head, frame(DATA, END_STREAM, 1, b"{}")].concat()).await;
@@ -201,7 +201,7 @@ fn a_server_that_goes_away_finishes_its_requests_and_the_next_replays_them() {
         drop(connection);
         stopping.await.expect("the server stops");
 
-        let next = Shop::with(ground.executor().await).await;
+        let next = Shop::with(backend.executor().await).await;
         let answer = next.ask(Protocol::H2, "/waiting", "k-1").await;
         assert_eq!((answer.status.as_u16(), answer.replayed()), (200, true));
         assert_eq!((journal.times("k-1"), next.journal.times("k-1")), (1, 0));

@@ -75,7 +75,7 @@ impl<R: Resource> Parameter for OfType<R> {
     };
 }
 
-/// Every value of a parameter: that in the path, or else those in the query.
+/// Returns every value of a parameter: that in the path, or else those in the query.
 pub(super) async fn values<T: Send + Sync>(
     parts: &mut Parts,
     state: &T,
@@ -89,7 +89,7 @@ pub(super) async fn values<T: Send + Sync>(
                 return found;
             }
         }
-        // A text that is no id, so that the query does not make good what is bad in the path.
+        // A text that is no id: the query must not stand in for what is malformed in the path.
         Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => {
             return vec![char::REPLACEMENT_CHARACTER.into()];
         }
@@ -105,7 +105,7 @@ fn in_query(query: &str, name: &str) -> Vec<String> {
     named.map(|(_, value)| decoded(value).into_owned()).collect()
 }
 
-/// As forms write it. What is no text becomes one that is no id.
+/// Decodes a part of a query as forms write it. What is not UTF-8 becomes a text that is no id.
 fn decoded(part: &str) -> Cow<'_, str> {
     if !part.contains('+') {
         return percent_decode_str(part).decode_utf8_lossy();

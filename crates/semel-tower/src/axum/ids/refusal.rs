@@ -1,4 +1,4 @@
-//! Why a handler that needs ids does not run, and how a caller is told.
+//! Why a request whose ids are not resolved is refused, and its response.
 
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -7,44 +7,44 @@ use semel_ids::codec::MAX_PUBLIC_ID;
 
 use crate::http::Slug;
 
-/// Ids that were not resolved. Nothing of it says whose an id is: another tenant's id is not found.
+/// Why ids were not resolved. It never reveals the tenant of an id: another tenant's id is not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotResolved {
-    /// Whose ids these are cannot be told. Answered as `tenant-unknown`.
+    /// The tenant is unknown. Answered as `tenant-unknown`.
     #[error("{why}")]
     TenantUnknown {
-        /// What is wrong.
+        /// What is wrong with the tenant.
         why: String,
     },
-    /// There is no such parameter. Answered as `public-id-invalid`, like the next three.
+    /// The parameter is missing. Answered as `public-id-invalid`, like the next three.
     #[error("`{parameter}` is missing")]
     Missing {
-        /// Its name.
+        /// The parameter's name.
         parameter: &'static str,
     },
-    /// One id is wanted and there are several.
-    #[error("`{parameter}` is there more than once")]
+    /// The parameter occurs several times, and one id is expected.
+    #[error("`{parameter}` occurs more than once")]
     Repeated {
         /// The parameter's name.
         parameter: &'static str,
     },
-    /// There are too many.
+    /// The parameter has too many ids.
     #[error("`{parameter}` has {asked} ids; ask for at most {max} at once")]
     TooMany {
         /// The parameter's name.
         parameter: &'static str,
-        /// So many.
+        /// How many ids the request has.
         asked: usize,
         /// The limit.
         max: usize,
     },
-    /// It is no id of its kind.
+    /// The text is not an id of its kind.
     #[error("{} is no public id of its kind; copy it as it was given", shown(parameter, text))]
     Invalid {
         /// The parameter's name.
         parameter: &'static str,
-        /// What it has, where there are several.
+        /// The text of the id, where the parameter has several.
         text: Option<String>,
     },
     /// There is nothing with this id, or it is not the tenant's. Answered as `public-id-not-found`.
@@ -52,18 +52,18 @@ pub enum NotResolved {
     NotFound {
         /// The parameter's name.
         parameter: &'static str,
-        /// What it has, where there are several.
+        /// The text of the id, where the parameter has several.
         text: Option<String>,
     },
-    /// Nobody who knows could be asked. Answered as `store-unavailable`.
-    #[error("the id could not be looked up; come again")]
+    /// The map of ids cannot be reached. Answered as `store-unavailable`.
+    #[error("the id could not be looked up; retry later")]
     Unavailable,
     /// Resolving is switched off. Answered as `misconfigured`.
     #[error("this service does not resolve public ids now: resolving is switched off")]
     Disabled,
 }
 
-/// Which id is meant. A caller's text is never repeated longer than an id.
+/// Returns which id is meant. A caller's text is never repeated longer than an id.
 fn shown(parameter: &str, text: &Option<String>) -> String {
     let Some(text) = text else { return format!("the id in `{parameter}`") };
     let mut shown: String = text.chars().take(MAX_PUBLIC_ID).collect();

@@ -10,8 +10,8 @@ use semel_tower::axum::Tx;
 use semel_tower::http::Rules;
 
 use super::{layer, writing};
-use crate::ground::{
-    Answer, AtomicGround, Ground, Postgres, Server, get, on_every_database, post, run,
+use crate::backend::{
+    Answer, AtomicBackend, Backend, Postgres, Server, get, on_every_database, post, run,
 };
 use crate::stage::Gate;
 
@@ -29,35 +29,35 @@ async fn at_once(servers: &[&Server]) -> Vec<Answer> {
     answers
 }
 
-async fn many_duplicates_leave_one_row<G: AtomicGround>(ground: G) {
-    let (server, runs) = writing(&ground, Rules::new().required(), 201).await;
+async fn many_duplicates_leave_one_row<G: AtomicBackend>(backend: G) {
+    let (server, runs) = writing(&backend, Rules::new().required(), 201).await;
     let answers = at_once(&[&server]).await;
     assert_eq!(count(&answers, |answer| answer.status == 201 && !answer.replayed()), 1);
     assert_eq!(count(&answers, |answer| answer.status == 201 || answer.status == 409), 64);
-    assert_eq!((runs.count(), ground.rows().await), (1, vec!["[1]".to_owned()]));
+    assert_eq!((runs.count(), backend.rows().await), (1, vec!["[1]".to_owned()]));
 }
 
-async fn many_duplicates_that_wait_leave_one_row<G: AtomicGround>(ground: G) {
+async fn many_duplicates_that_wait_leave_one_row<G: AtomicBackend>(backend: G) {
     let rules = Rules::new().required().wait(Wait::UpTo(Duration::from_secs(60)));
-    let (server, runs) = writing(&ground, rules, 201).await;
+    let (server, runs) = writing(&backend, rules, 201).await;
     let answers = at_once(&[&server]).await;
     assert_eq!(count(&answers, |answer| answer.status == 201 && answer.text() == "run 1"), 64);
-    assert_eq!((runs.count(), ground.rows().await), (1, vec!["[1]".to_owned()]));
+    assert_eq!((runs.count(), backend.rows().await), (1, vec!["[1]".to_owned()]));
 }
 
-async fn many_duplicates_at_two_processes_leave_one_row<G: AtomicGround>(ground: G) {
-    let (here, _) = writing(&ground, Rules::new(), 201).await;
-    let (there, _) = writing(&ground, Rules::new(), 201).await;
+async fn many_duplicates_at_two_processes_leave_one_row<G: AtomicBackend>(backend: G) {
+    let (here, _) = writing(&backend, Rules::new(), 201).await;
+    let (there, _) = writing(&backend, Rules::new(), 201).await;
     let answers = at_once(&[&here, &there]).await;
     assert_eq!(count(&answers, |answer| answer.status == 201 && !answer.replayed()), 1);
     assert_eq!(count(&answers, |answer| answer.status == 201 || answer.status == 409), 64);
-    assert_eq!(ground.rows().await, ["[1]"]);
+    assert_eq!(backend.rows().await, ["[1]"]);
 }
 
 #[test]
 fn another_process_is_told_that_a_transaction_is_open() {
     run(async {
-        let ground = Postgres::open().await;
+        let backend = Postgres::open().await;
         let gate = Gate::new();
         let waits = gate.clone();
         let handler = on_post(move |Tx(mut unit): Tx<PgStore>, note: String| {
@@ -68,9 +68,9 @@ fn another_process_is_told_that_a_transaction_is_open() {
                 "done"
             }
         });
-        let held = Router::new().route("/orders", handler).layer(layer(ground.executor().await));
-        let here = Server::start(&ground, held).await;
-        let (there, others) = writing(&ground, Rules::new(), 201).await;
+        let held = Router::new().route("/orders", handler).layer(layer(backend.executor().await));
+        let here = Server::start(&backend, held).await;
+        let (there, others) = writing(&backend, Rules::new(), 201).await;
         let first = here.sending(post("/orders", "k", "[1]"));
         gate.reached().await;
         for server in [&here, &there] {
@@ -86,7 +86,7 @@ fn another_process_is_told_that_a_transaction_is_open() {
         assert_eq!(first.await.expect("an answer").text(), "done");
         assert_eq!(there.send(post("/orders", "k", "[1]")).await.text(), "done");
         assert_eq!(
-            (others.count(), ground.rows().await),
+            (others.count(), backend.rows().await),
             (1, vec!["[1]".to_owned(), "[2]".to_owned()])
         );
     });
@@ -95,7 +95,7 @@ fn another_process_is_told_that_a_transaction_is_open() {
 #[test]
 fn a_transaction_asked_for_later_is_not_unknown_while_it_is_open() {
     run(async {
-        let ground = Postgres::open().await;
+        let backend = Postgres::open().await;
         let gate = Gate::new();
         let waits = gate.clone();
         let handler = on_post(move |Tx(mut unit): Tx<PgStore>, note: String| {
@@ -106,8 +106,8 @@ fn a_transaction_asked_for_later_is_not_unknown_while_it_is_open() {
                 "done"
             }
         });
-        let router = Router::new().route("/orders", handler).layer(layer(ground.executor().await));
-        let server = Server::start(&ground, router).await;
+        let router = Router::new().route("/orders", handler).layer(layer(backend.executor().await));
+        let server = Server::start(&backend, router).await;
         let mut asked = post("/orders", "k", "[1]");
         asked.headers_mut().insert("prefer", "respond-async".parse().expect("a header value"));
         let accepted = server.send(asked).await;
@@ -123,7 +123,7 @@ fn a_transaction_asked_for_later_is_not_unknown_while_it_is_open() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(ground.rows().await, ["[1]"]);
+        assert_eq!(backend.rows().await, ["[1]"]);
     });
 }
 

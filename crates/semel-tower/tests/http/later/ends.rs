@@ -7,13 +7,13 @@ use semel_core::{OnCrash, OnFailure};
 use semel_tower::http::Rules;
 
 use super::{heard, later, url};
-use crate::ground::{Ground, Server, get, in_memory, on_every_store, post};
+use crate::backend::{Backend, Server, get, in_memory, on_every_store, post};
 use crate::stage::{Gate, Runs, forgetful_executor, layer, router, serve};
 
-async fn a_refusal_is_heard_by_who_asks_later<G: Ground>(ground: G) {
+async fn a_refusal_is_heard_by_who_asks_later<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
-    let (server, runs) = serve(&ground, Rules::new(), move |_| {
+    let (server, runs) = serve(&backend, Rules::new(), move |_| {
         let gate = here.clone();
         async move {
             gate.pass().await;
@@ -30,8 +30,8 @@ async fn a_refusal_is_heard_by_who_asks_later<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_refusal_that_was_heard_at_once_frees_the_key<G: Ground>(ground: G) {
-    let (server, runs) = serve(&ground, Rules::new(), |visit| async move {
+async fn a_refusal_that_was_heard_at_once_frees_the_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
         match visit.n {
             1 => (StatusCode::UNPROCESSABLE_ENTITY, "no such account"),
             _ => (StatusCode::CREATED, "done"),
@@ -45,10 +45,10 @@ async fn a_refusal_that_was_heard_at_once_frees_the_key<G: Ground>(ground: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Ground>(ground: G) {
+async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
-    let (server, runs) = serve(&ground, Rules::new(), move |visit| {
+    let (server, runs) = serve(&backend, Rules::new(), move |visit| {
         let gate = here.clone();
         async move {
             gate.pass().await;
@@ -72,14 +72,14 @@ async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Ground>(gro
     assert_eq!(runs.count(), 2);
 }
 
-async fn what_became_of_an_operation_is_told_at_its_url<G: Ground>(ground: G) {
+async fn what_became_of_an_operation_is_told_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let limit = Duration::from_millis(50);
     let rules = Rules::new().max_response(10).command(move |command| {
         command.max_attempts(1).work_timeout(limit).on_crash(OnCrash::Hold)
     });
-    let (server, _) = serve(&ground, rules, move |visit| {
+    let (server, _) = serve(&backend, rules, move |visit| {
         let gate = here.clone();
         async move {
             match visit.claim.expect("a key").key().id() {
@@ -105,16 +105,16 @@ async fn what_became_of_an_operation_is_told_at_its_url<G: Ground>(ground: G) {
     }
 }
 
-async fn an_expired_answer_is_gone_from_its_url<G: Ground>(ground: G) {
-    let executor = forgetful_executor(&ground).await;
+async fn an_expired_answer_is_gone_from_its_url<G: Backend>(backend: G) {
+    let executor = forgetful_executor(&backend).await;
     let rules = Rules::new().keep(Duration::from_secs(3_600));
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(executor).rules(rules);
-    let server = Server::start(&ground, router(&runs, gate.handler()).layer(layer)).await;
+    let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
     assert_eq!(heard(&server, &place).await.status, 201);
-    ground.advance(Duration::from_secs(3_601)).await;
+    backend.advance(Duration::from_secs(3_601)).await;
     let gone = server.send(get(&place)).await;
     assert_eq!((gone.status.as_u16(), gone.problem().as_deref()), (409, Some("failed")));
     assert_eq!(gone.json()["retryable"], true, "it may be run again under its key");
@@ -124,29 +124,29 @@ async fn an_expired_answer_is_gone_from_its_url<G: Ground>(ground: G) {
     assert_eq!(server.send(get(&place)).await.problem().as_deref(), Some("failed"));
 }
 
-async fn an_attempt_that_broke_off_is_told_at_its_url<G: Ground>(ground: G) {
+async fn an_attempt_that_broke_off_is_told_at_its_url<G: Backend>(backend: G) {
     let lease = Duration::from_secs(600);
     for (on_crash, slug, retryable) in
         [(OnCrash::Rerun, "failed", true), (OnCrash::Hold, "uncertain", false)]
     {
         let rules = Rules::new().command(move |command| command.lease(lease).on_crash(on_crash));
         let gate = Gate::new();
-        let (server, _) = serve(&ground, rules, gate.handler()).await;
+        let (server, _) = serve(&backend, rules, gate.handler()).await;
         let place = url(&server.send(later(slug, "respond-async")).await);
         assert_eq!(server.send(get(&place)).await.status, 202);
         // Its process stands still.
-        ground.advance(lease + Duration::from_secs(1)).await;
+        backend.advance(lease + Duration::from_secs(1)).await;
         let answer = server.send(get(&place)).await;
         assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (409, Some(slug)));
         assert_eq!(answer.json()["retryable"], retryable);
     }
 }
 
-async fn a_failure_that_is_kept_is_told_at_its_url<G: Ground>(ground: G) {
+async fn a_failure_that_is_kept_is_told_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let rules = Rules::new().command(|command| command.on_failure(OnFailure::Keep));
-    let (server, _) = serve(&ground, rules, move |_| {
+    let (server, _) = serve(&backend, rules, move |_| {
         let gate = here.clone();
         async move {
             gate.pass().await;

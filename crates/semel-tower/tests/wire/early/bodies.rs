@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Early, HIDDEN, PROBE, PROBED, length};
-use crate::ground::run;
+use crate::backend::run;
 use crate::raw::{Answer, post};
 use crate::shop::Shop;
 

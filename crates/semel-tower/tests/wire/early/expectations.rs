@@ -1,7 +1,7 @@
 //! `Expect: 100-continue`: who asks before it sends is told no, or is told to go on.
 
 use super::{Early, HIDDEN, PROBE, PROBED, length};
-use crate::ground::run;
+use crate::backend::run;
 use crate::raw::{keyed, post};
 use crate::shop::Shop;
 

@@ -17,7 +17,7 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
 use super::desk::{Desk, Moment, Stage};
-use crate::ground::AtomicGround;
+use crate::backend::AtomicBackend;
 
 /// An answer that does not fit into what a client is willing to take at once.
 const LONG: usize = 80 << 10;
@@ -109,7 +109,7 @@ impl Office {
     }
 
     /// Behind a layer whose effects are in the same commit.
-    pub(super) fn atomic<G: AtomicGround>(
+    pub(super) fn atomic<G: AtomicBackend>(
         office: &Arc<Self>,
         executor: Executor<G::Store>,
     ) -> Router {

@@ -11,8 +11,8 @@ use semel_testkit::effects::Told;
 
 use super::desk::{Desk, Moment, Stage};
 use super::office::Office;
+use crate::backend::{Answer, Client, Protocol, post};
 use crate::frames::{self, CANCEL, DATA, END_STREAM, Frames};
-use crate::ground::{Answer, Client, Protocol, post};
 use crate::raw::{self, Wire};
 
 /// Enough is known when so many were stranded.

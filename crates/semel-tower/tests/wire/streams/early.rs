@@ -1,8 +1,8 @@
 //! Early answers over HTTP/2: the stream ends, the connection goes on.
 
 use super::read_by_now;
+use crate::backend::run;
 use crate::frames::{self, DATA, END_STREAM, Frame, Frames, HEADERS, RST_STREAM, frame};
-use crate::ground::run;
 use crate::shop::Shop;
 
 const NO_ERROR: u32 = 0;

@@ -2,10 +2,10 @@
 //! as something else.
 
 use super::read_by_now;
+use crate::backend::run;
 use crate::frames::{
     self, DATA, END_STREAM, Frame, Frames, GOAWAY, HEADERS, PROTOCOL_ERROR, RST_STREAM, frame,
 };
-use crate::ground::run;
 use crate::shop::Shop;
 
 /// The fields of a proper request.

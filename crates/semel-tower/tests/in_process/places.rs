@@ -13,7 +13,7 @@ use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, service_fn};
 
-use crate::ground::{post, run};
+use crate::backend::{post, run};
 use crate::stage::{Runs, faulty, layer, order, send};
 
 /// Two accounts of `app`, one key, one body: each gets its own answer or none.
@@ -87,7 +87,7 @@ fn a_problem_names_the_path_that_was_asked_for() {
             .route("/pay", on_post(async || "paid"))
             .layer(layer(MemoryStore::new()).rules(Rules::new().required()));
         let app = Router::new().nest("/accounts/{account}", inner);
-        let unkeyed = crate::ground::request(http::Method::POST, "/accounts/1/pay", "{}");
+        let unkeyed = crate::backend::request(http::Method::POST, "/accounts/1/pay", "{}");
         assert_eq!(send(&app, unkeyed).await.json()["instance"], "/accounts/1/pay");
     });
 }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::Service;
 
-use super::{Answer, Client, Ground, Protocol, Sent};
+use super::{Answer, Backend, Client, Protocol, Sent};
 
 /// A running server. It stops taking connections when it is dropped.
 pub(crate) struct Server {
@@ -27,9 +27,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `service`, an axum `Router` or any other; [`send`](Self::send) speaks the ground's
+    /// Serves `service`, an axum `Router` or any other; [`send`](Self::send) speaks the backend's
     /// protocol.
-    pub(crate) async fn start<S, B>(ground: &impl Ground, service: S) -> Self
+    pub(crate) async fn start<S, B>(backend: &impl Backend, service: S) -> Self
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
         S: Clone + Send + 'static,
@@ -37,7 +37,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        Self::speaking(ground.protocol(), service).await
+        Self::speaking(backend.protocol(), service).await
     }
 
     /// The same, where [`send`](Self::send) speaks `protocol`. The server speaks both anyhow.
@@ -84,7 +84,7 @@ impl Server {
         self.address
     }
 
-    /// A connection in the protocol that the tests of this ground speak.
+    /// A connection in the protocol that the tests of this backend speak.
     pub(crate) async fn client(&self) -> Client {
         Client::connect(self.address, self.protocol).await
     }

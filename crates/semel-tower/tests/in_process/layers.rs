@@ -14,7 +14,7 @@ use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
-use crate::ground::{request, run};
+use crate::backend::{request, run};
 use crate::stage::{layer, order, send, with};
 
 fn timeout() -> TimeoutLayer {

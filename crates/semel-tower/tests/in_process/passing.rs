@@ -7,7 +7,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
-use crate::ground::{Sent, body, post, run};
+use crate::backend::{Sent, body, post, run};
 use crate::stage::{layer, send, with};
 
 /// A router that answers whether it runs under a claim. A key is required at `/required`.

@@ -11,7 +11,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_testkit::faulty::{Fault, StoreCall as Verb};
 use semel_tower::http::{OPERATIONS, Rules};
 
-use crate::ground::{Answer, get, post, run, until};
+use crate::backend::{Answer, get, post, run, until};
 use crate::stage::{Gate, Runs, faulty, heard, layer, order, send, sending, url, with};
 
 /// A handler that refuses its first request and then creates.

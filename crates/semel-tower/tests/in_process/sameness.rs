@@ -5,7 +5,7 @@ use axum::extract::RawQuery;
 use axum::routing::post as on_post;
 use semel_core::store::memory::MemoryStore;
 
-use crate::ground::{post, run};
+use crate::backend::{post, run};
 use crate::stage::{layer, send};
 
 /// Whether a second request under the key of the first is taken for the same.

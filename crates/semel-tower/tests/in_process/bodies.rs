@@ -8,7 +8,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use semel_core::store::memory::MemoryStore;
 
-use crate::ground::{Protocol, Server, chunked, run};
+use crate::backend::{Protocol, Server, chunked, run};
 use crate::stage::{layer, order, send, with};
 
 const PIECES: usize = 100_000;

@@ -11,7 +11,7 @@ use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant};
 
-use crate::ground::{AtomicGround as _, Ground as _, Sqlite, post, run};
+use crate::backend::{AtomicBackend as _, Backend as _, Sqlite, post, run};
 use crate::stage::{order, send, sending};
 
 type Store = FaultyStore<SqliteStore>;
@@ -34,9 +34,9 @@ fn writing(store: Store, note: &'static str, status: StatusCode) -> Router {
 #[test]
 fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
     run(async {
-        let ground = Sqlite::open().await;
+        let backend = Sqlite::open().await;
         let (here, there) =
-            (FaultyStore::new(ground.store().await), FaultyStore::new(ground.store().await));
+            (FaultyStore::new(backend.store().await), FaultyStore::new(backend.store().await));
         let faults = here.faults().clone();
         let refusing = writing(here, "refused", StatusCode::UNPROCESSABLE_ENTITY);
         let creating = writing(there, "created", StatusCode::CREATED);
@@ -54,17 +54,17 @@ fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
         for app in [&refusing, &creating] {
             assert_eq!(send(app, order()).await.text(), "created");
         }
-        assert_eq!(ground.rows().await, ["created"]);
+        assert_eq!(backend.rows().await, ["created"]);
     });
 }
 
 #[test]
 fn a_refused_handlers_row_is_taken_back_and_its_answer_is_kept() {
     run(async {
-        let ground = Sqlite::open().await;
-        let store = FaultyStore::new(ground.store().await);
+        let backend = Sqlite::open().await;
+        let store = FaultyStore::new(backend.store().await);
         let app = writing(store, "refused", StatusCode::UNPROCESSABLE_ENTITY);
-        let store = FaultyStore::new(ground.store().await);
+        let store = FaultyStore::new(backend.store().await);
         let elsewhere = writing(store, "created", StatusCode::CREATED);
         for (app, replayed) in [(&app, false), (&app, true), (&elsewhere, true)] {
             let answer = send(app, order()).await;
@@ -73,20 +73,20 @@ fn a_refused_handlers_row_is_taken_back_and_its_answer_is_kept() {
                 (422, "refused", replayed)
             );
         }
-        assert_eq!(ground.rows().await.len(), 0);
+        assert_eq!(backend.rows().await.len(), 0);
     });
 }
 
 #[test]
 fn a_handler_that_never_took_its_transaction_is_refused() {
     run(async {
-        let ground = Sqlite::open().await;
+        let backend = Sqlite::open().await;
         let handler = on_post(async || (StatusCode::CREATED, "written elsewhere"));
         let refusing = on_post(async || (StatusCode::UNPROCESSABLE_ENTITY, "not this"));
         let app = Router::new()
             .route("/orders", handler)
             .route("/refused", refusing)
-            .layer(layer(FaultyStore::new(ground.store().await)));
+            .layer(layer(FaultyStore::new(backend.store().await)));
         for _ in 0..2 {
             let answer = send(&app, order()).await;
             assert_eq!(answer.status, 500);

@@ -17,7 +17,7 @@ use semel_sql::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use semel_sql::sqlx::{self, AssertSqlSafe, ConnectOptions as _, Connection as _};
 use semel_testkit::Fixture;
 
-use super::{AtomicGround, Ground, Protocol};
+use super::{AtomicBackend, Backend, Protocol};
 
 /// Of this test in this process, and of no other test or process that runs.
 fn unique() -> String {
@@ -61,7 +61,7 @@ impl Fixture for Memory {
     }
 }
 
-impl Ground for Memory {
+impl Backend for Memory {
     async fn open() -> Self {
         Self::for_keys(MemoryStore::CAPACITY)
     }
@@ -86,7 +86,7 @@ impl Fixture for MemoryOverH2 {
     }
 }
 
-impl Ground for MemoryOverH2 {
+impl Backend for MemoryOverH2 {
     async fn open() -> Self {
         Self(Memory::open().await)
     }
@@ -133,18 +133,18 @@ impl Fixture for Sqlite {
     }
 }
 
-impl Ground for Sqlite {
+impl Backend for Sqlite {
     async fn open() -> Self {
         let directory = std::env::temp_dir().join(format!("semel-tower-{}", unique()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).expect("a directory below the temporary one");
-        let ground = Self { directory, clock: standing() };
-        ground.store().await.close().await;
+        let backend = Self { directory, clock: standing() };
+        backend.store().await.close().await;
         sqlx::raw_sql("create table orders (note text not null)")
-            .execute(&mut ground.connection().await)
+            .execute(&mut backend.connection().await)
             .await
             .expect("a table");
-        ground
+        backend
     }
 
     fn protocol(&self) -> Protocol {
@@ -152,7 +152,7 @@ impl Ground for Sqlite {
     }
 }
 
-impl AtomicGround for Sqlite {
+impl AtomicBackend for Sqlite {
     async fn insert(connection: &mut SqliteConnection, note: &str) {
         let insert = sqlx::query("insert into orders (note) values (?)").bind(note);
         insert.execute(connection).await.expect("written");
@@ -226,19 +226,19 @@ impl Fixture for Postgres {
     }
 }
 
-impl Ground for Postgres {
+impl Backend for Postgres {
     async fn open() -> Self {
         let name = format!("semel_tower_{}", unique());
-        let ground = Self { options: Self::admin().database(&name), name: name.clone() };
+        let backend = Self { options: Self::admin().database(&name), name: name.clone() };
         // Also left over from a process that had this id before and was killed.
         let remake = [
             format!("drop database if exists {name} with (force)"),
             format!("create database {name}"),
         ];
         Self::run(&Self::admin(), &remake).await;
-        ground.store().await.migrate().await.expect("migrated");
-        Self::run(&ground.options, &["create table orders (note text not null)".to_owned()]).await;
-        ground
+        backend.store().await.migrate().await.expect("migrated");
+        Self::run(&backend.options, &["create table orders (note text not null)".to_owned()]).await;
+        backend
     }
 
     fn protocol(&self) -> Protocol {
@@ -246,7 +246,7 @@ impl Ground for Postgres {
     }
 }
 
-impl AtomicGround for Postgres {
+impl AtomicBackend for Postgres {
     async fn insert(connection: &mut PgConnection, note: &str) {
         let insert = sqlx::query("insert into orders (note) values ($1)").bind(note);
         insert.execute(connection).await.expect("written");
@@ -321,18 +321,18 @@ impl Fixture for MariaDb {
     }
 }
 
-impl Ground for MariaDb {
+impl Backend for MariaDb {
     async fn open() -> Self {
-        let ground = Self { name: format!("semel_tower_{}", unique()) };
-        let name = &ground.name;
+        let backend = Self { name: format!("semel_tower_{}", unique()) };
+        let name = &backend.name;
         // Also left over from a process that had this id before and was killed.
         let remake = format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}");
         Self::run(&server("SEMEL_TEST_MYSQL_URL"), remake).await.expect("a new database");
-        ground.store().await.migrate().await.expect("migrated");
+        backend.store().await.migrate().await.expect("migrated");
         let orders =
             "CREATE TABLE orders (note VARCHAR(255) COLLATE utf8mb4_bin NOT NULL)".to_owned();
-        Self::run(&ground.url(), orders).await.expect("a table");
-        ground
+        Self::run(&backend.url(), orders).await.expect("a table");
+        backend
     }
 
     fn protocol(&self) -> Protocol {
@@ -340,7 +340,7 @@ impl Ground for MariaDb {
     }
 }
 
-impl AtomicGround for MariaDb {
+impl AtomicBackend for MariaDb {
     async fn insert(connection: &mut MySqlConnection, note: &str) {
         let insert = sqlx::query("INSERT INTO orders (note) VALUES (?)").bind(note.to_owned());
         insert.execute(connection).await.expect("written");
@@ -372,7 +372,7 @@ impl Fixture for Redis {
     }
 }
 
-impl Ground for Redis {
+impl Backend for Redis {
     async fn open() -> Self {
         let random = AttemptId::generate().to_bytes().map(|byte| format!("{byte:02x}")).concat();
         Self { prefix: format!("test:{random}:") }

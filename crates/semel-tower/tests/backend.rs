@@ -1,15 +1,15 @@
 //! What the suites over sockets stand on: a store of each kind, a server, and clients.
 //!
-//! Included by `#[path = "../ground.rs"] mod ground;`. Nothing in it asserts anything about the
+//! Included by `#[path = "../backend.rs"] mod backend;`. Nothing in it asserts anything about the
 //! layers; those sentences are in the suites.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each suite uses its own part")]
 
-#[path = "ground/client.rs"]
+#[path = "backend/client.rs"]
 mod client;
-#[path = "ground/server.rs"]
+#[path = "backend/server.rs"]
 mod server;
-#[path = "ground/stores.rs"]
+#[path = "backend/stores.rs"]
 mod stores;
 
 use std::future::Future;
@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A place for one test's records. [`Fixture::store`] gives another handle on the same records, and
 /// [`Fixture::advance`] lets their time pass. In memory and in SQLite the clock stands still until
 /// then.
-pub(crate) trait Ground: Fixture {
+pub(crate) trait Backend: Fixture {
     /// A fresh one.
     fn open() -> impl Future<Output = Self> + Send;
 
-    /// What the tests on this ground speak when they do not say. Every test speaks both in memory.
+    /// What the tests on this backend speak when they do not say. Every test speaks both in memory.
     fn protocol(&self) -> Protocol;
 
-    /// An executor of its own on the ground's records: a second one is another process.
+    /// An executor of its own on the backend's records: a second one is another process.
     fn executor(&self) -> impl Future<Output = Executor<Self::Store>> + Send {
         self.executor_with(|builder| builder)
     }
@@ -52,15 +52,15 @@ pub(crate) trait Ground: Fixture {
         }
     }
 
-    /// A handle on the records whose type is the same on every ground: what is built on it is
+    /// A handle on the records whose type is the same on every backend: what is built on it is
     /// compiled once.
     fn any_store(&self) -> impl Future<Output = AnyStore> + Send {
         async { AnyStore::new(self.store().await) }
     }
 }
 
-/// A ground whose store joins transactions, with a table `orders (note text)` for handlers.
-pub(crate) trait AtomicGround: Ground<Store: TransactionalStore> {
+/// A backend whose store joins transactions, with a table `orders (note text)` for handlers.
+pub(crate) trait AtomicBackend: Backend<Store: TransactionalStore> {
     /// Writes a row in a handler's transaction.
     fn insert<'c>(
         connection: &'c mut <Self::Store as TransactionalStore>::Connection,
@@ -85,45 +85,45 @@ pub(crate) async fn until<Fut: Future<Output = bool>>(mut met: impl FnMut() -> F
     }
 }
 
-/// Makes one `#[test]` per store of each `async fn name<G: Ground>(ground: G)` in this module; in
+/// Makes one `#[test]` per store of each `async fn name<G: Backend>(backend: G)` in this module; in
 /// memory over HTTP/1.1 and over HTTP/2.
 macro_rules! on_every_store {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { memory Memory $($test)* }
-        crate::ground::tests_on! { memory_h2 MemoryOverH2 $($test)* }
-        crate::ground::tests_on! { sqlite Sqlite $($test)* }
-        crate::ground::tests_on! { postgres Postgres $($test)* }
-        crate::ground::tests_on! { mariadb MariaDb $($test)* }
-        crate::ground::tests_on! { redis Redis $($test)* }
+        crate::backend::tests_on! { memory Memory $($test)* }
+        crate::backend::tests_on! { memory_h2 MemoryOverH2 $($test)* }
+        crate::backend::tests_on! { sqlite Sqlite $($test)* }
+        crate::backend::tests_on! { postgres Postgres $($test)* }
+        crate::backend::tests_on! { mariadb MariaDb $($test)* }
+        crate::backend::tests_on! { redis Redis $($test)* }
     };
 }
 
 /// The same where the store does not matter.
 macro_rules! in_memory {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { memory_only Memory $($test)* }
-        crate::ground::tests_on! { memory_only_h2 MemoryOverH2 $($test)* }
+        crate::backend::tests_on! { memory_only Memory $($test)* }
+        crate::backend::tests_on! { memory_only_h2 MemoryOverH2 $($test)* }
     };
 }
 
-/// The same for `async fn name<G: AtomicGround>(ground: G)`, on the stores that join transactions.
+/// The same for `async fn name<G: AtomicBackend>(backend: G)`, on the stores that join transactions.
 macro_rules! on_every_database {
     ($($test:ident,)*) => {
-        crate::ground::tests_on! { sqlite Sqlite $($test)* }
-        crate::ground::tests_on! { postgres Postgres $($test)* }
-        crate::ground::tests_on! { mariadb MariaDb $($test)* }
+        crate::backend::tests_on! { sqlite Sqlite $($test)* }
+        crate::backend::tests_on! { postgres Postgres $($test)* }
+        crate::backend::tests_on! { mariadb MariaDb $($test)* }
     };
 }
 
 macro_rules! tests_on {
-    ($store:ident $ground:ident $($test:ident)*) => {
+    ($store:ident $backend:ident $($test:ident)*) => {
         mod $store {
             $(
                 #[test]
                 fn $test() {
-                    crate::ground::run(async {
-                        let ground = <crate::ground::$ground as crate::ground::Ground>::open().await;
-                        super::$test(ground).await;
+                    crate::backend::run(async {
+                        let backend = <crate::backend::$backend as crate::backend::Backend>::open().await;
+                        super::$test(backend).await;
                     });
                 }
             )*

@@ -17,7 +17,7 @@ use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 use tokio::sync::oneshot;
 
-use crate::ground::{Ground as _, Memory, Sqlite, run, until};
+use crate::backend::{Backend as _, Memory, Sqlite, run, until};
 use crate::stage::{Gate, Runs, abandoned, faulty, layer, order, send, sending};
 
 /// A router whose handler counts its runs.
@@ -39,10 +39,10 @@ fn was_done() -> Outcome {
 #[test]
 fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() {
     run(async {
-        let ground = Memory::open().await;
-        let (store, faults) = faulty(ground.store().await);
+        let backend = Memory::open().await;
+        let (store, faults) = faulty(backend.store().await);
         abandoned(&store).await;
-        ground.advance(Duration::from_secs(60)).await;
+        backend.advance(Duration::from_secs(60)).await;
         faults.always(Verb::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
@@ -61,10 +61,10 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
 #[test]
 fn what_a_verifier_cannot_tell_is_not_done_because_it_cannot_be_recorded() {
     run(async {
-        let ground = Memory::open().await;
-        let (store, faults) = faulty(ground.store().await);
+        let backend = Memory::open().await;
+        let (store, faults) = faulty(backend.store().await);
         abandoned(&store).await;
-        ground.advance(Duration::from_secs(60)).await;
+        backend.advance(Duration::from_secs(60)).await;
         faults.always(Verb::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
@@ -80,13 +80,13 @@ fn what_a_verifier_cannot_tell_is_not_done_because_it_cannot_be_recorded() {
 #[test]
 fn a_record_that_cannot_be_read_may_be_a_success_and_does_not_fail_open() {
     run(async {
-        let ground = Sqlite::open().await;
+        let backend = Sqlite::open().await;
         let runs = Runs::default();
-        let open = async || layer(ground.store().await).rules(Rules::new().fail_open());
+        let open = async || layer(backend.store().await).rules(Rules::new().fail_open());
         let app = counting(&runs).layer(open().await);
         assert_eq!(send(&app, order()).await.text(), "run 1");
         sqlx::raw_sql("update semel_record set state = 99")
-            .execute(&mut ground.connection().await)
+            .execute(&mut backend.connection().await)
             .await
             .expect("damaged");
         // In a process that has not seen the answer.
@@ -103,8 +103,8 @@ fn a_record_that_cannot_be_read_may_be_a_success_and_does_not_fail_open() {
 #[test]
 fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
     run(async {
-        let ground = Memory::open().await;
-        let (store, faults) = faulty(ground.store().await);
+        let backend = Memory::open().await;
+        let (store, faults) = faulty(backend.store().await);
         let (gate, runs) = (Gate::new(), Runs::default());
         let (waits, counted) = (gate.clone(), runs.clone());
         let handler = on_post(async move || {
@@ -125,7 +125,7 @@ fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
             faults.always(verb, Fault::Refuse);
         }
         // The holder, which cannot renew, seems to be gone: that is when the duplicate would run.
-        ground.advance(Duration::from_secs(3_600)).await;
+        backend.advance(Duration::from_secs(3_600)).await;
         let told = duplicate.await.expect("an answer");
         assert_eq!((told.status.as_u16(), told.problem().as_deref()), (409, Some("in-progress")));
         assert_ne!(faults.happened(Verb::Open), 0);
@@ -153,7 +153,7 @@ fn a_handler_that_needs_its_claim_is_not_asked_for_a_key_while_the_store_is_away
             (&answer.json()["retryable"], &answer.json()["safe_new_key"]),
             (&true.into(), &false.into())
         );
-        let keyless = crate::ground::request(http::Method::POST, "/orders", "{}");
+        let keyless = crate::backend::request(http::Method::POST, "/orders", "{}");
         assert_eq!(send(&app, keyless).await.problem().as_deref(), Some("key-missing"));
         assert_eq!(send(&app, order()).await.text(), "1");
     });

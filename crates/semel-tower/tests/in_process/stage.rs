@@ -18,7 +18,7 @@ use semel_tower::{PrincipalFrom, Tenant};
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
-use crate::ground::{Answer, Sent, get, post};
+use crate::backend::{Answer, Sent, get, post};
 
 /// The layer of a service for one tenant whose callers share their keys, in a process of its own.
 pub(crate) fn layer<S: Store>(store: S) -> IdempotencyLayer<S> {

@@ -16,7 +16,7 @@ use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules, Slug};
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::ground::{Answer, Ground as _, Memory, Sent, Sqlite, get, post, request, run};
+use crate::backend::{Answer, Backend as _, Memory, Sent, Sqlite, get, post, request, run};
 use crate::stage::{Gate, abandoned, faulty, layer, order, send, sending, with};
 
 /// What was said of each kind of problem.
@@ -93,7 +93,7 @@ async fn told_by_routes(said: &mut Said) {
     said.note(Slug::OperationUnknown, &send(&app, get(&never_was)).await);
 }
 
-/// Problems of who cannot be told, or may not have what is there.
+/// Problems of callers that are unknown, or may not have the response.
 async fn told_to_callers(said: &mut Said) {
     let header = |name| HeaderName::from_static(name);
     let layer = IdempotencyLayer::fenced(
@@ -156,17 +156,17 @@ async fn told_of_stores(said: &mut Said) {
 
 /// Problems of what crashed, and of what could not be committed.
 async fn told_of_endings(said: &mut Said) {
-    let ground = Memory::open().await;
-    let store = ground.store().await;
+    let backend = Memory::open().await;
+    let store = backend.store().await;
     abandoned(&store).await;
-    ground.advance(Duration::from_secs(60)).await;
+    backend.advance(Duration::from_secs(60)).await;
     let rules = Rules::new().command(|command| {
         command.verify(|_| async { semel_core::executor::Verification::Unknown })
     });
     let app = failing().layer(layer(store).rules(rules));
     said.note(Slug::Uncertain, &send(&app, order()).await);
-    let ground = Sqlite::open().await;
-    let executor = ground.executor().await;
+    let backend = Sqlite::open().await;
+    let executor = backend.executor().await;
     let atomic = IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let app = failing().layer(atomic.rules(Rules::new().max_response(3)));
     said.note(Slug::ResultTooLarge, &ask(&app, "/wrong", 1).await);

@@ -1,11 +1,12 @@
-//! The HTTP door where routers nest, layers stack, stores fail and callers leave: in process, so
+//! The HTTP layer where routers nest, layers stack, stores fail and callers leave: in process, so
 //! that every one of these can be made to happen at the moment that matters.
 //!
 //! The protocol itself is in `tests/http`; what needs bytes on a socket is in `tests/wire`.
 
-#[path = "../ground.rs"]
-mod ground;
+#[path = "../backend.rs"]
+mod backend;
 
+mod recorder;
 mod stage;
 
 mod atomic;
@@ -18,4 +19,5 @@ mod new_keys;
 mod outages;
 mod passing;
 mod places;
+mod rules;
 mod sameness;
