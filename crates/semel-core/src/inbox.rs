@@ -5,6 +5,7 @@
 //! leaves behind (the whole envelope, so that a retry needs no broker), and what the broker is told
 //! ([`BrokerReply`]).
 
+mod any;
 mod consumer;
 mod failure;
 mod group;
@@ -16,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use any::{AnyMessage, AnySource};
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
 use group::Care;

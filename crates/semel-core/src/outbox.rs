@@ -5,6 +5,7 @@
 //! by the [relay](Relay), once for all of them. Rows are claimed by their state, never by a cursor:
 //! a cursor passes over what commits late.
 
+mod any;
 mod bell;
 pub mod memory;
 mod publisher;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+pub use any::AnyPublisher;
 pub use bell::Bell;
 pub use publisher::{PublishError, Publisher};
 pub use relay::{Pass, Relay, RelayBuilder, Relaying, Standing};
