@@ -13,6 +13,8 @@ mod exit;
 pub mod gateway;
 mod logs;
 mod redact;
+#[cfg(test)]
+mod reference;
 mod serve;
 pub mod settings;
 mod signals;

@@ -93,6 +93,12 @@ impl ServerSettings {
         Ok(settings)
     }
 
+    /// Reads settings from the text of a file alone.
+    #[cfg(test)]
+    pub(crate) fn parse(text: &str) -> Result<Self, ExitError> {
+        Self::written(text).and_then(Self::meant)
+    }
+
     fn written(text: &str) -> Result<Table, ExitError> {
         let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
         let known = names::ours(table)?;
