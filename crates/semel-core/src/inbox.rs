@@ -4,6 +4,7 @@
 //! an event goes to ([`Group`]), the retry of failures (the whole event is stored with a failure, so that a
 //! retry needs no broker), and what the broker is answered ([`BrokerReply`]).
 
+mod any;
 mod consumer;
 mod failure;
 mod group;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use any::{AnyMessage, AnySource};
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
 use group::Care;

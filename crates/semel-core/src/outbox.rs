@@ -4,6 +4,7 @@
 //! row, for all of them. Rows are claimed by their state, never by a cursor, which would pass over rows
 //! that commit late.
 
+mod any;
 mod bell;
 pub mod memory;
 mod publisher;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+pub use any::AnyPublisher;
 pub use bell::Bell;
 pub use publisher::{PublishError, Publisher};
 pub use relay::{Pass, Relay, RelayBuilder, Relaying, Standing};

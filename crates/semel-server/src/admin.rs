@@ -1,6 +1,6 @@
-//! The listener for machines that look after this one: `/metrics`, `/healthz`, `/readyz`.
+//! The admin listener: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! A listener of its own, so that nobody outside can ask for it by a path.
+//! It has an address of its own, so that no path of the public listener leads to it.
 
 mod help;
 
@@ -24,15 +24,15 @@ use crate::store::StoreKind;
 /// Upper bounds of the histograms, in seconds: from a call inside the process to a slow upstream.
 const BUCKETS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
-/// How often the recorder tidies up.
+/// How often the recorder does its upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// How often gauges are taken.
+/// How often gauges are sampled.
 const SAMPLE: Duration = Duration::from_secs(15);
-/// How long the store may take to say that it is there.
+/// How long the store may take to answer.
 const ASKED: Duration = Duration::from_secs(2);
 
-/// What an alert looks at and hopefully never moves: shown as zero from the start, since the first
-/// step of a counter that was not there before is no rise.
+/// Counters of alerts that are normally zero. They exist from the start: for Prometheus, the first value of
+/// a new counter is not an increase.
 const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",
@@ -43,11 +43,11 @@ const RARE: [&str; 7] = [
     "semel_idresolve_mismatch_total",
 ];
 
-/// A few words that nobody is to keep.
+/// The headers of a plain text that must not be cached.
 const PLAIN: [(HeaderName, &str); 2] =
     [(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")];
 
-/// The listener, before there is anything to look after.
+/// The bound listener, before it serves.
 #[derive(Debug)]
 pub(crate) struct Admin {
     listener: Listener,
@@ -65,14 +65,13 @@ impl Admin {
         Ok(Some(Self { listener, metrics: count()? }))
     }
 
-    /// Where it listens.
+    /// Returns the URL of the listener.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listener.address())
     }
 
-    /// Looks after `executor`, whose store is of this kind, until `closed`, which comes after
-    /// everything else has stopped: from `stop` on, while calls finish, `/readyz` says no and
-    /// `/healthz` still says yes.
+    /// Serves until `closed`, which comes after everything else has stopped. From `stop` on, while calls
+    /// finish, `/readyz` fails and `/healthz` still succeeds.
     pub(crate) fn start<S: Inspect>(
         self,
         executor: Executor<S>,
@@ -101,7 +100,7 @@ impl Admin {
     }
 }
 
-/// Whether this process can serve: its store answers and takes writes, and it was not asked to stop.
+/// Whether this process can serve: its store answers and accepts writes, and it is not stopping.
 struct Readiness<S: Inspect> {
     executor: Executor<S>,
     stop: CancellationToken,
@@ -112,7 +111,7 @@ impl<S: Inspect> Readiness<S> {
         if self.stop.is_cancelled() {
             return Err("stopping".to_owned());
         }
-        // A key that nobody uses: what counts is that the store answers.
+        // Any key will do: what counts is that the store answers.
         let key = Key::command("semel", "READY", "readyz").expect("a short key");
         match tokio::time::timeout(ASKED, self.executor.store().peek(&key)).await {
             Ok(Ok(_)) => {}
@@ -121,13 +120,13 @@ impl<S: Inspect> Readiness<S> {
         }
         match tokio::time::timeout(ASKED, self.executor.store().writable()).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("the store takes no writes: {error}")),
-            Err(_) => Err(format!("the store has not taken a write within {ASKED:?}")),
+            Ok(Err(error)) => Err(format!("the store does not accept writes: {error}")),
+            Err(_) => Err(format!("the store has not accepted a write within {ASKED:?}")),
         }
     }
 }
 
-/// Starts counting in this process.
+/// Installs the recorder of this process.
 fn count() -> Result<PrometheusHandle, ExitError> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
@@ -147,15 +146,15 @@ fn count() -> Result<PrometheusHandle, ExitError> {
     Ok(handle)
 }
 
-/// Takes the ledger's gauges now and then.
+/// Samples the ledger's gauges every [`SAMPLE`].
 async fn sample<S: Inspect>(executor: Executor<S>, kind: StoreKind, closed: CancellationToken) {
     loop {
         executor.sample_held();
-        // Redis has no index to look things up by: it would walk all records each time.
+        // Redis has no index for this: it would scan all records each time.
         if kind != StoreKind::Redis
             && let Err(error) = executor.sample_waiting().await
         {
-            tracing::debug!(%error, "the ledger's gauges could not be taken");
+            tracing::debug!(%error, "the ledger's gauges could not be sampled");
         }
         tokio::select! {
             () = tokio::time::sleep(SAMPLE) => {}

@@ -1,7 +1,6 @@
-//! What carries events, chosen by URL: the bus inside this process, or a broker.
+//! Brokers by URL: the bus inside this process, NATS, RabbitMQ or Redis Streams.
 //!
-//! Here a broker is named, dialled and checked. What becomes of its messages is the relay's and the
-//! inbox's to know.
+//! Here a broker is connected to, set up and checked. Its messages are handled by the relay and the inbox.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,9 +14,10 @@ use semel_nats::{Topology, TopologyError};
 use semel_redis::stream::Streams;
 
 use crate::exit::{ExitError, chain};
-use crate::store::{StoreUrl, redacted};
+use crate::redact::redacted;
+use crate::store::StoreUrl;
 
-/// The address of a broker. Shows itself without its password.
+/// The URL of a broker. Displayed without its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     kind: BrokerKind,
@@ -38,7 +38,7 @@ pub enum BrokerKind {
 }
 
 impl BrokerKind {
-    /// Its name in sentences.
+    /// Returns the name of the product.
     pub const fn name(self) -> &'static str {
         match self {
             BrokerKind::Bus => "the bus inside this process",
@@ -61,13 +61,13 @@ impl FromStr for BrokerUrl {
             Some("redis" | "rediss" | "redis+cluster") => BrokerKind::Redis,
             Some(_) | None => {
                 return Err(format!(
-                    "`{}` is no broker; one of bus, nats://…, amqp://…, redis://…, \
+                    "`{}` is not a broker URL; use bus, nats://…, amqp://…, redis://… or \
                      redis+cluster://…",
                     redacted(text)
                 ));
             }
         };
-        // Read by the client that reads a store's, before anything is dialled.
+        // The same client parses the URL of a Redis store.
         if kind == BrokerKind::Redis {
             text.parse::<StoreUrl>()?;
         }
@@ -76,12 +76,12 @@ impl FromStr for BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// Which kind of broker it names.
+    /// Returns the kind of broker.
     pub fn kind(&self) -> BrokerKind {
         self.kind
     }
 
-    /// As whoever dials needs it: with its password.
+    /// Returns the whole URL with its password, for connecting.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
@@ -99,59 +99,59 @@ impl fmt::Debug for BrokerUrl {
     }
 }
 
-/// A broker, and what our things are called there: the stream and its subjects on NATS, the exchange
-/// and what its queues begin with on RabbitMQ, what the keys begin with on Redis.
+/// A broker and a name on it: of the stream and its subjects on NATS, of the exchange and the prefix of its
+/// queues on RabbitMQ, the prefix of the keys on Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerHandle {
     url: BrokerUrl,
     name: String,
 }
 
-/// A broker that answered.
+/// A connection to a broker.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// Nothing to dial.
+    /// Needs no connection.
     Bus,
-    /// A connection, and the stream that was made or found on it.
+    /// A connection, and the stream that was found or created.
     Nats(Client, Topology),
-    /// Publishers and sources dial for themselves.
+    /// Publishers and sources connect by themselves.
     Amqp { url: BrokerUrl, exchange: String },
     /// A connection.
     Redis(Streams),
 }
 
-/// As long as every broker's names may be with something behind them.
+/// The longest name: every broker allows it with a suffix.
 const MAX_NAME: usize = 40;
-/// How long JetStream is to recognise repeats in a stream that is made here: as briefly as it can. An
-/// event that is sent again is there to be recognised by the inbox.
+/// How long JetStream recognises duplicates in a stream that is created here: as briefly as possible, so that
+/// the inbox gets duplicates to recognise.
 const WINDOW: Duration = Duration::from_millis(100);
 
 impl BrokerHandle {
-    /// The broker at `url`, where our things are called `name`: 1 to 40 of `A-Za-z0-9_-`, which every
-    /// broker takes.
+    /// Creates a handle of the broker at `url` with a name that every broker accepts: 1 to 40 of
+    /// `A-Za-z0-9_-`.
     ///
     /// # Errors
-    /// The name is none of these.
+    /// The name is not valid.
     pub fn new(url: BrokerUrl, name: &str) -> Result<Self, String> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(plain) {
             return Err(format!(
-                "`{name}` is no name for a broker; 1 to {MAX_NAME} of A-Za-z0-9_-"
+                "`{name}` is not a valid name; use 1 to {MAX_NAME} of A-Za-z0-9_-"
             ));
         }
         Ok(Self { url, name: name.to_owned() })
     }
 
-    /// Where it is.
+    /// Returns the URL.
     pub fn url(&self) -> &BrokerUrl {
         &self.url
     }
 
-    /// What is wrong with its set-up, in words. An empty list is good news. Nothing is made: what is
-    /// missing is made by whoever starts to use it.
+    /// Returns what is wrong with the broker's configuration. Nothing is created: publishers and sources
+    /// create what is missing when they start.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The broker cannot be reached.
     pub async fn check(&self) -> Result<Vec<Finding>, ExitError> {
         match self.url.kind {
             BrokerKind::Bus => Ok(Vec::new()),
@@ -173,10 +173,10 @@ impl BrokerHandle {
         }
     }
 
-    /// Dials, and makes what is missing. RabbitMQ's queues are made by those who consume them.
+    /// Connects, and creates what is missing. RabbitMQ's queues are created by their consumers.
     ///
     /// # Errors
-    /// It cannot be reached, or what is there is not what is needed.
+    /// The broker cannot be reached, or an existing stream has other settings than needed.
     pub(crate) async fn link(&self) -> Result<Link, ExitError> {
         match self.url.kind {
             BrokerKind::Bus => Ok(Link::Bus),
@@ -202,15 +202,16 @@ impl BrokerHandle {
         Topology::default().stream(&self.name).prefix(&self.name).duplicate_window(WINDOW)
     }
 
-    /// Somebody else may have made the stream, and it is left as it is.
+    /// Warns of an existing stream whose window for duplicates is longer. It is not changed.
     async fn warn_of_window(&self, client: &Client) {
         let found = jetstream::new(client.clone()).get_stream(&self.name).await;
         let window = found.map(|stream| stream.cached_info().config.duplicate_window);
         if let Some(window) = window.ok().filter(|window| *window > WINDOW) {
             tracing::warn!(
-                "the stream {} was made by somebody else and recognises repeats for {window:?}: what \
-                 is sent again within that time does not come twice",
-                self.name
+                stream = self.name,
+                ?window,
+                "the existing stream drops duplicates itself: an event that is published again within \
+                 this window is not delivered twice"
             );
         }
     }
@@ -232,8 +233,8 @@ impl BrokerHandle {
             code: "nats-jetstream",
             found: format!("JetStream does not answer: {why}"),
             fix:
-                "start the server with JetStream (-js, or jetstream {} in its file), and let this \
-                  account use it"
+                "start the server with JetStream (-js, or jetstream {} in its configuration), and \
+                  enable it for this account"
                     .to_owned(),
         };
         match found {
@@ -252,7 +253,7 @@ impl BrokerHandle {
                 }
             },
         }
-        // It is there, so nothing is made.
+        // The stream exists, so nothing is created.
         match self.topology().ensure(client).await {
             Ok(()) => Ok(Vec::new()),
             Err(TopologyError::Unavailable(why)) => Ok(vec![unavailable(why)]),
@@ -260,23 +261,23 @@ impl BrokerHandle {
                 severity: Severity::Error,
                 code: "nats-stream",
                 found: error.to_string(),
-                fix: "change the stream by hand as it says, or choose another name".to_owned(),
+                fix: "change the stream as described, or choose another name".to_owned(),
             }]),
         }
     }
 
-    /// What a RabbitMQ that answered has to say against this set-up.
+    /// Returns the finding for an error of a RabbitMQ that answered.
     ///
     /// # Errors
-    /// It did not answer, or was never asked.
+    /// It did not answer, or a setting is not valid.
     fn amqp_finding(&self, error: SetupError) -> Result<Finding, ExitError> {
         let (code, fix) = match &error {
             SetupError::Differs { .. } => (
                 "amqp-exchange",
-                "delete it if nobody needs it, or choose another name with --broker-name",
+                "delete it if it is unused, or choose another name with --broker-name",
             ),
             SetupError::Denied { .. } => {
-                ("amqp-denied", "see that user and password are right, and what the user may do")
+                ("amqp-denied", "check the user, the password and the user's permissions")
             }
             SetupError::Unavailable { .. } | SetupError::Setting { .. } => {
                 return Err(self.unset(error));
@@ -286,7 +287,7 @@ impl BrokerHandle {
         Ok(Finding { severity, code, found, fix })
     }
 
-    /// Why RabbitMQ cannot be used: only one that does not answer is out of reach.
+    /// Returns the error of a RabbitMQ that cannot be used; it is unreachable only if it does not answer.
     pub(crate) fn unset(&self, error: SetupError) -> ExitError {
         match error {
             SetupError::Unavailable { .. } => self.away(error),
@@ -297,7 +298,7 @@ impl BrokerHandle {
         }
     }
 
-    /// It cannot be reached, said with its address.
+    /// Returns the error of a broker that cannot be reached, with its URL.
     pub(crate) fn away(&self, error: impl std::error::Error + 'static) -> ExitError {
         let url = &self.url;
         ExitError::unreachable(format_args!("cannot reach the broker {url}: {}", chain(&error)))
@@ -309,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_which_broker_it_means() {
+    fn a_url_names_one_kind_of_broker() {
         let kind = |text: &str| text.parse::<BrokerUrl>().map(|url| url.kind());
         assert_eq!(kind("bus"), Ok(BrokerKind::Bus));
         assert_eq!(kind("nats://127.0.0.1:4222"), Ok(BrokerKind::Nats));
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_that_every_broker_takes() {
+    fn a_name_is_valid_on_every_broker() {
         let named = |name: &str| BrokerHandle::new("bus".parse().unwrap(), name);
         assert!(named("semel-demo_2").is_ok() && named(&"a".repeat(40)).is_ok());
         for wrong in ["", "a b", "a.b", "a*", "{a}", "ä", &"a".repeat(41)] {

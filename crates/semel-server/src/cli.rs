@@ -1,6 +1,7 @@
-//! What may be written after `semel`.
+//! The command line of `semel`.
 //!
-//! Every command's own flags are beside what it does. What cannot be meant is answered with one line.
+//! The flags of a command are declared beside its code. Arguments that are not valid are answered with one
+//! line.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,27 +13,27 @@ use clap::{Parser, Subcommand};
 use crate::command::{completions, doctor, ids, inbox, map, migrate, outbox, records, sweep};
 use crate::exit::{Code, ExitError};
 use crate::logs::{self, Format};
+use crate::redact::redacted;
 use crate::settings::ServerSettings;
 use crate::signals::until_interrupted;
-use crate::store::redacted;
 use crate::{demo, gateway};
 
-/// Runs what is asked for once, through retries, duplicates and crashes.
+/// The program's arguments.
 #[derive(Debug, Parser)]
 #[command(
     name = "semel",
     version,
-    about = "Runs what is asked for once, through retries, duplicates and crashes"
+    about = "Runs commands, messages and events once, through retries, duplicates and crashes"
 )]
 #[command(disable_help_subcommand = true)]
 #[command(
     after_help = "Exit codes: 0 ok, 1 failed, 2 bad usage or input, 3 findings, 4 store unreachable."
 )]
 pub(crate) struct Cli {
-    /// Settings; flags and SEMEL_* variables count for more
+    /// Settings file (TOML); flags and SEMEL_* variables override it
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How to write logs, which go to stderr
+    /// Format of the logs, which go to stderr
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     log: Format,
     #[command(subcommand)]
@@ -54,7 +55,7 @@ enum Command {
     Completions(completions::Arguments),
 }
 
-/// Reads this process's arguments. Ends the process with code 2 if they cannot be meant.
+/// Reads this process's arguments. Ends the process with code 2 if they are not valid.
 pub(crate) fn parse() -> Cli {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match Cli::try_parse_from(&arguments) {
@@ -66,12 +67,12 @@ pub(crate) fn parse() -> Cli {
     }
 }
 
-/// Says why the arguments cannot be meant: whole pages where somebody asked for help, else one line.
+/// Prints why the arguments are not valid, on one line; or the help that was asked for. Returns the exit code.
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
     let kind = error.kind();
     let asked = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let bare = kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && arguments.len() < 2;
-    // Nobody may be reading, which is no reason to fail.
+    // A closed output is no reason to fail.
     if asked || bare {
         let _ = error.print();
     } else {
@@ -81,14 +82,14 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
     if asked { 0 } else { Code::Usage as i32 }
 }
 
-/// The parser's words on one line, and where there are more.
+/// Returns the parser's message on one line, and the command that prints the help.
 fn said(error: &clap::Error, command: &str) -> String {
-    let more = format!("`{command} --help` says what may be written");
+    let more = format!("see `{command} --help`");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("`{command}` alone says too little; {more}");
+        return format!("`{command}`: missing subcommand; {more}");
     }
     let mut text = error.render().to_string();
-    // It quotes what was written, which may hold a password.
+    // It quotes the arguments, which may hold a password.
     for (_, value) in error.context() {
         if let ContextValue::String(written) = value {
             text = text.replace(written, &redacted(written));
@@ -100,7 +101,7 @@ fn said(error: &clap::Error, command: &str) -> String {
     format!("{}; {more}", words.collect::<Vec<_>>().join("; ").replace(":; ", ": "))
 }
 
-/// The command that was asked for, as far as it is one.
+/// Returns the command that the arguments name, as far as they name one.
 fn wanted(arguments: &[OsString]) -> String {
     let (mut path, mut command) = (String::from("semel"), described());
     for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
@@ -112,7 +113,7 @@ fn wanted(arguments: &[OsString]) -> String {
     path
 }
 
-/// The arguments as clap knows them, for completions.
+/// Returns the command line as clap describes it, for completions and for the reference.
 pub(crate) fn described() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
@@ -147,7 +148,7 @@ impl Cli {
                 until_interrupted(inbox::run(arguments, settings()?)).await
             }
             Command::Map(arguments) => until_interrupted(map::run(arguments, settings()?)).await,
-            Command::Completions(arguments) => completions::run(arguments),
+            Command::Completions(arguments) => completions::run(arguments, described()),
         }
     }
 }
@@ -162,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_one_line_that_names_the_command() {
+    fn invalid_arguments_are_one_line_that_names_the_command() {
         for (words, named) in [
             (&["semel", "outbox", "list", "--nope"][..], "semel outbox list --help"),
             (&["semel", "outbox"], "semel outbox --help"),
             (&["semel", "recrods"], "records"),
-            (&["semel", "doctor", "--store", "ann:pw@db"], "is no store"),
+            (&["semel", "doctor", "--store", "ann:pw@db"], "is not a store URL"),
             (&["semel", "doctor", "postgres://ann:pw@db"], "ann:***@db"),
             (&["semel", "ids", "encode", "ord"], "<ULID>"),
         ] {

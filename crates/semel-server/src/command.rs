@@ -1,9 +1,10 @@
-//! What operators do by hand.
+//! The operators' commands.
 //!
-//! Each command opens a store as it is, does one thing and says what it did: `shown` prints, `watch`
-//! tells how far long work has come. What the verbs mean is the libraries' business.
+//! Each opens a store as it is, does one thing and reports it: `shown` prints, `watch` shows the progress of
+//! long work. What a verb means is defined by the libraries.
 
 pub(crate) mod audit;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod ids;
@@ -27,36 +28,36 @@ use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl};
 
-/// Where a command looks, and how it answers.
+/// Which store a command opens, and how it prints.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// The store: sqlite:PATH, postgres://…, mysql://…, redis://…
+    /// Store: sqlite:PATH, postgres://…, mysql://…, redis://… or redis+cluster://…
     /// [default: ledger.store of the settings, else sqlite:semel.db]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Where and how")]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Store and output")]
     store: Option<StoreUrl>,
-    /// Answer in JSON, for machines
-    #[arg(long, global = true, help_heading = "Where and how")]
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "Store and output")]
     pub(crate) json: bool,
 }
 
 impl StoreArgs {
-    /// The store that is meant.
+    /// Returns the store's URL: of the flag, else of the settings, else the default.
     pub(crate) fn url(&self, settings: &ServerSettings) -> StoreUrl {
         let named = self.store.clone().or_else(|| settings.ledger.store.clone());
         named.unwrap_or_else(StoreUrl::usual)
     }
 
-    /// Whether somebody has said which store is meant.
+    /// Whether the flag or the settings name a store.
     pub(crate) fn named(&self, settings: &ServerSettings) -> bool {
         self.store.is_some() || settings.ledger.store.is_some()
     }
 
-    /// The store that is meant, as it is: nothing is made.
+    /// Opens the store as it is: nothing is created.
     pub(crate) async fn open(&self, settings: &ServerSettings) -> Result<StoreHandle, ExitError> {
         let url = self.url(settings);
         if url.kind() == StoreKind::Memory {
             return Err(ExitError::usage(
-                "memory: lives inside one process, and this is another; name a store that lasts \
+                "memory: exists inside one process only, and this is another; name a persistent store \
                  with --store",
             ));
         }
@@ -64,34 +65,33 @@ impl StoreArgs {
     }
 }
 
-/// Whether what cannot be undone is to be done to everything there is: nobody means that by leaving
-/// the filters out.
+/// The error of `--all` without a filter, for verbs that cannot be undone.
 pub(crate) fn unfiltered(verb: &str, flags: &str) -> ExitError {
     ExitError::usage(format_args!(
-        "--all alone would {verb} everything there is; say which: {flags}"
+        "--all without a filter would {verb} everything; narrow it: {flags}"
     ))
 }
 
-/// A store that keeps no events and no ids.
+/// The error of a store that has no outbox and no id map.
 pub(crate) fn no_database(what: &str) -> ExitError {
     ExitError::usage(format_args!(
-        "this store has no {what}; it is in a database: sqlite:PATH, postgres://… or mysql://…"
+        "this store has no {what}; use a SQL database: sqlite:PATH, postgres://… or mysql://…"
     ))
 }
 
-/// How long the shared cache has for an answer. A resolver would rather ask the map after a quarter of
-/// a second; an operator wants to know whether it answers at all.
+/// How long the shared cache may take to answer. A resolver asks the map after a quarter of a second; an
+/// operator wants to know whether the cache answers at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The events that a verb is for: these, or all that its filters let through.
+/// The events that a verb applies to: these, or all that match its filters.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EventArgs<W: Args> {
-    /// These events
+    /// Ids of the events
     #[arg(value_name = "ID", value_parser = words::event, required_unless_present = "all")]
     ids: Vec<EventId>,
     #[command(flatten)]
     which: W,
-    /// Every event that the filters let through
+    /// Every event that matches the filters
     #[arg(long, conflicts_with = "ids")]
     all: bool,
     /// Count what would be changed, and change nothing
@@ -102,7 +102,7 @@ pub(crate) struct EventArgs<W: Args> {
 }
 
 impl<W: Args> EventArgs<W> {
-    /// The events that are named, each once.
+    /// Returns the ids, each once.
     fn named(&self) -> Vec<EventId> {
         let mut ids = self.ids.clone();
         ids.sort_unstable();
@@ -110,7 +110,7 @@ impl<W: Args> EventArgs<W> {
         ids
     }
 
-    /// Begins the audit of a verb on them: on these, or by which filters.
+    /// Begins the audit of a verb, with the ids or the filters.
     fn trail(
         &self,
         verb: &str,
@@ -130,10 +130,10 @@ impl<W: Args> EventArgs<W> {
     }
 }
 
-/// How many a verb with `--all` may change; more needs `--yes` or `--max`.
+/// How much a verb with `--all` may change; more needs `--yes` or `--max`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Guard {
-    /// With --all: change them, however many they are
+    /// With --all: do it, however many there are
     #[arg(long)]
     yes: bool,
     /// With --all: change nothing if there are more than N
@@ -142,11 +142,11 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// The most that `--all` changes without a flag, unless a verb says otherwise.
+    /// The most that `--all` changes without a flag, unless a verb has a limit of its own.
     pub(crate) const USUAL: u64 = 1_000;
 
-    /// Whether so many may be changed; `exact` is false where there may be more. `usual` is the most
-    /// that needs neither flag.
+    /// Refuses to change `count` items if that is more than allowed; `exact` is false where there may be
+    /// more. `usual` is the most that needs neither flag.
     pub(crate) fn allows(
         &self,
         verb: &str,
@@ -161,11 +161,11 @@ impl Guard {
         let more = if exact { "" } else { " or more" };
         let limit = match self.max {
             Some(max) => format!("--max {max} forbids that"),
-            None => "that needs --yes, or --max N".to_owned(),
+            None => "confirm it with --yes or --max N".to_owned(),
         };
         Err(ExitError::usage(format_args!(
-            "--all would {verb} {count}{more}; {limit}. Nothing was changed: --dry-run counts, filters \
-             narrow it down"
+            "--all would {verb} {count}{more}; {limit}. Nothing was changed; --dry-run counts, and filters \
+             narrow it"
         )))
     }
 }

@@ -1,8 +1,8 @@
-//! `semel demo`: the whole mission on one screen.
+//! `semel demo`: an orders service that shows every part of Semel on one screen.
 //!
-//! An orders service on one database: an order is placed once for a key, whether it comes over HTTP
-//! or gRPC; it is found by its public id; and three groups of consumers are told of it, each of which
-//! writes one effect. Nothing here retries, deduplicates or acknowledges: the libraries do.
+//! It runs on one database: an order is placed once for a key, over HTTP or gRPC; it is found by its public
+//! id; and three consumer groups handle its event, each of which writes one effect. Nothing here retries,
+//! deduplicates or acknowledges: the libraries do.
 
 mod arrivals;
 mod calls;
@@ -12,11 +12,13 @@ mod fault;
 mod grpc;
 mod http;
 mod machinery;
+mod order;
 mod orders;
 pub mod proto;
 mod screen;
 mod tables;
 mod tally;
+mod tenant;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -33,78 +35,66 @@ use self::calls::Calls;
 use self::chaos::Chaos;
 use self::events::Events;
 use self::screen::Addresses;
-use self::tables::{Reading, Tables};
+use self::tables::Tables;
 use crate::admin::Admin;
 use crate::broker::{BrokerHandle, BrokerUrl};
 use crate::exit::ExitError;
 use crate::serve::Listener;
 use crate::settings::{ServerSettings, duration};
 use crate::signals;
-use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl, on_database};
+use crate::store::database::Database;
+use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl};
 
-/// Try it all: an orders service with its events, on an embedded database
+/// Run the demo: an orders service with its events, on an embedded database
 #[derive(Clone, Debug, Args)]
 pub struct DemoArguments {
-    /// Where orders, records and events are kept: sqlite:PATH, postgres://… or mysql://…; never what
-    /// SEMEL_STORE or a settings file names, since that is a service's own
-    /// [default: sqlite:semel-demo.db]
+    /// Database of orders, records and events: sqlite:PATH, postgres://… or mysql://…. SEMEL_STORE and the
+    /// settings file are not used: they name the store of a service [default: sqlite:semel-demo.db]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// What carries events to their consumers: bus, nats://…, amqp://…, redis://… or
+    /// Broker of the events: bus (inside the process), nats://…, amqp://…, redis://… or
     /// redis+cluster://…
     #[arg(long, value_name = "URL", default_value = "bus")]
     broker: String,
-    /// What the stream, the exchange or the keys are called on the broker [default: semel-demo-
-    /// and a number that the database keeps]
+    /// Name of the stream, the exchange or the keys on the broker [default: semel-demo- and a number
+    /// that is stored in the database]
     #[arg(long)]
     name: Option<String>,
-    /// Where orders are taken over HTTP
+    /// Address for orders over HTTP
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     listen: String,
-    /// Where orders are taken over gRPC
+    /// Address for orders over gRPC
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
     grpc_listen: String,
-    /// Where /metrics, /healthz and /readyz are, or off
+    /// Address of /metrics, /healthz and /readyz, or off
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7072")]
     admin_listen: String,
-    /// How long calls under way may take when it is asked to stop; then they are cut, and the exit
-    /// code is 1
+    /// Time limit for calls under way after SIGTERM; then they are cut, and the exit code is 1
     #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = duration)]
     drain: Duration,
-    /// Mistreat it: retries, duplicates at once, callers that hang up, handlers that fail or are
-    /// slow, events that come twice; and watch
+    /// Generate a hostile load and show its effects: retries, concurrent duplicates, callers that hang
+    /// up, handlers that fail or are slow, events that are delivered twice
     #[arg(long)]
     chaos: bool,
-    /// Mistreat it for so long, then wait until all is done and check it: exit code 0 if nothing was
-    /// doubled or lost, else 3
+    /// Generate that load for this long, then wait until all is done and check: exit code 0 if nothing
+    /// was doubled or lost, else 3
     #[arg(long, value_name = "DURATION")]
     chaos_for: Option<String>,
 }
 
-/// What the doors share.
-#[derive(Debug)]
-struct OrderService<S: Tables> {
-    executor: Executor<S>,
+/// What HTTP and gRPC share.
+#[derive(Clone, Debug)]
+struct OrderService {
+    executor: Executor<Database>,
     resolver: Resolver,
-    reading: Reading<S>,
-    /// Whose requests and events go wrong: the built-in load's, if there is one, and nobody else's.
+    tables: Tables,
+    /// The tenant of the built-in load, whose requests and events get faults; `None` without `--chaos`.
     chaos: Option<Arc<str>>,
 }
 
-impl<S: Tables> Clone for OrderService<S> {
-    fn clone(&self) -> Self {
-        Self {
-            executor: self.executor.clone(),
-            resolver: self.resolver.clone(),
-            reading: self.reading.clone(),
-            chaos: self.chaos.clone(),
-        }
-    }
-}
-
-impl<S: Tables> FromRef<OrderService<S>> for Ids {
-    fn from_ref(service: &OrderService<S>) -> Self {
-        Ids::new(service.resolver.clone(), http::tenant())
+impl FromRef<OrderService> for Ids {
+    fn from_ref(service: &OrderService) -> Self {
+        Ids::new(service.resolver.clone(), tenant::tenant())
     }
 }
 
@@ -115,8 +105,8 @@ pub(crate) async fn run(
     let store = store(&arguments)?;
     if arguments.store.is_none() && settings.ledger.store.is_some() {
         tracing::warn!(
-            "the store of the settings is left alone, and orders are kept in {store}; give --store \
-             to have them elsewhere"
+            "the store of the settings is not used: the demo keeps its orders in {store}; choose \
+             another database with --store"
         );
     }
     let named = |error| ExitError::usage(format_args!("--broker: {error}"));
@@ -131,7 +121,10 @@ pub(crate) async fn run(
     let carrier = (url, arguments.name.clone());
     let drain = arguments.drain;
     let demo = Demo { settings, store, carrier, chaos, listeners, stop, drain };
-    let ended = on_database!(handle.clone(), store => demo.serve(store).await, Err(no_database(&demo.store)));
+    let ended = match handle.database() {
+        Some(database) => demo.serve(database).await,
+        None => Err(no_database(&demo.store)),
+    };
     handle.close().await;
     ended
 }
@@ -141,8 +134,8 @@ fn broker(url: &BrokerUrl, name: &str) -> Result<BrokerHandle, ExitError> {
         .map_err(|error| ExitError::usage(format_args!("--name: {error}")))
 }
 
-/// The store that was chosen, if it is a database. Only a flag chooses it: what the settings name is
-/// some service's ledger, and no place for orders that nobody has placed.
+/// Returns the store that `--store` names, if it is a SQL database. The settings are not asked: what they
+/// name is a service's ledger, in which the demo's orders have no business.
 fn store(arguments: &DemoArguments) -> Result<StoreUrl, ExitError> {
     let text = arguments.store.as_deref().unwrap_or("sqlite:semel-demo.db");
     let store: StoreUrl =
@@ -167,7 +160,7 @@ fn no_database(store: &StoreUrl) -> ExitError {
     ))
 }
 
-/// The listeners, before anything is served.
+/// The bound listeners, before they serve.
 struct Listeners {
     orders: Listener,
     grpc: Listener,
@@ -193,11 +186,11 @@ impl Listeners {
     }
 }
 
-/// Everything but the database, whose kind is not known here.
+/// What a run was asked for, except the open database.
 struct Demo {
     settings: ServerSettings,
     store: StoreUrl,
-    /// The broker's address, and what is ours there, if that was said.
+    /// The broker's URL, and the value of `--name`.
     carrier: (BrokerUrl, Option<String>),
     chaos: Option<Chaos>,
     listeners: Listeners,
@@ -208,13 +201,13 @@ struct Demo {
 
 impl Demo {
     /// Serves until it is asked to stop, or the load has ended.
-    async fn serve<S: Tables>(self, store: S) -> Result<(), ExitError> {
+    async fn serve(self, database: Database) -> Result<(), ExitError> {
         let Self { settings, store: url, carrier, chaos, listeners, stop, drain } = self;
         let fault = chaos.as_ref().map(Chaos::tenant);
-        let service = open::<S>(store, &url, &settings, fault.clone()).await?;
+        let service = open(database, &url, &settings, fault.clone()).await?;
         let named = match carrier.1 {
             Some(name) => Ok(name),
-            None => S::name(&service.reading).await,
+            None => service.tables.name().await,
         };
         let broker = broker(&carrier.0, &named.map_err(|error| unmade(&url, &error))?)?;
         let events = Events::start(&service.executor, &broker, &settings, fault).await?;
@@ -242,14 +235,14 @@ impl Demo {
         let _ = (orders.await, grpc.await);
         let cut = calls.under_way();
         events.stop().await;
-        // Whoever has had its time gets no more of it.
+        // Calls that were cut have used up their time.
         service.executor.shutdown(if cut == 0 { drain } else { Duration::ZERO }).await;
-        service.reading.close().await;
+        service.tables.close().await;
         closed.cancel();
         if let Some(admin) = admin {
             let _ = admin.await;
         }
-        // What was found is worse than what was cut.
+        // A finding of --chaos counts for more than a call that was cut.
         ended?;
         match cut {
             0 => Ok(()),
@@ -263,32 +256,32 @@ impl Demo {
     }
 }
 
-/// The tables, and what the doors need.
-async fn open<S: Tables>(
-    store: S,
+/// Creates the tables, and returns what HTTP and gRPC need.
+async fn open(
+    database: Database,
     url: &StoreUrl,
     settings: &ServerSettings,
     chaos: Option<Arc<str>>,
-) -> Result<OrderService<S>, ExitError> {
+) -> Result<OrderService, ExitError> {
     let refused = |error: sqlx::Error| unmade(url, &error);
-    let reading = S::reading(url).map_err(refused)?;
-    if let Some(table) = tables::taken::<S>(&reading).await.map_err(refused)? {
+    let tables = Tables::at(url).map_err(refused)?.ok_or_else(|| no_database(url))?;
+    if let Some(table) = tables.foreign().await.map_err(refused)? {
         return Err(ExitError::usage(format_args!(
             "--store {url}: its table `{table}` is not the demo's, and is left as it is; give --store a \
-             database that has none of that name"
+             database without a table of that name"
         )));
     }
-    S::set_up(&reading).await.map_err(refused)?;
-    let executor = settings.ledger.executor(store.clone())?;
-    let resolver = machinery::resolver(store, &settings.idresolve)?;
-    Ok(OrderService { executor, resolver, reading, chaos })
+    tables.set_up().await.map_err(refused)?;
+    let executor = settings.ledger.executor(database.clone())?;
+    let resolver = machinery::resolver(database, &settings.idresolve)?;
+    Ok(OrderService { executor, resolver, tables, chaos })
 }
 
 fn unmade(url: &StoreUrl, error: &sqlx::Error) -> ExitError {
-    ExitError::failed(format_args!("cannot make the demo's tables in {url}: {error}"))
+    ExitError::failed(format_args!("cannot create the demo's tables in {url}: {error}"))
 }
 
-/// To whoever looks at stdout, if anybody still does.
+/// Writes to stdout, which may be closed.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,25 +1,25 @@
-//! How a command ends that did not go well: one line on stderr, and an exit code that scripts can read.
+//! How a failed command ends: one line on stderr, and an exit code for scripts.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use semel_core::store::{Error, ErrorKind, ForeignCursor};
 
-use crate::store::redacted;
+use crate::redact::redacted;
 
-/// Why a command failed. Shown as one line.
+/// Why a command failed. Displayed as one line without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitError {
     code: Code,
     words: String,
 }
 
-/// What a script is told.
+/// The exit codes of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It was tried, and did not work.
+    /// The command was tried and failed.
     Failed = 1,
-    /// What was asked for cannot be meant: a flag, a file, an id.
+    /// Bad usage or input: a flag, a file, an id.
     Usage = 2,
     /// A check has found something.
     Findings = 3,
@@ -28,41 +28,42 @@ pub enum Code {
 }
 
 impl ExitError {
-    /// It was tried, and did not work: exit code 1.
+    /// Creates the error of a command that was tried and failed: exit code 1.
     pub fn failed(words: impl fmt::Display) -> Self {
         Self::new(Code::Failed, words)
     }
 
-    /// What was asked for cannot be meant: exit code 2.
+    /// Creates the error of bad usage or input: exit code 2.
     pub fn usage(words: impl fmt::Display) -> Self {
         Self::new(Code::Usage, words)
     }
 
-    /// A check has found something: exit code 3. Its words are the sum; the findings were printed.
+    /// Creates the error of a check with findings: exit code 3. The text summarises; the findings were
+    /// printed.
     pub fn findings(words: impl fmt::Display) -> Self {
         Self::new(Code::Findings, words)
     }
 
-    /// A store or a broker cannot be reached: exit code 4.
+    /// Creates the error of an unreachable store or broker: exit code 4.
     pub fn unreachable(words: impl fmt::Display) -> Self {
         Self::new(Code::Unreachable, words)
     }
 
     fn new(code: Code, words: impl fmt::Display) -> Self {
-        // Servers' messages may have several lines; a terminal gets one. Whatever quotes a URL, ours or
-        // theirs, passes here, and no password passes.
+        // Messages of servers may have several lines. Every text passes here, so no password in a quoted
+        // URL is shown.
         let words = words.to_string();
         let words: Vec<String> = words.split_whitespace().map(redacted).collect();
         Self { code, words: words.join(" ").replace(char::is_control, " ") }
     }
 
-    /// The same, with what was attempted in front.
+    /// Returns the error with what was attempted in front.
     #[must_use]
     pub fn during(self, attempt: impl fmt::Display) -> Self {
         Self::new(self.code, format_args!("{attempt}: {}", self.words))
     }
 
-    /// What a script is told.
+    /// Returns the exit code.
     pub fn code(&self) -> Code {
         self.code
     }
@@ -82,7 +83,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// The error and everything below it, on one line.
+/// Returns the error and its sources on one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut below = error.source();
@@ -98,12 +99,10 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
-        // No fault of the store's: somebody wrote it.
+        // A mistyped cursor is the operator's error, not the store's.
         let cause = std::error::Error::source(&error);
         if cause.is_some_and(|cause| cause.is::<ForeignCursor>()) {
-            return Self::usage(
-                "that cursor is not one of this store's; copy the one that was shown",
-            );
+            return Self::usage("the cursor is not one of this store; copy it from the last list");
         }
         let words = chain(&error);
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) {
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reached_has_a_code_of_its_own() {
+    fn an_unreachable_store_has_its_own_exit_code() {
         let code = |kind| ExitError::from(Error::new(kind, "open", "x")).code();
         assert_eq!(code(ErrorKind::Unavailable), Code::Unreachable);
         assert_eq!(code(ErrorKind::Misconfigured), Code::Failed);

@@ -1,6 +1,6 @@
 //! `semel gateway`: a reverse proxy that gives any HTTP service idempotent writes, with no code.
 //!
-//! It is the library's HTTP layer around a forwarding service; nothing here knows what a claim is.
+//! It is the library's HTTP and gRPC layers around a forwarding service; claims are the layers' concern.
 
 mod access;
 mod body;
@@ -10,40 +10,40 @@ mod client;
 mod concurrency;
 mod forward;
 mod headers;
-pub mod identity;
+mod identity;
 mod local;
 mod pattern;
 mod reload;
 mod routes;
 mod sent;
 mod service;
-pub mod settings;
 mod token;
 mod trace;
 mod upgrade;
-pub mod upstream;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use http::HeaderName;
+use http::{HeaderName, Request};
+use hyper::body::Incoming;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{AnyStore, Executor};
+use semel_tower::Body;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 use self::access::Access;
+use self::budget::MeteredBody;
 use self::certificate::Certificate;
 pub(crate) use self::client::reach;
 use self::forward::Forward;
-use self::identity::PrincipalSource;
 use self::reload::Reload;
 use self::service::GatewayService;
-use self::upstream::Upstream;
 use crate::exit::ExitError;
 use crate::serve::{Limits, Listener};
-use crate::settings::{ServerSettings, duration};
+use crate::settings::{GatewaySettings, PrincipalSource, ServerSettings, Upstream, duration};
 use crate::store::capacity::CapacityWatch;
 use crate::store::{OpenMode, StoreHandle, StoreUrl};
 use crate::{admin, serve, signals};
@@ -54,57 +54,58 @@ pub struct GatewayArguments {
     /// The service behind the gateway
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
-    /// Where to listen [default: 127.0.0.1:7080]
+    /// Address to listen on [default: 127.0.0.1:7080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Where records are kept: sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://…,
+    /// Store of the records: sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://…,
     /// memory: or memory:?capacity=KEYS [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
-    /// What tells callers apart: header:NAME, cookie:NAME, jwt-claim:NAME or global
+    /// What distinguishes callers: header:NAME, cookie:NAME, jwt-claim:NAME or global
     /// [default: header:authorization]
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "SOURCE")]
     principal: Option<PrincipalSource>,
-    /// Keys to verify tokens with, a JSON Web Key Set
+    /// JSON Web Key Set that verifies tokens
     #[arg(long, value_name = "FILE")]
     jwks: Option<PathBuf>,
-    /// Who must have issued a token (its iss) [default: anybody with a key of the set]
+    /// Required issuer of a token (its iss) [default: any]
     #[arg(long, value_name = "NAME")]
     jwt_issuer: Option<String>,
-    /// Whom a token must be for (its aud) [default: anybody]
+    /// Required audience of a token (its aud) [default: any]
     #[arg(long, value_name = "NAME")]
     jwt_audience: Option<String>,
     /// The header that names the tenant [default: X-Tenant-Id]
     #[arg(long, value_name = "NAME")]
     tenant_header: Option<HeaderName>,
-    /// How long the upstream may take [default: 30s]
+    /// Time limit of a call to the upstream [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     upstream_timeout: Option<Duration>,
-    /// Speak HTTP/2 to an upstream without TLS
+    /// Use HTTP/2 with an upstream that has no TLS
     #[arg(long)]
     upstream_http2: bool,
-    /// Check the upstream's certificate with these authorities instead of the system's
+    /// PEM file of the authorities that the upstream's certificate is checked against, instead of the
+    /// system's
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
-    /// Speak TLS with this certificate chain, PEM
+    /// Serve TLS with this certificate chain, PEM
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
+    /// Private key of the certificate, PEM
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Where to serve /metrics, /healthz and /readyz; off for nowhere [default: 127.0.0.1:7090]
+    /// Address of /metrics, /healthz and /readyz, or off [default: 127.0.0.1:7090]
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<String>,
-    /// How long calls under way may take after SIGTERM [default: 30s]
+    /// Time limit for calls under way after SIGTERM [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     drain: Option<Duration>,
-    /// Forward without the layer, to measure what it costs
+    /// Forward without the idempotency layer, to measure its cost
     #[arg(long, hide = true)]
     unprotected: bool,
 }
 
 impl GatewayArguments {
-    /// Flags count for more than what was read.
+    /// Returns the settings with the flags laid over them.
     fn over(&self, mut settings: ServerSettings) -> ServerSettings {
         fn lay<T: Clone>(over: &Option<T>, under: &mut T) {
             if let Some(value) = over {
@@ -144,7 +145,9 @@ pub(crate) async fn run(
     let settings = arguments.over(settings);
     let gateway = &settings.gateway;
     let Some(upstream) = gateway.upstream.clone() else {
-        return Err(ExitError::usage("a gateway needs a service behind it: give --upstream URL"));
+        return Err(ExitError::usage(
+            "the upstream is missing: give --upstream URL, or set gateway.upstream",
+        ));
     };
     admits(gateway)?;
     let certificate = Certificate::read(gateway)?;
@@ -158,8 +161,11 @@ pub(crate) async fn run(
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let shown = format!("{scheme}://{}", listener.address());
     if arguments.unprotected {
-        let service =
-            Access { service: Forward::new(gateway, upstream)?, trusted: gateway.trust_forwarded };
+        let passing = |request: Request<Incoming>| {
+            request.map(|body| Body::through(MeteredBody::passing(body)))
+        };
+        let forward = Forward::new(gateway, upstream)?.map_request(passing);
+        let service = Access { service: forward, trusted: gateway.trust_forwarded };
         serve::say(&[("gateway", &shown)]);
         listener.serve(service, stop, gateway.drain).await;
         return Ok(());
@@ -176,16 +182,16 @@ pub(crate) async fn run(
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
     let reload = Reload { arguments, started: settings.clone(), file, certificate };
     match asked {
-        Some(asked) => drop(tokio::spawn(reload.whenever(asked, service.clone()))),
+        Some(asked) => drop(tokio::spawn(reload.run(asked, service.clone()))),
         None => tracing::warn!(
-            "started with SIGHUP ignored (nohup), which stays so: routes are read again by a restart only"
+            "SIGHUP is ignored (started with nohup): routes are reloaded by a restart only"
         ),
     }
 
     for warning in gateway.principal.warnings(gateway.jwks.is_some()) {
         tracing::warn!("{warning}");
     }
-    tracing::info!(%upstream, %store, guarantee = ?executor.guarantee(), "the gateway listens");
+    tracing::info!(%upstream, %store, guarantee = ?executor.guarantee(), "gateway started");
     let admin_line = admin_url.as_deref().map(|url| ("admin", url));
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
     serve::say(&lines);
@@ -193,7 +199,7 @@ pub(crate) async fn run(
     let service = Access { service, trusted: gateway.trust_forwarded };
     let serving = listener.serve(service, stop.clone(), gateway.drain);
     let (in_time, since) = finish(serving, &stop, &executor).await;
-    // Handlers go on without their callers; they have what is left of the grace.
+    // Attempts go on without their callers, for what is left of the time limit.
     let left = gateway.drain.saturating_sub(since.elapsed());
     let shutdown = executor.shutdown(left).await;
     handle.close().await;
@@ -204,22 +210,22 @@ pub(crate) async fn run(
     match in_time && shutdown.graceful {
         true => Ok(()),
         false => Err(ExitError::failed(format_args!(
-            "calls were still under way after {:?} and were cut; --drain gives them more time",
+            "calls were still under way after {:?} and were cut; raise --drain to give them more time",
             gateway.drain
         ))),
     }
 }
 
-/// Whether any request could keep the limits.
-fn admits(gateway: &settings::GatewaySettings) -> Result<(), ExitError> {
-    match gateway.lets_nothing_through() {
+/// Refuses limits under which no request could pass.
+fn admits(gateway: &GatewaySettings) -> Result<(), ExitError> {
+    match gateway.zero_limit() {
         Some(name) => Err(ExitError::usage(format_args!("{name} must be greater than 0"))),
         None => Ok(()),
     }
 }
 
 /// Builds what [`run`] would start, from the same settings, routes and files, and starts nothing: for
-/// `semel doctor`. Where the settings name no upstream, the flag `--upstream` may.
+/// `semel doctor`. The upstream may be missing: `--upstream` may name it later.
 pub(crate) fn rehearse(settings: &ServerSettings) -> Result<(), ExitError> {
     let gateway = &settings.gateway;
     let anywhere = || "http://127.0.0.1".parse().expect("an upstream");
@@ -231,7 +237,7 @@ pub(crate) fn rehearse(settings: &ServerSettings) -> Result<(), ExitError> {
     GatewayService::new(gateway, &settings.route, executor, forward).map(drop)
 }
 
-/// What `serving` came to, and when it was asked to stop.
+/// Returns the result of `serving`, and when it was asked to stop.
 async fn finish(
     serving: impl Future<Output = bool>,
     stop: &CancellationToken,
@@ -239,9 +245,9 @@ async fn finish(
 ) -> (bool, Instant) {
     let asked = async {
         stop.cancelled().await;
-        // Who waits for another's answer may ask for it elsewhere, and is not what is finished here.
+        // Duplicates that wait for a response can retry elsewhere; only running calls are finished.
         executor.stop_waiting();
-        tracing::info!("stopping: calls under way finish, no new ones are taken");
+        tracing::info!("stopping: calls under way may finish, new ones are refused");
         Instant::now()
     };
     tokio::join!(serving, asked)

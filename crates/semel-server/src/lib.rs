@@ -1,8 +1,8 @@
-//! The program `semel`: what a newcomer runs first and an operator runs daily.
+//! The program `semel`.
 //!
-//! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows the whole mission on one
-//! screen, `command` is what operators do by hand. Nothing here decides anything about claims, events
-//! or ids: the libraries do, and this program chooses their store and broker by URL.
+//! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows every part of Semel on one
+//! screen, `command` has the operators' verbs. Nothing here decides about claims, events or ids: the
+//! libraries do, and this program chooses their store and broker by URL.
 
 mod admin;
 pub mod broker;
@@ -12,6 +12,9 @@ pub mod demo;
 mod exit;
 pub mod gateway;
 mod logs;
+mod redact;
+#[cfg(test)]
+mod reference;
 mod serve;
 pub mod settings;
 mod signals;
@@ -25,17 +28,18 @@ pub use exit::{Code, ExitError};
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
     let arguments = cli::parse();
-    // One provider for every TLS connection, chosen here and nowhere else. The only way to fail is
-    // that it is chosen already.
+    // One provider for every TLS connection. It fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return end(&ExitError::failed(format_args!("cannot start threads: {error}")));
+            return end(&ExitError::failed(format_args!(
+                "cannot start the runtime's threads: {error}"
+            )));
         }
     };
     let outcome = runtime.block_on(arguments.run());
-    // Work that hangs must not keep the process.
+    // Work that hangs must not keep the process alive.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,7 +48,7 @@ pub fn main() -> ExitCode {
 }
 
 fn end(failure: &ExitError) -> ExitCode {
-    // Nobody may be there to read it; the code says it too.
+    // Stderr may be closed; the exit code remains.
     let _ = writeln!(std::io::stderr(), "semel: {failure}");
     failure.code().into()
 }

@@ -1,7 +1,7 @@
-//! Logs, on stderr: for people, or a JSON object a line. With the feature `otlp`, traces too.
+//! Logs on stderr, as text or as one JSON object per line; with the feature `otlp`, traces too.
 //!
-//! `RUST_LOG` chooses what is written, `info` by default. Nothing that is logged carries a key: a
-//! digest names it. Traces go where `OTEL_EXPORTER_OTLP_ENDPOINT` says, if it says anything.
+//! `RUST_LOG` filters them, `info` by default. No log line carries an idempotency key, only its digest. Traces
+//! go to `OTEL_EXPORTER_OTLP_ENDPOINT`, if it is set.
 
 use std::io::IsTerminal as _;
 
@@ -13,26 +13,26 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::exit::ExitError;
 
-/// The variables that say where traces go.
+/// The variables that name the collector of traces.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
-/// How logs are written.
+/// The format of the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people
     Text,
-    /// For machines: a JSON object a line.
+    /// One JSON object per line
     Json,
 }
 
-/// Ends what logging began, when it is dropped.
+/// Flushes the traces when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Logs {
     #[cfg(feature = "otlp")]
     traces: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
-/// Where traces go.
+/// The layer that exports traces.
 type Traces = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Starts logging in this process.
@@ -43,7 +43,7 @@ pub(crate) fn start(format: Format) -> Result<Logs, ExitError> {
             .map_err(|error| ExitError::usage(format_args!("RUST_LOG={text}: {error}")))?,
         Err(_) => EnvFilter::new("info"),
     };
-    // A file or a collector wants no colours.
+    // No colours in files and collectors.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let lines = match format {
@@ -86,7 +86,7 @@ fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
         .with_batch_exporter(exporter)
         .build();
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
-    // Requests only: what libraries say about themselves is for the log.
+    // Spans of requests only: events of libraries go to the log.
     let ours = tracing_subscriber::filter::Targets::new()
         .with_target("semel::request", tracing::Level::INFO);
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("semel"));
@@ -97,7 +97,7 @@ fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
 impl Drop for Logs {
     fn drop(&mut self) {
         if let Some(traces) = &self.traces {
-            // What is not told by then is not worth waiting for.
+            // Waits for its own timeout at most.
             let _ = traces.shutdown();
         }
     }

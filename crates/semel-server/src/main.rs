@@ -1,8 +1,8 @@
 //! The program `semel`.
 #![forbid(unsafe_code)]
 
-/// Every call makes and drops futures and buffers of some kilobytes beside records that stay, on all
-/// threads: what the system's allocator is slowest at, and gives least back of.
+/// Calls allocate and free kilobytes on all threads beside records that stay, which is what the system's
+/// allocator is slowest at and returns least memory of.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

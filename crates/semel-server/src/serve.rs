@@ -1,24 +1,26 @@
-//! A listener that serves a tower service until it is told to stop, then lets calls under way finish.
+//! A listener that serves a tower service until it is stopped, then lets calls under way finish.
 //!
-//! What a connection is upgraded to is not served here, but it keeps the connection's place, and it is
-//! let finish like the rest.
+//! An upgraded connection (WebSocket) is not served here, but it keeps its connection's permit and may
+//! finish like a call. Services and streams are type-erased: the HTTP server is compiled once, not once for
+//! each listener.
 
 mod opening;
 
-use std::error::Error;
+use std::fmt;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,32 +29,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tower::Service;
+use tower::{Service, ServiceExt as _};
 
 use self::opening::Opening;
 use crate::exit::ExitError;
 
-/// Requests of one HTTP/2 connection at once; a caller that has more waits with them or connects again.
+/// Concurrent requests of one HTTP/2 connection; further ones wait, or open another connection.
 const STREAMS: u32 = 128;
-/// What is read from a connection of HTTP/1 before it is parsed, a request's head included: what a
-/// connection holds beside the bodies that are counted.
+/// The read buffer of an HTTP/1 connection, which must hold a request's head: what a connection takes beside
+/// the counted bodies.
 const BUFFER: usize = 64 << 10;
-/// How often a caller of HTTP/2 is asked whether it is still there.
+/// The interval of HTTP/2 pings.
 const PING: Duration = Duration::from_secs(15);
-/// How long the other end of a connection may be silent before it is asked whether it is still there, and
-/// how often after that; the system decides how often in all. Nothing else finds out about one that
-/// vanished without a word while nothing is to be sent to it, as on a WebSocket.
+/// TCP keepalive: the silence before the first probe, and the interval of probes. Nothing else detects a peer
+/// that vanished while nothing is sent to it, as on a WebSocket.
 pub(crate) const KEEPALIVE: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(15));
-/// How long what is cut has to notice.
+/// How long cut connections may take to close.
 const CUT: Duration = Duration::from_secs(1);
-/// The pause after an accept that failed, mostly for want of file descriptors.
+/// The pause after a failed accept, which mostly means that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tells whoever started this process where it listens, and that it is ready.
+/// Prints the listeners' URLs and `ready` to stdout, for the process that started this one.
 pub(crate) fn say(listeners: &[(&str, &str)]) {
     let mut out = std::io::stdout().lock();
-    // Whoever started it may have gone; that is no reason to fail.
+    // Stdout may be closed; that is no reason to fail.
     for (name, url) in listeners {
         let _ = writeln!(out, "{name}: {url}");
     }
@@ -60,12 +61,12 @@ pub(crate) fn say(listeners: &[(&str, &str)]) {
     let _ = out.flush();
 }
 
-/// What a listener's callers may do.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections at once; more wait to be accepted.
+    /// Concurrent connections; further ones wait to be accepted.
     pub(crate) connections: u32,
-    /// How long a caller may take for a TLS handshake, for its first words, or for a request's head.
+    /// Time limit of a TLS handshake, of the first bytes, and of a request's head.
     pub(crate) head: Duration,
 }
 
@@ -75,14 +76,14 @@ impl Default for Limits {
     }
 }
 
-/// Who called. In every request's extensions.
+/// The caller's end of a connection. In every request's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) permit: ConnectionPermit,
 }
 
-/// A connection's place among those of its listener. It is taken as long as anybody has a clone.
+/// A connection's permit among those of its listener. It is released with its last clone.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPermit(Arc<PermitState>);
 
@@ -93,18 +94,18 @@ struct PermitState {
 }
 
 impl ConnectionPermit {
-    /// Returns when whatever still has the place must leave it.
+    /// Returns when the connection must end.
     pub(crate) async fn cut(&self) {
         self.0.cut.cancelled().await;
     }
 
-    /// The same for whoever has no place of its own.
+    /// Returns a token that is cancelled when the connection must end.
     pub(crate) fn ending(&self) -> CancellationToken {
         self.0.cut.clone()
     }
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
@@ -128,26 +129,26 @@ impl Listener {
         Ok(Self { socket, address, tls: None, limits: Limits::default() })
     }
 
-    /// Other limits than the usual ones.
+    /// Sets the limits.
     pub(crate) fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Speaks TLS.
+    /// Serves TLS.
     pub(crate) fn tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.tls = Some(config);
         self
     }
 
-    /// Where it listens; the port is the real one.
+    /// Returns the address; the port is the one in use.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way and for what
-    /// connections were upgraded to, and cuts the rest. Says whether all calls finished: an upgraded
-    /// connection or a stream of events may have no end of its own.
+    /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way and for upgraded
+    /// connections, and cuts the rest. Returns whether all calls finished; an upgraded connection or an event
+    /// stream that was cut does not count.
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
@@ -155,12 +156,16 @@ impl Listener {
         grace: Duration,
     ) -> bool
     where
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        S::Error: Into<BoxError>,
         B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        B::Error: Into<BoxError>,
     {
+        self.run(AnyService::new(service), stop, grace).await
+    }
+
+    async fn run(self, service: AnyService, stop: CancellationToken, grace: Duration) -> bool {
         let all = self.limits.connections;
         let (permits, calls) = (Arc::new(Semaphore::new(all as usize)), GracefulShutdown::new());
         let cut = CancellationToken::new();
@@ -176,7 +181,7 @@ impl Listener {
             let ((stream, peer), permit) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "a connection could not be accepted; trying again");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -193,7 +198,7 @@ impl Listener {
                 watcher: calls.watcher(),
             };
             match &self.tls {
-                None => tokio::spawn(caller.speak(stream, service.clone())),
+                None => tokio::spawn(caller.speak(Box::new(stream), service.clone())),
                 Some(config) => {
                     let config = Arc::clone(config);
                     tokio::spawn(caller.shake(stream, config, service.clone(), stop.clone()))
@@ -204,19 +209,19 @@ impl Listener {
         let end = Instant::now() + grace;
         let mut calls = pin!(calls.shutdown());
         let mut over = timeout_at(end, &mut calls).await.is_ok();
-        // Once all calls are over, whatever still has a place is an upgraded connection or, rarely, an
+        // Once all calls are over, a permit is still held by an upgraded connection or, rarely, by an
         // attempt whose caller has left.
         if timeout_at(end, permits.acquire_many(all)).await.is_err() {
             cut.cancel();
             let noticed = Instant::now() + CUT;
             if !over {
-                // A stream of events has no end of its own either, and ends now.
+                // Event streams do not end by themselves: they end now.
                 over = timeout_at(noticed, calls).await.is_ok();
             }
             if over {
                 tracing::info!(
-                    "places were still taken after {grace:?}; upgraded connections are closed, \
-                     streams of events end"
+                    "connections were still open after {grace:?}: upgraded connections are closed, \
+                     event streams end"
                 );
                 let _ = timeout_at(noticed, permits.acquire_many(all)).await;
             }
@@ -225,7 +230,60 @@ impl Listener {
     }
 }
 
-/// A connection, before anything was said on it.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type AnyResponse = Response<UnsyncBoxBody<Bytes, AnyError>>;
+type Answering = Pin<Box<dyn Future<Output = Result<AnyResponse, AnyError>> + Send>>;
+
+/// An error of a service or of its body. A type of its own, because the compiler cannot prove a boxed error
+/// to be one for every lifetime.
+#[derive(Debug)]
+struct AnyError(BoxError);
+
+impl fmt::Display for AnyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for AnyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// A service of some type. Cheap to clone.
+#[derive(Clone)]
+struct AnyService(Arc<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>);
+
+impl AnyService {
+    fn new<S, B>(service: S) -> Self
+    where
+        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Arc::new(move |request| {
+            let answering = service.clone().oneshot(request);
+            Box::pin(async move {
+                let response = answering.await.map_err(|error| AnyError(error.into()))?;
+                Ok(response.map(|body| body.map_err(|error| AnyError(error.into())).boxed_unsync()))
+            })
+        }))
+    }
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        (self.0)(request)
+    }
+}
+
+/// The bytes of a connection, with or without TLS.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> Stream for I {}
+
+/// An accepted connection, before its first request.
 struct Caller {
     peer: Peer,
     patience: Duration,
@@ -233,20 +291,14 @@ struct Caller {
 }
 
 impl Caller {
-    /// Speaks TLS first. No call is under way meanwhile, so `stop` is the end of it.
-    async fn shake<S, B>(
+    /// Does the TLS handshake first. No call is under way meanwhile, so `stop` ends it.
+    async fn shake(
         self,
         stream: TcpStream,
         config: Arc<ServerConfig>,
-        service: S,
+        service: AnyService,
         stop: CancellationToken,
-    ) where
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) {
         let peer = self.peer.address;
         let shaken = TlsAcceptor::from(config).accept(stream);
         let shaken = tokio::select! {
@@ -254,42 +306,31 @@ impl Caller {
             () = stop.cancelled() => return,
         };
         match shaken {
-            Ok(Ok(stream)) => self.speak(stream, service).await,
-            Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS handshake"),
-            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+            Ok(Ok(stream)) => self.speak(Box::new(stream), service).await,
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         }
     }
 
-    async fn speak<I, S, B>(self, stream: I, service: S)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    async fn speak(self, stream: Box<dyn Stream>, service: AnyService) {
         let Self { peer, patience, watcher } = self;
         let address = peer.address;
-        let service =
-            tower::util::MapRequest::new(service, move |mut request: Request<Incoming>| {
-                request.extensions_mut().insert(peer.clone());
-                request
-            });
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            service.call(request)
+        });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(BUFFER);
-        // A caller that vanished without a word is found out.
+        // Pings detect a caller that vanished without closing its connection.
         builder
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(PING)
             .max_concurrent_streams(STREAMS);
         let stream = TokioIo::new(Opening::new(stream, patience));
-        let connection = builder
-            .serve_connection_with_upgrades(stream, TowerToHyperService::new(service))
-            .into_owned();
+        let connection = builder.serve_connection_with_upgrades(stream, service).into_owned();
         if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(peer = %address, %error, "a connection ended badly");
+            tracing::debug!(peer = %address, %error, "connection failed");
         }
     }
 }

@@ -1,20 +1,20 @@
-//! What `semel.toml` and `SEMEL_*` variables may say.
+//! The settings of `semel.toml` and of `SEMEL_*` variables.
 //!
-//! A setting is known by its path: `lease` under `[ledger]` is `SEMEL_LEDGER__LEASE` in the
-//! environment. The environment counts for more than the file, flags for more than both. A name that
-//! nobody knows is refused: a misspelt limit must not become the default. So is a value that cannot be
-//! meant, such as a lease of nothing.
-//!
-//! Defaults are not here: what nobody has set is left to the library that does it.
+//! `lease` under `[ledger]` is `SEMEL_LEDGER__LEASE` in the environment. The environment overrides the file,
+//! flags override both. Unknown names are refused, because a misspelt limit must not become the default; so
+//! are values that cannot work, such as a lease of 0. Defaults that the libraries have are left to them.
 
 pub(crate) mod duration;
 mod environment;
+mod gateway;
 mod idresolve;
 mod inbox;
 mod ledger;
 mod names;
+mod principal;
 mod relay;
 mod sane;
+mod upstream;
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,36 +23,40 @@ use semel_core::policy::{OnFailure, Wait};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+pub(crate) use self::gateway::is_prefix;
+pub use self::gateway::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings};
 pub use self::idresolve::IdResolveSettings;
 pub use self::inbox::InboxSettings;
 pub use self::ledger::{LedgerSettings, WaitTimeout};
+pub use self::principal::PrincipalSource;
 pub use self::relay::RelaySettings;
+pub use self::upstream::Upstream;
 use crate::exit::ExitError;
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerSettings {
-    /// Where records are kept, and for how long.
+    /// `[ledger]`.
     pub ledger: LedgerSettings,
-    /// What the gateway is.
-    pub gateway: crate::gateway::settings::GatewaySettings,
-    /// What the gateway does on some routes.
-    pub route: Vec<crate::gateway::settings::RouteSettings>,
-    /// How events leave the outbox.
+    /// `[gateway]`.
+    pub gateway: GatewaySettings,
+    /// `[[route]]`.
+    pub route: Vec<RouteSettings>,
+    /// `[relay]`.
     pub relay: RelaySettings,
-    /// How events are handled.
+    /// `[inbox]`.
     pub inbox: InboxSettings,
-    /// How public ids are resolved.
+    /// `[idresolve]`.
     pub idresolve: IdResolveSettings,
 }
 
-/// How long a repeat waits. Zero does not wait.
+/// Returns how long a duplicate waits. Zero does not wait.
 pub(crate) fn waits(limit: Duration) -> Wait {
     if limit.is_zero() { Wait::No } else { Wait::UpTo(limit) }
 }
 
-/// The pauses between tries as they were set, or as the library has them.
+/// Returns the backoff as set, with the library's defaults.
 fn pauses(base: Option<Duration>, cap: Option<Duration>) -> OnFailure {
     match OnFailure::backoff() {
         OnFailure::Backoff { base: first, cap: longest } => {
@@ -62,7 +66,7 @@ fn pauses(base: Option<Duration>, cap: Option<Duration>) -> OnFailure {
     }
 }
 
-/// A duration as flags and files write it: `30s`, `1h 30m` or `PT30S`.
+/// Parses a duration: `30s`, `1h 30m` or `PT30S`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text)
 }
@@ -89,10 +93,16 @@ impl ServerSettings {
         Ok(settings)
     }
 
+    /// Reads settings from the text of a file alone.
+    #[cfg(test)]
+    pub(crate) fn parse(text: &str) -> Result<Self, ExitError> {
+        Self::written(text).and_then(Self::meant)
+    }
+
     fn written(text: &str) -> Result<Table, ExitError> {
         let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
         let known = names::ours(table)?;
-        // Told here, a mistake is the file's; later it could be the environment's.
+        // Checked before the environment is laid over it, so that an error is the file's.
         Self::meant(known.clone())?;
         Ok(known)
     }
@@ -105,8 +115,8 @@ impl ServerSettings {
     }
 }
 
-/// What is wrong with a text that is no TOML, and where. The parser's own words quote the line, which
-/// may hold a password.
+/// Returns the error of a text that is not TOML, with its line. The parser's own display quotes the line,
+/// which may hold a password.
 fn garbled(text: &str, error: &toml::de::Error) -> ExitError {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -125,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_file_says_nothing() {
+    fn an_empty_file_sets_nothing() {
         let settings = ServerSettings::meant(ServerSettings::written("").unwrap()).unwrap();
         assert_eq!(settings.ledger.policy(), Policy::default());
         assert!(settings.ledger.store.is_none());
@@ -143,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_originals_sections_and_spellings_are_known_or_named() {
+    fn the_originals_sections_are_accepted_or_refused_with_the_right_name() {
         let read = |text: &str| ServerSettings::written(text).and_then(ServerSettings::meant);
         let bluecone = "[bluecone.idresolve]\nbatchMaxIn = 7\n\
                         [bluecone.idresolve.cache]\nl1-ttl = \"PT1M\"\nl2Enabled = false";
@@ -178,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_file_says_what_is_so_anyway() {
+    fn the_example_file_has_the_defaults() {
         let text = include_str!("../../../semel.example.toml");
         let example = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
         let ServerSettings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
@@ -190,10 +200,10 @@ mod tests {
         assert_eq!(inbox.policy(), semel_core::inbox::Inbox::<MemoryStore>::default_policy());
         assert_eq!(inbox.wait_max, InboxSettings::default().wait_max);
         assert_eq!(idresolve.resolver, semel_ids::ResolverSettings::default());
-        // The only one without a default.
+        // The only setting without a default.
         assert!(gateway.upstream.take().is_some());
-        assert_eq!(gateway, crate::gateway::settings::GatewaySettings::default());
-        // A relay shows its settings and nothing else.
+        assert_eq!(gateway, GatewaySettings::default());
+        // The Debug output of a relay is its settings.
         let builder =
             || semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
         let [said, usual] = [relay.over(builder()), builder()];
@@ -202,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_the_example_is_one_that_is_read() {
-        // Said otherwise, each of them makes a difference: none of them is a word without meaning.
+    fn every_setting_of_the_example_has_an_effect() {
+        // Another value makes a difference for each of them.
         let text = "[ledger]\nkeep = \"1h\"\nlease = \"1s\"\nwait = \"2s\"\n\
                     wait_interval = \"3ms\"\nwait_max_interval = \"4ms\"\n\
                     [inbox]\nlease = \"5s\"\nwait_if_in_progress = true\nwait_max = \"6s\"\n\
@@ -229,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_refused_by_name() {
+    fn unknown_names_and_values_are_refused_by_name() {
         for (text, named) in [
             ("[ledger]\nlock_til = \"30s\"", "lock_til"),
             ("[ledger]\nlock_ttl = \"soon\"", "soon"),

@@ -1,11 +1,11 @@
-//! What the operating system asks of a running service.
+//! Signals: stop, reload and interrupt.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitError;
 
-/// Cancelled by SIGTERM or SIGINT. A second one ends the process at once, unfinished calls and all.
+/// Returns a token that SIGTERM or SIGINT cancels. A second signal ends the process at once.
 pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
     let (mut terminate, mut interrupt) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -21,14 +21,14 @@ pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
                 asked.cancel();
             }
         }
-        tracing::warn!("asked to stop twice: calls under way are cut");
+        tracing::warn!("second signal to stop: calls under way are cut");
         std::process::exit(1);
     });
     Ok(stop)
 }
 
-/// Runs what an operator asked for until it ends or a signal (SIGINT, SIGTERM, SIGHUP) breaks it off. What
-/// is broken off is dropped, so that its [trail](crate::command::audit) still writes its last line.
+/// Runs an operator's command until it ends or a signal (SIGINT, SIGTERM, SIGHUP) interrupts it. The command
+/// is then dropped, so that its [audit](crate::command::audit) still writes its last line.
 pub(crate) async fn until_interrupted(
     work: impl Future<Output = Result<(), ExitError>>,
 ) -> Result<(), ExitError> {
@@ -50,13 +50,13 @@ pub(crate) async fn until_interrupted(
     tokio::select! {
         done = work => done,
         name = signalled => Err(ExitError::failed(format_args!(
-            "interrupted by {name}; what was under way may have been done"
+            "interrupted by {name}; the step under way may or may not have been done"
         ))),
     }
 }
 
-/// SIGHUP, as often as it comes. `None` if this process was started with it ignored, as `nohup` does: a
-/// handler would undo that, and the end of a terminal would break a command off or reload a service.
+/// Returns a listener for SIGHUP; `None` if the process was started with it ignored, as `nohup` does: a
+/// handler would undo that, and closing a terminal would interrupt a command or reload a service.
 pub(crate) fn hangup() -> Result<Option<Signal>, ExitError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if ignores(&status, SignalKind::hangup()) {

@@ -1,9 +1,9 @@
-//! Where things are kept, chosen by URL: a store of each kind, opened the way it is used here.
+//! Stores by URL: parsed, checked, and opened for a service or for an operator.
 //!
-//! A URL may hold a password, so none is shown as it was written. What a store can do is its own
-//! crate's business.
+//! A URL may hold a password, so it is only shown redacted.
 
 pub(crate) mod capacity;
+pub(crate) mod database;
 pub(crate) mod probe;
 pub(crate) mod schema;
 
@@ -20,12 +20,11 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
-use crate::exit::ExitError;
+use self::database::Database;
+use crate::exit::{ExitError, chain};
+use crate::redact::redacted;
 
-/// Words in the names of parameters that hold what nobody is to see.
-const SECRET: [&str; 4] = ["pass", "pwd", "secret", "token"];
-
-/// The address of a store. Shows itself without its password.
+/// The URL of a store. Displayed without its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     kind: StoreKind,
@@ -35,20 +34,20 @@ pub struct StoreUrl {
 /// The kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// `memory:` or `memory:?capacity=KEYS`, gone with the process.
+    /// `memory:` or `memory:?capacity=KEYS`; lost with the process.
     Memory,
     /// `sqlite:PATH`.
     Sqlite,
     /// `postgres://…`.
     Postgres,
-    /// `mysql://…`, MariaDB too.
+    /// `mysql://…` and `mariadb://…`.
     MySql,
     /// `redis://…`, `rediss://…` and `redis+cluster://…`.
     Redis,
 }
 
 impl StoreKind {
-    /// Its name in sentences.
+    /// Returns the name of the product.
     pub const fn name(self) -> &'static str {
         match self {
             StoreKind::Memory => "memory",
@@ -75,13 +74,13 @@ impl FromStr for StoreUrl {
             "redis" | "rediss" | "redis+cluster" if text.contains("://") => StoreKind::Redis,
             _ => {
                 return Err(format!(
-                    "`{}` is no store; one of sqlite:PATH, postgres://…, mysql://…, redis://…, \
-                     redis+cluster://…, memory:, memory:?capacity=KEYS",
+                    "`{}` is not a store URL; use sqlite:PATH, postgres://…, mysql://…, redis://…, \
+                     redis+cluster://…, memory: or memory:?capacity=KEYS",
                     redacted(text)
                 ));
             }
         };
-        // sqlx knows MariaDB under MySQL's name.
+        // sqlx only knows the scheme of MySQL.
         let text = match text.strip_prefix("mariadb:") {
             Some(rest) => format!("mysql:{rest}"),
             None => text.to_owned(),
@@ -91,21 +90,22 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// Whether the kind's own client can read the URL: found out before anything is dialled.
+/// Checks that the client of this kind can parse the URL, before any connection is made.
 fn check(kind: StoreKind, text: &str) -> Result<(), String> {
-    let wrong = |why: String| Err(format!("`{}` is no {} URL: {why}", redacted(text), kind.name()));
+    let wrong =
+        |why: String| Err(format!("`{}` is not a {} URL: {why}", redacted(text), kind.name()));
     match kind {
         StoreKind::Memory => capacity(text).map(drop).or_else(wrong),
-        // A file's name may hold one, and sqlx's parameters are not ours.
+        // sqlx would read its own parameters from it.
         StoreKind::Sqlite if text.contains('?') => wrong("it takes no parameters".to_owned()),
         StoreKind::Sqlite => Ok(()),
         StoreKind::Postgres => match text.parse::<sqlx::postgres::PgConnectOptions>() {
             Ok(_) => Ok(()),
-            Err(error) => wrong(crate::exit::chain(&error)),
+            Err(error) => wrong(chain(&error)),
         },
         StoreKind::MySql => match text.parse::<sqlx::mysql::MySqlConnectOptions>() {
             Ok(_) => Ok(()),
-            Err(error) => wrong(crate::exit::chain(&error)),
+            Err(error) => wrong(chain(&error)),
         },
         StoreKind::Redis => {
             let nodes = match text.strip_prefix("redis+cluster://") {
@@ -122,7 +122,7 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
     }
 }
 
-/// How many keys a memory store may hold.
+/// Returns how many keys a memory store may hold.
 fn capacity(text: &str) -> Result<usize, String> {
     let Some((_, parameters)) = text.split_once('?') else { return Ok(MemoryStore::CAPACITY) };
     let keys = match parameters.split_once('=') {
@@ -137,106 +137,27 @@ fn capacity(text: &str) -> Result<usize, String> {
 }
 
 impl StoreUrl {
-    /// What is used where nobody says which: `sqlite:semel.db`.
+    /// Returns the default: `sqlite:semel.db`.
     pub fn usual() -> Self {
         Self { kind: StoreKind::Sqlite, text: "sqlite:semel.db".to_owned() }
     }
 
-    /// Which kind of store it names.
+    /// Returns the kind of store.
     pub fn kind(&self) -> StoreKind {
         self.kind
     }
 
-    /// The URL as it was written, for whoever dials it.
+    /// Returns the whole URL with its password, for connecting.
     pub(crate) fn secret(&self) -> &str {
         &self.text
     }
 
-    /// The file of a SQLite store.
+    /// Returns the file of a SQLite store.
     pub fn path(&self) -> Option<&Path> {
         let path = self.text.strip_prefix("sqlite:")?;
-        // `sqlite://orders.db` is how sqlx writes it, `sqlite:///var/orders.db` an absolute path.
+        // sqlx writes `sqlite://orders.db`, and `sqlite:///var/orders.db` for an absolute path.
         Some(Path::new(path.strip_prefix("//").unwrap_or(path)))
     }
-}
-
-/// A URL without its password, for people and logs. A password may hold any character, and half a URL
-/// is pasted as easily as a whole one: whatever stands before the last `@`, or after `password=`, may be
-/// it. Where both are so it shows nothing at all; in doubt it shows rather too little.
-pub fn redacted(url: &str) -> String {
-    let (scheme, rest) = match url.find("://").map(|end| url.split_at(end + 3)) {
-        Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
-        Some(_) | None => ("", url),
-    };
-    // A path has no password, and may have an `@`.
-    if url.trim_start_matches(QUOTES).starts_with("sqlite:") {
-        return url.to_owned();
-    }
-    let (at, value) = (rest.rfind('@'), secret(rest));
-    if at.zip(value).is_some_and(|(at, value)| at >= value) {
-        return format!("{scheme}***");
-    }
-    let (shown, hidden) = match value {
-        Some(value) => (&rest[..value], "***"),
-        None => (rest, ""),
-    };
-    match at {
-        Some(at) => {
-            let (user, after) = shown.split_at(at);
-            format!("{scheme}{}{after}{hidden}", user_alone(scheme, user))
-        }
-        None if scheme.is_empty() => format!("{shown}{hidden}"),
-        None => match unfinished(shown) {
-            Some(user) => format!("{scheme}{user}:***"),
-            None => format!("{scheme}{shown}{hidden}"),
-        },
-    }
-}
-
-/// What people and messages put in front of a URL.
-const QUOTES: [char; 5] = ['\'', '"', '`', '(', '['];
-
-/// Whether this, with its `://`, is how a URL begins. Half a URL with such a password is none.
-fn is_scheme(text: &str) -> bool {
-    let name = text.trim_start_matches(QUOTES).trim_end_matches("://");
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
-}
-
-/// What stands before the `@`, without the password.
-fn user_alone(scheme: &str, user: &str) -> String {
-    let plain = |name: &str| {
-        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-%+".contains(&byte))
-    };
-    match user.split_once(':') {
-        Some((name, _)) if !scheme.is_empty() && plain(name) => format!("{name}:***"),
-        // An address, or whatever else has an `@`.
-        None if scheme.is_empty() => user.to_owned(),
-        // A name alone is a name to a database, and a token to others.
-        None if (scheme.contains("sql") || scheme.contains("postgres")) && plain(user) => {
-            user.to_owned()
-        }
-        Some(_) | None => "***".to_owned(),
-    }
-}
-
-/// Where a URL without `@` has something else than a port behind its `:`, that is the beginning of a
-/// password; gives what is before it.
-fn unfinished(rest: &str) -> Option<&str> {
-    let host = &rest[..rest.find(['/', '?', '#', ',']).unwrap_or(rest.len())];
-    let (before, port) = host.rsplit_once(':')?;
-    // `[::1]` has colons of its own, and a quoted URL an end that is not its own.
-    let port = port.trim_end_matches(|end: char| !end.is_alphanumeric());
-    let is_port = port.bytes().all(|digit| digit.is_ascii_digit());
-    (!is_port && !host.ends_with(']')).then_some(before)
-}
-
-/// Where the value of the first parameter begins that holds what nobody is to see.
-fn secret(text: &str) -> Option<usize> {
-    text.match_indices('=').map(|(at, _)| at + 1).find(|value| {
-        let before = text[..value - 1].to_ascii_lowercase();
-        let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c)).next();
-        name.is_some_and(|name| SECRET.iter().any(|word| name.contains(word)))
-    })
 }
 
 impl fmt::Display for StoreUrl {
@@ -254,13 +175,13 @@ impl fmt::Debug for StoreUrl {
 /// How a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// By a service: what is missing (a SQLite file, tables) is made.
+    /// For a service: a missing SQLite file and missing tables are created.
     Serve,
-    /// By an operator: a SQLite file that is not there is an error, and nothing is made.
+    /// For an operator: nothing is created, and a missing SQLite file is an error.
     Look,
 }
 
-/// An open store of some kind.
+/// An open store.
 #[derive(Clone, Debug)]
 pub enum StoreHandle {
     /// In this process.
@@ -276,10 +197,10 @@ pub enum StoreHandle {
 }
 
 impl StoreHandle {
-    /// Opens the store at `url`; `prefix` is what a Redis ledger's keys begin with.
+    /// Opens the store at `url`; `prefix` is the prefix of a Redis ledger's keys.
     ///
     /// # Errors
-    /// It cannot be reached or is no ledger, said with its address.
+    /// The store cannot be reached or has no ledger; the error names the URL.
     pub async fn open(url: &StoreUrl, opening: OpenMode, prefix: &str) -> Result<Self, ExitError> {
         let opened = Self::try_open(url, opening, prefix).await;
         opened.map_err(|failure| failure.during(format_args!("cannot open {url}")))
@@ -297,14 +218,14 @@ impl StoreHandle {
                 if !serve && !path.exists() {
                     return Err(ExitError::unreachable("there is no such file"));
                 }
-                // Asked before it is opened, which turns a file into one with a write-ahead log:
-                // somebody else's database is not to be changed by looking.
+                // Verified before it is opened: opening turns a file into one with a write-ahead log,
+                // and another program's database must not be changed by looking at it.
                 if !serve {
                     schema::usable(&schema::of_file(&path).await?)?;
                 }
                 let opened = SqliteStore::builder(&path).migrate(serve).open().await;
                 let opened = match opened {
-                    // What may not be written can be looked at.
+                    // A file that may not be written can be read.
                     Err(error) if !serve && error.kind() == ErrorKind::Misconfigured => {
                         let reading = SqliteStore::builder(&path).migrate(false).read_only(true);
                         reading.open().await.map_err(|_| error)
@@ -333,7 +254,7 @@ impl StoreHandle {
         })
     }
 
-    /// Its ledger, whichever it is.
+    /// Returns the ledger.
     pub fn ledger(&self) -> AnyStore {
         match self.clone() {
             StoreHandle::Memory(store) => AnyStore::new(store),
@@ -341,6 +262,16 @@ impl StoreHandle {
             StoreHandle::Postgres(store) => AnyStore::new(store),
             StoreHandle::MySql(store) => AnyStore::new(store),
             StoreHandle::Redis(store) => AnyStore::new(store),
+        }
+    }
+
+    /// Returns the SQL database with its outbox and id map; `None` for memory and Redis.
+    pub(crate) fn database(&self) -> Option<Database> {
+        match self.clone() {
+            StoreHandle::Sqlite(store) => Some(store.into()),
+            StoreHandle::Postgres(store) => Some(store.into()),
+            StoreHandle::MySql(store) => Some(store.into()),
+            StoreHandle::Memory(_) | StoreHandle::Redis(_) => None,
         }
     }
 
@@ -352,28 +283,25 @@ impl StoreHandle {
     }
 }
 
-/// A file that was not opened is as unreachable as a server that is away, and here it can be seen why.
+/// Returns the error of a SQLite file that could not be opened, with the reason if the file shows one.
 fn unopened(path: &Path, error: semel_core::store::Error) -> ExitError {
-    match in_the_way(path) {
+    match obstacle(path) {
         Some(why) => ExitError::unreachable(why),
         None => error.into(),
     }
 }
 
-/// What is in the way of a file's being a database, and what to do about it.
-fn in_the_way(path: &Path) -> Option<String> {
+/// Returns why a file cannot be opened as a database, and what to do about it.
+fn obstacle(path: &Path) -> Option<String> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let named = directory.display();
     if path.is_dir() {
         let inside = path.join("semel.db");
-        return Some(format!(
-            "that is a directory; name a file, as in sqlite:{}",
-            inside.display()
-        ));
+        return Some(format!("it is a directory; name a file, as in sqlite:{}", inside.display()));
     }
     if !directory.is_dir() {
-        return Some(format!("there is no directory {named}; make it, or name another file"));
+        return Some(format!("there is no directory {named}; create it, or name another file"));
     }
     let mut file = match std::fs::OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -381,75 +309,26 @@ fn in_the_way(path: &Path) -> Option<String> {
     };
     let mut begins = Vec::new();
     let read = file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut begins);
-    // An empty file becomes a database.
-    (read.is_ok() && !begins.is_empty() && begins != MAGIC)
-        .then(|| "that is no SQLite database; name one, or a file that is not there yet".to_owned())
+    // An empty file can become a database.
+    (read.is_ok() && !begins.is_empty() && begins != MAGIC).then(|| {
+        "it is not a SQLite database; name one, or a file that does not exist yet".to_owned()
+    })
 }
 
 fn unwritable(directory: &str, error: &std::io::Error) -> String {
     format!(
-        "{error}; let this user read and write the file, and make others beside it in {directory}"
+        "{error}; let this user read and write the file, and create files beside it in {directory}"
     )
 }
 
-/// How every SQLite database begins.
+/// The first bytes of every SQLite database.
 const MAGIC: &[u8] = b"SQLite format 3\0";
-
-/// Runs `$work` with the database behind a [`StoreHandle`] as `$store`, whichever it is; `$other` for stores
-/// that are none.
-macro_rules! on_database {
-    ($handle:expr, $store:ident => $work:expr, $other:expr) => {
-        match $handle {
-            $crate::store::StoreHandle::Sqlite($store) => $work,
-            $crate::store::StoreHandle::Postgres($store) => $work,
-            $crate::store::StoreHandle::MySql($store) => $work,
-            $crate::store::StoreHandle::Memory(_) | $crate::store::StoreHandle::Redis(_) => $other,
-        }
-    };
-}
-pub(crate) use on_database;
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn a_password_is_not_shown() {
-        for (url, shown) in [
-            ("postgres://ann:se:cr@et@db/shop", "postgres://ann:***@db/shop"),
-            ("postgres://ann:se cr et@db/shop", "postgres://ann:***@db/shop"),
-            ("redis://:secret@cache:6379", "redis://:***@cache:6379"),
-            ("postgres://ann@db/shop", "postgres://ann@db/shop"),
-            ("postgres://ann:se/cr?et@db/shop", "postgres://ann:***@db/shop"),
-            ("postgres://ann:1/2?3@db/shop", "postgres://ann:***@db/shop"),
-            ("postgres://db/x?user=a&password=pw&b=c", "postgres://db/x?user=a&password=***"),
-            ("postgres://ann:pw@db/x?sslpassword=pw", "postgres://ann:***@db/x?sslpassword=***"),
-            ("postgres://ann:pw@db/x?password=p@w", "postgres://***"),
-            ("mysql://db/x?SSLPassword=pw", "mysql://db/x?SSLPassword=***"),
-            ("host=db password=pw user=ann", "host=db password=***"),
-            ("nats://token@broker:4222", "nats://***@broker:4222"),
-            // Of several the last.
-            ("nats://a:pw@one,nats://b:pw@two", "nats://a:***@two"),
-            ("redis+cluster://:pw@a:1,:pw@b:2", "redis+cluster://:***@b:2"),
-            ("ann:pw@db/shop", "***@db/shop"),
-            ("jdbc:postgresql://ann:pw@db/shop", "***@db/shop"),
-            // The host was forgotten.
-            ("postgres://ann:secret", "postgres://ann:***"),
-            // Whether this is a user with a password or a parameter nobody can tell.
-            ("postgres://db:5432/shop?a=x@y", "postgres://db:***@y"),
-            ("postgres://db:5432/shop?a=x", "postgres://db:5432/shop?a=x"),
-            ("nats://one:4222,nats://[::1]:4222", "nats://one:4222,nats://[::1]:4222"),
-            ("`redis://[::1]`:", "`redis://[::1]`:"),
-            ("'root'@'localhost'", "'root'@'localhost'"),
-            ("sqlite:semel.db", "sqlite:semel.db"),
-            ("sqlite:/var/me@work/a.db", "sqlite:/var/me@work/a.db"),
-            ("sqlite:///var/me@work/a.db", "sqlite:///var/me@work/a.db"),
-        ] {
-            assert_eq!(redacted(url), shown);
-        }
-    }
 
     proptest! {
         #[test]
@@ -467,19 +346,19 @@ mod tests {
             ] {
                 let url = format!("{before}{password}{after}");
                 if before == "ann:" && password.starts_with("//") {
-                    continue; // Written like this it is a whole URL, of another user's.
+                    continue; // That is a whole URL, with another user.
                 }
-                // Nothing but the scheme where it could not be told apart.
+                // Only the scheme is left where the parts are ambiguous.
                 let scheme = before.find("://").map_or("", |end| &before[..end + 3]);
-                let told = redacted(&url);
-                prop_assert!(told == shown || told == format!("{scheme}***"), "{url:?}: {told:?}");
-                // Whoever refuses it, or cannot reach it, says no more.
+                let redacted_url = redacted(&url);
+                prop_assert!(redacted_url == shown || redacted_url == format!("{scheme}***"), "{url:?}: {redacted_url:?}");
+                // Errors show no more.
                 let parsed = url.parse::<StoreUrl>().map(|url| format!("{url} {url:?}"));
-                let failure = ExitError::usage(format_args!("--store: `{told}` is no store"));
+                let failure = ExitError::usage(format_args!("--store: `{redacted_url}` is not a store URL"));
                 let refused = [parsed.unwrap_or_else(|why| why), failure.to_string()];
-                // Of a short one it is no wonder that it is part of a sentence.
+                // A short password may occur in a sentence by chance.
                 for said in refused.into_iter().filter(|_| password.len() >= 10) {
-                    let left = said.replace(&told, "").replace(shown, "");
+                    let left = said.replace(&redacted_url, "").replace(shown, "");
                     prop_assert!(!left.contains(&password), "{url:?}: {said}");
                 }
             }
@@ -487,28 +366,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_of_a_file_is_said_with_what_to_do() {
+    fn the_reason_why_a_file_cannot_be_opened_comes_with_a_fix() {
         let directory = std::env::temp_dir().join(format!("semel-way-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let file = directory.join("a.db");
-        assert!(in_the_way(&directory).is_some_and(|said| said.contains("directory; name a file")));
-        let below = in_the_way(&directory.join("b").join("a.db"));
-        assert!(below.is_some_and(|said| said.contains("make it, or name another")));
-        // It was to be made, and could not be.
-        assert!(in_the_way(&file).is_some_and(|said| said.contains("beside it in")));
+        assert!(obstacle(&directory).is_some_and(|said| said.contains("directory; name a file")));
+        let below = obstacle(&directory.join("b").join("a.db"));
+        assert!(below.is_some_and(|said| said.contains("create it, or name another")));
+        // It should have been created, and was not.
+        assert!(obstacle(&file).is_some_and(|said| said.contains("beside it in")));
         std::fs::write(&file, "").unwrap();
-        assert_eq!(in_the_way(&file), None);
+        assert_eq!(obstacle(&file), None);
         std::fs::write(&file, "a letter to the editor").unwrap();
-        assert!(in_the_way(&file).is_some_and(|said| said.contains("no SQLite database")));
+        assert!(obstacle(&file).is_some_and(|said| said.contains("not a SQLite database")));
         std::fs::write(&file, MAGIC).unwrap();
-        assert_eq!(in_the_way(&file), None);
+        assert_eq!(obstacle(&file), None);
         let denied = unwritable("/var", &std::io::ErrorKind::PermissionDenied.into());
         assert!(denied.contains("permission denied") && denied.contains("/var"), "{denied}");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn a_url_says_which_store_it_means() {
+    fn a_url_names_one_kind_of_store() {
         let kind = |text: &str| text.parse::<StoreUrl>().map(|url| url.kind());
         assert_eq!(kind("sqlite:semel.db"), Ok(StoreKind::Sqlite));
         assert_eq!(kind("postgresql://db/x"), Ok(StoreKind::Postgres));
@@ -527,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_memory_store_has_the_room_that_its_url_gives_it() {
+    async fn a_memory_store_has_the_capacity_of_its_url() {
         assert_eq!((capacity("memory:"), capacity("memory:?capacity=7")), (Ok(10_000), Ok(7)));
         for (wrong, named) in [
             ("memory:?capacity=0", "holds nothing"),

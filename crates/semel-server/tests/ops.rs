@@ -105,7 +105,7 @@ fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
             let parts =
                 ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
             let whole = parts.unwrap_or(&name);
-            assert!(counted.contains(whole), "{file} looks at {name}, which nobody counts");
+            assert!(counted.contains(whole), "{file} looks at {name}, which is not counted");
         }
     }
 }

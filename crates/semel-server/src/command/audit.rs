@@ -1,11 +1,9 @@
-//! The trace of what an operator changes: JSON on stderr, to be kept as an audit.
+//! The audit of what an operator changes: lines of JSON on stderr.
 //!
-//! Two lines for each verb that changes something. `begin` is written before the first change, so that
-//! even a process that is killed leaves one, and if it cannot be written nothing is changed; `end` says
-//! what was done. Where the verb did not come to
-//! its end (an error, a signal), the second line is `unfinished` and counts what is known to be done:
-//! what was under way may be done, too. No key is in them, only digests: an audit is read by others than
-//! a ledger.
+//! Two lines for each verb that changes something. `begin` is written before the first change, so that a
+//! killed process leaves it too; if it cannot be written, nothing is changed. `end` has the number of
+//! changes. After an error or a signal the second line is `unfinished`, with the number of known changes: the
+//! step under way may have been done as well. The lines hold digests, never keys.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,20 +18,20 @@ use serde_json::{Map, Value, json};
 use super::{shown, words};
 use crate::exit::ExitError;
 
-/// Who changes something.
+/// The person or service that changes something.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Actor {
-    /// Who does it, for the audit [default: the user that this process runs as]
+    /// Name of the operator, for the audit lines on stderr [default: the user of this process]
     #[arg(long, value_name = "NAME", help_heading = "Audit")]
     actor: Option<String>,
 }
 
-/// Who changes something, and why.
+/// The actor and the reason of a change.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub(crate) actor: Actor,
-    /// Why. Written with who, when and what, as lines of JSON to stderr, to be kept as an audit
+    /// Reason of the change, for the audit lines on stderr
     #[arg(long, value_name = "TEXT", help_heading = "Audit")]
     pub(crate) reason: Option<String>,
 }
@@ -44,7 +42,7 @@ impl Actor {
     }
 }
 
-/// The user that this process runs as, and who became it by sudo.
+/// Returns the user that this process runs as, and the user before sudo.
 fn user() -> String {
     let name = uid().and_then(named).or_else(|| std::env::var("USER").ok());
     let name = name.unwrap_or_else(|| "unknown".to_owned());
@@ -54,13 +52,13 @@ fn user() -> String {
     }
 }
 
-/// The number of the user, where the system says it in a file.
+/// Returns the uid, where the system has /proc.
 fn uid() -> Option<u32> {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").ok().map(|process| process.uid())
 }
 
-/// The user's name, or the number where it has none.
+/// Returns the name of a user, or its number.
 fn named(uid: u32) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = users.lines().find_map(|line| {
@@ -71,20 +69,20 @@ fn named(uid: u32) -> Option<String> {
     Some(found.unwrap_or_else(|| format!("uid {uid}")))
 }
 
-/// What is under way. Dropped before its [end](AuditEntry::end), it says that it was not finished.
+/// The audit of one verb. Dropped before its [end](AuditEntry::end), it writes `unfinished`.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct AuditEntry {
-    /// What all lines of it have in common; nothing where nothing is changed.
+    /// The fields that its lines share; `None` in a dry run.
     common: Option<Map<String, Value>>,
     count: u64,
 }
 
 impl AuditEntry {
-    /// Writes that `verb` begins, about what: a record, a filter. A dry run leaves no trace.
+    /// Writes the line `begin` of `verb`, with the record or the filter in `about`. A dry run writes none.
     ///
     /// # Errors
-    /// The line could not be written. The caller must change nothing then.
+    /// The line could not be written: the caller must change nothing.
     pub(crate) fn begin(
         verb: &str,
         actor: &Actor,
@@ -107,12 +105,12 @@ impl AuditEntry {
         Ok(Self { common: Some(common), count: 0 })
     }
 
-    /// So many are changed by now.
+    /// Sets the number of changes so far.
     pub(crate) fn counted(&mut self, count: u64) {
         self.count = count;
     }
 
-    /// It came to its end, with so many changed.
+    /// Writes the line `end`.
     pub(crate) fn end(mut self, count: u64) {
         if let Some(common) = self.common.take() {
             let _ = write(&common, "end", Some(count));
@@ -128,7 +126,7 @@ impl Drop for AuditEntry {
     }
 }
 
-/// Says that nothing was changed, also where it can be read: stderr takes nothing.
+/// Returns the error of an unwritable line, and prints it to stdout, since stderr does not work.
 fn unwritten(error: &io::Error) -> ExitError {
     let failure = ExitError::failed(format_args!(
         "nothing was changed: the audit line cannot be written to stderr: {error}; redirect it to a \
@@ -150,7 +148,7 @@ fn write(common: &Map<String, Value>, phase: &str, count: Option<u64>) -> io::Re
     if is_closed() {
         return Err(io::Error::other("it is closed"));
     }
-    // Not by the standard library's handle, which takes a descriptor that cannot be written for written.
+    // Not through the standard library's handle, which ignores a closed descriptor.
     let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     stderr.write_all(line.as_bytes())
 }
@@ -166,7 +164,7 @@ fn is_closed() -> bool {
     null && flags & 0o3 == 0o2
 }
 
-/// One record, as it was seen.
+/// Returns the audit's fields of one record.
 pub(crate) fn seen(seen: &Listed, forced: bool) -> Value {
     json!({
         "digest": words::hex(seen.key.digest().as_bytes()),

@@ -6,16 +6,17 @@ use clap_complete::Shell;
 use super::shown;
 use crate::exit::ExitError;
 
-/// Print a shell's completions
+/// Print completions for a shell
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<(), ExitError> {
-    // Into memory first: the generator itself takes no refusal from a pipe.
+/// Prints the completions of `program`.
+pub(crate) fn run(arguments: Arguments, mut program: clap::Command) -> Result<(), ExitError> {
+    // Into memory first: the generator panics when a pipe is closed.
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut crate::cli::described(), "semel", &mut script);
+    clap_complete::generate(arguments.shell, &mut program, "semel", &mut script);
     shown::bytes(&script)
 }

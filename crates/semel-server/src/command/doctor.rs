@@ -1,8 +1,7 @@
-//! `semel doctor`: everything that can be checked from outside, in words and with the fix.
+//! `semel doctor`: checks the store, the broker, the caches and the settings, and names a fix for each finding.
 //!
-//! What a store checks about itself is its own crate's; here it is asked, together with what the
-//! settings leave out and what waits for an operator. Nothing is believed that can be tried: a record is
-//! written and removed, and the gateway is built as it would be started.
+//! Stores check themselves; here their findings are reported with what the settings lack and what waits for
+//! an operator. A record is written and removed, and the gateway is built as it would be started.
 
 mod broker;
 mod gateway;
@@ -16,16 +15,18 @@ use semel_core::{AnyStore, State};
 use semel_ids::shared::SharedCache as _;
 use serde_json::{Value, json};
 
+use super::check::{Check, Level};
 use super::unread::Unread;
-use super::{PATIENCE, StoreArgs, migrate, shown};
+use super::{PATIENCE, StoreArgs, shown};
 use crate::exit::ExitError;
+use crate::redact::redacted;
 use crate::settings::{IdResolveSettings, ServerSettings};
-use crate::store::{OpenMode, StoreHandle, StoreKind, on_database, redacted};
+use crate::store::{OpenMode, StoreHandle, StoreKind, schema};
 
-/// Records in one look for those that cannot be read, and looks at most.
+/// Records in one page of the search for unreadable ones, and the most pages.
 const LOOK: u32 = 1_000;
 const LOOKS: u32 = 32;
-/// An event that has waited longer than this is not just on its way.
+/// An event that has waited longer than this is stuck.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Check the store, the broker and the settings
@@ -33,98 +34,15 @@ const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 pub(crate) struct Arguments {
     #[command(flatten)]
     at: StoreArgs,
-    /// A broker to check, too: nats://…, amqp://…, redis://…
+    /// Also check this broker: nats://…, amqp://…, redis://… or redis+cluster://…
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// What the stream, the exchange or the keys are called there
+    /// Name of the stream, the exchange or the keys on the broker
     #[arg(long, value_name = "NAME", default_value = "semel")]
     broker_name: String,
-    /// Warnings count, too
+    /// Exit with code 3 on warnings too
     #[arg(long)]
     strict: bool,
-}
-
-/// How good or bad a check came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    Good,
-    Note,
-    Warning,
-    Error,
-}
-
-impl Level {
-    const fn name(self) -> &'static str {
-        match self {
-            Level::Good => "ok",
-            Level::Note => "note",
-            Level::Warning => "warning",
-            Level::Error => "error",
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug)]
-struct Check {
-    about: &'static str,
-    level: Level,
-    code: &'static str,
-    found: String,
-    fix: String,
-}
-
-impl Check {
-    fn good(about: &'static str, code: &'static str, found: impl Into<String>) -> Self {
-        Self { about, level: Level::Good, code, found: found.into(), fix: String::new() }
-    }
-
-    fn note(
-        about: &'static str,
-        code: &'static str,
-        found: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Self { about, level: Level::Note, code, found: found.into(), fix: fix.into() }
-    }
-
-    fn warning(
-        about: &'static str,
-        code: &'static str,
-        found: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Warning, ..Self::note(about, code, found, fix) }
-    }
-
-    fn error(
-        about: &'static str,
-        code: &'static str,
-        found: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Error, ..Self::note(about, code, found, fix) }
-    }
-
-    fn of(about: &'static str, finding: Finding) -> Self {
-        let Finding { severity, code, found, fix } = finding;
-        let level = match severity {
-            Severity::Warning => Level::Warning,
-            Severity::Error => Level::Error,
-        };
-        Self { about, level, code, found, fix }
-    }
-
-    fn json(&self) -> Value {
-        let Self { about, level, code, found, fix } = self;
-        let fix = (!fix.is_empty()).then_some(fix);
-        json!({ "about": about, "level": level.name(), "code": code, "found": found, "fix": fix })
-    }
-}
-
-/// A finding as JSON.
-pub(crate) fn finding(finding: &Finding) -> Value {
-    Check::of("store", finding.clone()).json()
 }
 
 pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
@@ -134,8 +52,8 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
         Ok(found) => checks.extend(found),
         Err(failure) => {
             let fix = if at.url(&settings).kind() == StoreKind::Sqlite {
-                "name the file that the service uses, with a path that is right from here; \
-                 `semel migrate apply` makes a new one"
+                "name the file that the service uses, with a path that is valid in this directory; \
+                 `semel migrate apply` creates a new one"
             } else {
                 REACHABLE
             };
@@ -168,14 +86,14 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
         (None, bad) => Err(ExitError::findings(format_args!(
-            "{} of {} came out badly; the fixes are beside them",
+            "{} of {} failed; each is listed with its fix",
             bad,
             shown::counted(checks.len() as u64, "check")
         ))),
     }
 }
 
-const REACHABLE: &str = "see that it runs, and that address, user and password are right";
+const REACHABLE: &str = "check that it runs, and that address, user and password are right";
 
 fn unreached(about: &'static str, code: &'static str, failure: &ExitError, fix: &str) -> Check {
     Check::error(about, code, failure.to_string(), fix)
@@ -195,8 +113,8 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
     let url = at.url(settings);
     let mut checks = Vec::new();
     if url.kind() == StoreKind::Sqlite {
-        // A file without the schema cannot even be opened as a store.
-        let lacking = migrate::lacks(&url).await?;
+        // A file without the schema cannot be opened as a store.
+        let lacking = schema::lacks(&url).await?;
         if lacking.iter().any(|finding| finding.severity == Severity::Error) {
             checks.extend(lacking.into_iter().map(|finding| Check::of("store", finding)));
             return Ok(checks);
@@ -207,7 +125,7 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
     checks.push(Check::good("store", "store-reached", format!("{url} answers")));
     let found = ledger.check().await?;
     checks.push(promise(url.kind(), ledger.guarantee(), &found));
-    // Without a table or a column there is nothing to ask; without an index there is.
+    // Without a table or a column nothing can be read; without an index it can.
     let lacking = found
         .iter()
         .any(|finding| finding.code.starts_with("sql-") && finding.severity == Severity::Error);
@@ -215,18 +133,16 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
     if !lacking {
         checks.push(writing::ledger(&ledger).await);
         checks.extend(waiting(&ledger).await?);
-        let outbox = on_database!(
-            &handle,
-            store => Some((writing::outbox(store).await, backlog(store.backlog().await?))),
-            None
-        );
-        checks.extend(outbox.into_iter().flat_map(|(written, flows)| [written, flows]));
+        if let Some(database) = handle.database() {
+            checks.push(writing::outbox(&database).await);
+            checks.push(backlog(database.backlog().await?));
+        }
     }
     handle.close().await;
     Ok(checks)
 }
 
-/// What the store promises, as it is set up: a finding that is an error says that the promise does not
+/// Returns the store's guarantee as it is configured: a finding that is an error means that it does not
 /// hold.
 fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
     let broken: Vec<&str> = found
@@ -240,7 +156,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
              can be lost, or cannot be written",
             broken.join(", ")
         );
-        let fix = "mend what is named; the fixes are beside the errors";
+        let fix = "fix the errors that are listed";
         return Check::error("store", "guarantee-broken", found, fix);
     }
     let database = matches!(kind, StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql);
@@ -268,7 +184,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
     Check::good("store", "guarantee", format!("the guarantee is {words}"))
 }
 
-/// Records that nobody will come back to by himself.
+/// Returns records that wait for an operator.
 async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     let (mut checks, mut unread) = (Vec::new(), Unread::default());
     for (state, code, what) in [
@@ -297,7 +213,7 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     Ok(checks)
 }
 
-/// Looks for records that cannot be read, which a count may pass over.
+/// Searches for unreadable records, which a count may omit.
 async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result<(), ExitError> {
     let mut after = None;
     for _ in 0..LOOKS {
@@ -311,11 +227,11 @@ async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result
     Ok(())
 }
 
-/// Events that do not get away.
+/// Returns the state of the outbox.
 fn backlog(backlog: Backlog) -> Check {
     let Backlog { waiting, dead, oldest } = backlog;
-    let fix = "`semel outbox list --status dead` says why; then `outbox redrive` or `discard`";
-    let stuck = "see that a relay runs and reaches its broker";
+    let fix = "`semel outbox list --status dead` shows why; then `outbox redrive` or `discard`";
+    let stuck = "check that a relay runs and reaches its broker";
     match oldest {
         _ if dead > 0 => {
             let found = format!("{} given up", shown::counted(dead, "event"));
@@ -334,7 +250,7 @@ fn backlog(backlog: Backlog) -> Check {
     }
 }
 
-/// Whether the cache that resolvers share answers. Without it they ask the map.
+/// Checks the shared cache of the resolvers. Without it they ask the map.
 async fn cache(settings: &ServerSettings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
     let cache = settings.idresolve.cache(Some(PATIENCE))?;
@@ -345,13 +261,13 @@ async fn cache(settings: &ServerSettings) -> Option<Check> {
             let why = ExitError::from(error);
             let found =
                 format!("{} does not answer, so every node asks the map: {why}", redacted(url));
-            let fix = "see that it runs, or set l2_enabled = false";
+            let fix = "check that it runs, or set l2_enabled = false";
             Check::warning("cache", "l2-unreachable", found, fix)
         }
     })
 }
 
-/// What the settings leave out, or may regret.
+/// Returns advice about the settings.
 fn advice(at: &StoreArgs, settings: &ServerSettings) -> Vec<Check> {
     let mut checks = Vec::new();
     let IdResolveSettings { resolver, l2_url, .. } = &settings.idresolve;
@@ -361,8 +277,8 @@ fn advice(at: &StoreArgs, settings: &ServerSettings) -> Vec<Check> {
         checks.push(Check::note("settings", "store-default", found, fix));
     }
     if resolver.enabled && resolver.cache.l2_enabled && l2_url.is_none() {
-        let found = "l2_enabled, but there is no l2_url: public ids are remembered by each process \
-                     alone, and what is revoked is known elsewhere only after l1_ttl";
+        let found = "l2_enabled without l2_url: each process caches public ids by itself, and learns of \
+                     a revocation only after l1_ttl";
         let fix = "set idresolve.cache.l2_url to a Redis URL, or l2_enabled = false";
         checks.push(Check::note("settings", "l2-url-missing", found, fix));
     }
@@ -370,7 +286,7 @@ fn advice(at: &StoreArgs, settings: &ServerSettings) -> Vec<Check> {
         && settings.relay.lease.unwrap_or(Ask::LEASE) < base
     {
         let found = "relay.lease is shorter than relay.base_backoff";
-        let fix = "set relay.lease to more than that, and than publishing a batch may take";
+        let fix = "set relay.lease to more than that, and to more than publishing a batch takes";
         checks.push(Check::warning("settings", "relay-lease-short", found, fix));
     }
     checks

@@ -1,4 +1,4 @@
-//! `semel ids`: public ids made, written and read by hand. No store is asked.
+//! `semel ids`: generates, encodes and decodes public ids. No store is opened.
 
 mod why;
 
@@ -10,26 +10,26 @@ use ulid::Ulid;
 use super::{shown, words};
 use crate::exit::ExitError;
 
-/// Most ids that one call makes.
+/// The most ids of one call.
 const MOST: u32 = 1_000_000;
 
-/// Make, encode and decode public ids
+/// Generate, encode and decode public ids
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// How ids are written
+    /// Encoding of the ids
     #[arg(long, global = true, value_enum, default_value_t = Payload::Ulid)]
     payload: Payload,
-    /// Ids end with two characters that tell a mistyped one
+    /// Ids end with a checksum of two characters
     #[arg(long, global = true)]
     checksum: bool,
-    /// Answer in JSON, for machines
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     verb: Verb,
 }
 
-/// How the payload of an id is written.
+/// The encoding of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Payload {
     /// 26 characters of lower-case Crockford base32
@@ -39,7 +39,7 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// The codec of these two choices.
+    /// Returns the codec of this encoding.
     pub(crate) fn codec(self, checksum: bool) -> Codec {
         let codec = match self {
             Payload::Ulid => Codec::new(),
@@ -51,28 +51,28 @@ impl Payload {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// Make new ids
+    /// Generate ids
     New {
-        /// What they begin with, such as ord
+        /// Prefix, such as ord
         #[arg(value_parser = prefix)]
         prefix: Prefix,
-        /// How many
+        /// How many ids
         #[arg(long, value_name = "N", default_value_t = 1,
             value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
         count: u32,
     },
-    /// Write the public ids of ULIDs
+    /// Encode ULIDs as public ids
     Encode {
-        /// What they begin with, such as ord
+        /// Prefix, such as ord
         #[arg(value_parser = prefix)]
         prefix: Prefix,
         /// ULIDs: 26 characters of Crockford base32 in either case, or 32 hex digits
         #[arg(required = true, value_name = "ULID", value_parser = ulid)]
         ulids: Vec<Ulid>,
     },
-    /// Read a public id: its prefix, ULID, time and bytes
+    /// Decode a public id: its prefix, ULID, time and bytes
     Decode {
-        /// The id
+        /// Public id
         id: String,
     },
 }
@@ -81,14 +81,13 @@ fn prefix(text: &str) -> Result<Prefix, String> {
     Prefix::new(text).map_err(|invalid| invalid.to_string())
 }
 
-/// A ULID as people have it. Other spellings of Crockford's (I for 1) are refused: what they stand
-/// for is a guess.
+/// Parses a ULID in either case, or as hex. Crockford's alternative letters (I for 1) are refused.
 fn ulid(text: &str) -> Result<Ulid, String> {
     if text.len() == 32 {
         let bytes = words::unhex(text).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
         return bytes
             .map(Ulid::from_bytes)
-            .ok_or_else(|| "32 characters that are no hex".to_owned());
+            .ok_or_else(|| "32 characters that are not hex".to_owned());
     }
     let read = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
     read.map(|(_, id)| id).map_err(|_| {
@@ -124,7 +123,7 @@ fn list(ids: Vec<String>, json: bool) -> Result<(), ExitError> {
 fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), ExitError> {
     let (prefix, id) = codec.decode(text).map_err(|_| {
         let shown: String = text.chars().take(60).collect();
-        ExitError::usage(format_args!("`{shown}` is no such id: {}", why::not(text, codec)))
+        ExitError::usage(format_args!("`{shown}` is not such an id: {}", why::not(text, codec)))
     })?;
     let millis = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
     let timestamp = jiff::Timestamp::from_millisecond(millis).ok().map(|at| format!("{at:.3}"));

@@ -1,6 +1,6 @@
-//! `semel inbox`: events that a consumer group has not handled, and what an operator does about them.
+//! `semel inbox`: lists events that consumer groups have not handled, and redrives or discards them.
 //!
-//! Handling them again is the groups' own scheduler's; a verb here only says that it may, or never.
+//! The groups' schedulers run them again; a verb here only changes when a record is due, or settles it.
 
 use std::collections::HashSet;
 
@@ -20,13 +20,12 @@ use super::{Guard, StoreArgs, shown, unfiltered, words};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// Records that one look takes.
+/// Records in one page.
 const LOOK: u32 = 500;
-/// What is listed unless somebody says which: what no handler will come back to by itself is last, and
-/// what was discarded nobody has to look at.
+/// The states that are listed by default; discarded events need no attention.
 const STATES: [State; 3] = [State::Failed, State::Dead, State::Uncertain];
 
-/// Look at events that were not handled, and redrive or discard them
+/// List events that were not handled, and redrive or discard them
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -37,35 +36,34 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// List events that failed, were given up, or may have been handled
+    /// List events that are failed, dead or uncertain
     Failed {
         #[command(flatten)]
         which: InboxFilter,
-        /// Events at most
+        /// Most events to list
         #[arg(long, default_value_t = 50, value_name = "N",
             value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
-        /// Go on where the list before ended
+        /// Continue after this cursor of the last list
         #[arg(long, value_name = "CURSOR", value_parser = handle)]
         after: Option<(State, Cursor)>,
     },
-    /// Send failed and dead events round again: due now, attempts counted from zero. Uncertain ones,
-    /// which may have been handled, only with --state uncertain; discarded ones only by their ids, or
-    /// with --state discarded
+    /// Make failed and dead events due now, with attempts counted from zero; uncertain ones, which may have
+    /// been handled, only with --state uncertain; discarded ones only by their ids or with --state
+    /// discarded
     Redrive {
         #[command(flatten)]
         many: InboxArgs,
         #[command(flatten)]
         by: AuditArgs,
     },
-    /// Settle events for good: nobody handles them, nobody is told to look at them, and they stay until
-    /// `records purge`
+    /// Settle events for good: they are not handled, raise no alert, and stay until `records purge`
     Discard {
         #[command(flatten)]
         many: InboxArgs,
         #[command(flatten)]
         actor: Actor,
-        /// Why; kept with each of them
+        /// Reason; stored with each of them
         #[arg(long, value_name = "TEXT", help_heading = "Audit")]
         reason: String,
     },
@@ -73,7 +71,7 @@ enum Verb {
 
 #[derive(Clone, Debug, Args)]
 struct InboxFilter {
-    /// Only of this consumer group, with all its handlers
+    /// Only of this consumer group and its handlers
     #[arg(long)]
     group: Option<String>,
     /// Only of this tenant
@@ -93,9 +91,9 @@ fn waiting(text: &str) -> Result<State, String> {
         .ok_or_else(|| "one of failed, dead, uncertain, discarded".to_owned())
 }
 
-/// `dead:00ff`: a list goes through one state after the other.
+/// Parses a cursor such as `dead:00ff`: a list has one state after the other.
 fn handle(text: &str) -> Result<(State, Cursor), String> {
-    let wrong = || "it is no cursor; copy the one that was shown".to_owned();
+    let wrong = || "not a cursor; copy it from the last list".to_owned();
     let (state, cursor) = text.split_once(':').ok_or_else(wrong)?;
     let cursor = match cursor {
         "" => Cursor(Vec::new()),
@@ -156,7 +154,7 @@ async fn failed(
     json: bool,
 ) -> Result<(), ExitError> {
     let (mut entries, mut unreadable, mut next) = (Vec::new(), Vec::new(), None);
-    // A store that cannot tell in which state an unreadable record is shows it in each.
+    // A store that does not know the state of an unreadable record lists it in each.
     let mut met = HashSet::new();
     let states = which.states();
     let begun = after.as_ref().and_then(|(state, _)| states.iter().position(|s| s == state));
@@ -214,25 +212,25 @@ async fn failed(
     unread::listed(unreadable, next)
 }
 
-/// An empty cursor is the beginning of a state.
+/// Returns the cursor; an empty one is the beginning of a state.
 fn cursor(after: &Option<Cursor>) -> Option<&Cursor> {
     after.as_ref().filter(|cursor| !cursor.0.is_empty())
 }
 
-/// What a verb came to.
+/// The result of a verb.
 #[derive(Default)]
 struct Tally {
     changed: u64,
-    /// Somebody else has done the same, or this very command: a store may show a record twice.
+    /// In the wanted state already: another operator did the same, or a store listed a record twice.
     already: u64,
-    /// Redriven, settled or claimed by somebody since it was listed.
+    /// Redriven, settled or claimed since it was listed.
     moved: u64,
     unread: Unread,
-    /// Events that no group has failed at.
+    /// An event without a record in these states.
     lacking: Option<EventId>,
 }
 
-/// Redrives what is meant, or discards it for a reason.
+/// Redrives the selected events, or discards them for a reason.
 async fn apply(
     ledger: &AnyStore,
     many: &InboxArgs,
@@ -280,36 +278,34 @@ async fn apply(
         }))?;
     } else {
         let would = if many.dry_run { "would be " } else { "" };
-        let mut told = format!("{} {would}{done}", shown::counted(changed, "record"));
+        let mut line = format!("{} {would}{done}", shown::counted(changed, "record"));
         if already > 0 {
-            told.push_str(&format!(", {already} already {done}"));
+            line.push_str(&format!(", {already} already {done}"));
         }
         if moved > 0 {
-            told.push_str(&format!(", {moved} moved meanwhile and left alone"));
+            line.push_str(&format!(", {moved} changed meanwhile and were left alone"));
         }
-        shown::line(told)?;
+        shown::line(line)?;
     }
     match lacking {
         None => unread.none(None),
         Some(id) => {
-            let words = format!(
-                "no group has failed at event {id}; `semel inbox failed` lists what there is"
-            );
+            let words =
+                format!("no group has a failed record of event {id}; see `semel inbox failed`");
             unread.none(Some(&words))?;
             Err(ExitError::usage(words))
         }
     }
 }
 
-/// Goes through what is meant a page at a time, and remembers none of it: in the order of these
-/// states no record is listed again under the one that a verb gives it, and within one state a list
-/// goes on behind it.
+/// Applies the verb page by page. In the order of these states no record is listed again in the state that
+/// the verb gives it.
 async fn walk(
     ledger: &AnyStore,
     many: &InboxArgs,
     reason: Option<&str>,
     tally: &mut Tally,
-    mut told: impl FnMut(u64),
+    mut progress: impl FnMut(u64),
 ) -> Result<(), ExitError> {
     let ids: Vec<Option<EventId>> = match many.all {
         true => vec![None],
@@ -332,7 +328,7 @@ async fn walk(
                     } else {
                         tally.moved += 1;
                     }
-                    told(tally.changed);
+                    progress(tally.changed);
                 }
                 after = page.next;
                 if after.is_none() {
@@ -347,8 +343,8 @@ async fn walk(
     Ok(())
 }
 
-/// The states that are gone through, in this order. What may have been handled is not handled again
-/// unless a flag says so, and what was discarded is left as it was decided unless its event is named.
+/// Returns the states to go through, in this order. Uncertain events are redriven only if a flag asks for it,
+/// and discarded ones only if they are named.
 fn states(many: &InboxArgs, reason: Option<&str>) -> Vec<State> {
     match (many.which.state, reason, many.all) {
         (Some(state), ..) => vec![state],
@@ -361,8 +357,7 @@ fn states(many: &InboxArgs, reason: Option<&str>) -> Vec<State> {
     }
 }
 
-/// Whether a record is as the verb would leave it: sent round and not run since, or discarded for this
-/// very reason.
+/// Whether a record is as the verb would leave it: due and not run since, or discarded for this reason.
 fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
     match reason {
         None => record.state == State::Failed && record.attempt == 0,
@@ -373,8 +368,8 @@ fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
     }
 }
 
-/// Changes a record that was listed. What was listed as failed and has crashed since may have been
-/// handled, and what was listed as dead may have been discarded: it is left alone.
+/// Changes a listed record, unless it has changed since: a failed one may have crashed, and a dead one may
+/// have been discarded.
 async fn one(ledger: &AnyStore, listed: &Listed, reason: Option<&str>) -> Result<bool, ExitError> {
     let Listed { key, record, .. } = listed;
     let operated = match (reason, record.state) {

@@ -1,42 +1,31 @@
-//! `semel map`: a business table moves into the map of public ids; `verify` compares, `repair` mends.
+//! `semel map`: fills the map of public ids from a business table, compares the two, and repairs the map.
 //!
-//! The table is read and never written. Everything may be stopped and run again.
+//! The table is only read. Every verb may be stopped and run again.
 
 mod caches;
 mod report;
+mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use semel_core::store::{Error, ErrorKind};
-use semel_ids::migration::{
-    Backfilled, BusinessTable, FileCheckpoint, MapMigration, Progress, Repaired,
-};
-use semel_ids::{Codec, IdMap, Registry, ResourceType};
+use semel_ids::migration::{Backfilled, FileCheckpoint, MapMigration, Progress, Repaired};
+use semel_ids::{Codec, Registry, ResourceType};
 use semel_sql::business::Layout;
-use semel_sql::mysql::MySqlTable;
-use semel_sql::postgres::PgTable;
-use semel_sql::sqlite::SqliteTable;
 use serde_json::json;
-use sqlx::mysql::MySqlPoolOptions;
-use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
+use self::table::SqlTable;
 use super::audit::{AuditArgs, AuditEntry};
 use super::ids::Payload;
 use super::watch::Watch;
 use super::{StoreArgs, no_database, words};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
-use crate::store::{StoreHandle, StoreUrl};
+use crate::store::database::Database;
 
-/// Connections that read the table, and how long one may take to come.
-const READERS: u32 = 2;
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Move a business table into the map of public ids, compare the two, mend the map
+/// Fill the map of public ids from a business table, compare the two, repair the map
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -51,7 +40,7 @@ enum Verb {
     Backfill {
         #[command(flatten)]
         table: Table,
-        /// Where to keep how far it has come, so that another run goes on from there
+        /// File for the progress, so that another run continues from there
         #[arg(long, value_name = "FILE")]
         checkpoint: Option<PathBuf>,
         /// Read and report, and write nothing
@@ -65,17 +54,17 @@ enum Verb {
         #[command(flatten)]
         table: Table,
     },
-    /// Make the map say what the table says
+    /// Make the map agree with the table
     Repair {
         #[command(flatten)]
         table: Table,
-        /// Make revoked mappings live again whose rows are there
+        /// Make revoked mappings live again if their rows exist
         #[arg(long)]
         revive_revoked: bool,
-        /// Revoke nothing where more mappings than this are without a row
+        /// Revoke nothing if more mappings than this have no row
         #[arg(long, value_name = "N", default_value_t = 1_000)]
         max_revocations: u64,
-        /// How old an id must be before its mapping is revoked
+        /// Least age of an id before its mapping is revoked
         #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = words::span)]
         grace: Duration,
         /// Read and report, and write nothing
@@ -89,31 +78,31 @@ enum Verb {
 /// The table, in the store's own database.
 #[derive(Clone, Debug, Args)]
 struct Table {
-    /// The table, as table or schema.table
+    /// Table, as table or schema.table
     #[arg(long, value_name = "NAME")]
     table: String,
-    /// The unique column that the walk goes by
+    /// Unique column that orders the rows
     #[arg(long, value_name = "COLUMN", default_value = "id")]
     key_column: String,
-    /// The column that says whose a row is
+    /// Column of the tenant
     #[arg(long, value_name = "COLUMN", default_value = "tenant_id", conflicts_with = "tenant")]
     tenant_column: String,
-    /// All rows are this tenant's
+    /// Tenant of all rows, instead of a column
     #[arg(long)]
     tenant: Option<String>,
-    /// The column of public ids
+    /// Column of public ids
     #[arg(long, value_name = "COLUMN", default_value = "public_id")]
     public_column: String,
-    /// The column of internal ids: 16 bytes, a UUID or the text of a ULID
+    /// Column of internal ids: 16 bytes, a UUID or the text of a ULID
     #[arg(long, value_name = "COLUMN", default_value = "internal_id")]
     internal_column: String,
-    /// What the rows are, such as ORDER
+    /// Resource type of the rows, such as ORDER
     #[arg(long = "type", value_name = "TYPE")]
     kind: String,
-    /// What their public ids begin with [default: the type's own, where it is a known one]
+    /// Prefix of their public ids [default: that of the type, if it is a known one]
     #[arg(long)]
     prefix: Option<String>,
-    /// How their public ids are written
+    /// Encoding of their public ids
     #[arg(long, value_enum, default_value_t = Payload::Ulid)]
     payload: Payload,
     /// Their public ids end with a checksum
@@ -123,10 +112,10 @@ struct Table {
     #[arg(long, value_name = "N", default_value_t = 1_000,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     batch: u32,
-    /// Rows a second at most [default: as fast as it goes]
+    /// Most rows per second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Examples of each kind of trouble
+    /// Examples of each kind of difference
     #[arg(long, value_name = "N", default_value_t = 10)]
     samples: usize,
 }
@@ -147,7 +136,7 @@ impl Table {
         let known = Registry::shipped().named(&self.kind).map(|kind| kind.prefix().to_string());
         let Some(prefix) = self.prefix.clone().or(known) else {
             return Err(ExitError::usage(format_args!(
-                "`{}` is no type that this program knows; give it a --prefix",
+                "`{}` is not a known type; give its prefix with --prefix",
                 self.kind
             )));
         };
@@ -176,49 +165,18 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     let kind = verb.table().resource()?;
     let url = at.url(&settings);
     let handle = at.open(&settings).await?;
-    let job = Job { verb: &verb, kind, settings: &settings, json: at.json };
-    let done = on(&handle, &url, &job).await;
+    let done = match handle.database() {
+        Some(map) => {
+            let job = Job { verb: &verb, kind, settings: &settings, json: at.json };
+            job.run(&map, &SqlTable::open(&url, verb.table().layout()).await?).await
+        }
+        None => Err(no_database("map of public ids")),
+    };
     handle.close().await;
     done
 }
 
-/// Opens the table on connections of its own, beside the store.
-async fn on(handle: &StoreHandle, url: &StoreUrl, job: &Job<'_>) -> Result<(), ExitError> {
-    let layout = job.verb.table().layout();
-    let unopened = |error: sqlx::Error| ExitError::unreachable(crate::exit::chain(&error));
-    match handle {
-        StoreHandle::Sqlite(store) => {
-            let file = SqliteConnectOptions::new().filename(url.path().unwrap_or("".as_ref()));
-            let pool = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
-            let pool = pool.connect_with(file.read_only(true)).await.map_err(unopened)?;
-            let table = SqliteTable::open(pool, layout).await.map_err(unusable)?;
-            job.run(store, &table).await
-        }
-        StoreHandle::Postgres(store) => {
-            let pool = PgPoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
-            let pool = pool.connect(url.secret()).await.map_err(unopened)?;
-            let table = PgTable::open(pool, layout).await.map_err(unusable)?;
-            job.run(store, &table).await
-        }
-        StoreHandle::MySql(store) => {
-            let pool = MySqlPoolOptions::new().max_connections(READERS).acquire_timeout(PATIENCE);
-            let pool = pool.connect(url.secret()).await.map_err(unopened)?;
-            let table = MySqlTable::open(pool, layout).await.map_err(unusable)?;
-            job.run(store, &table).await
-        }
-        StoreHandle::Redis(_) | StoreHandle::Memory(_) => Err(no_database("map of public ids")),
-    }
-}
-
-/// A table or column that is not there is a flag that is wrong.
-fn unusable(error: Error) -> ExitError {
-    if error.kind() == ErrorKind::Misconfigured {
-        return ExitError::usage(crate::exit::chain(&error));
-    }
-    error.into()
-}
-
-/// What is to be done with a table and a map.
+/// A verb, with its settings.
 struct Job<'a> {
     verb: &'a Verb,
     kind: ResourceType,
@@ -227,7 +185,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    async fn run<M: IdMap, T: BusinessTable>(&self, map: &M, table: &T) -> Result<(), ExitError> {
+    async fn run(&self, map: &Database, table: &SqlTable) -> Result<(), ExitError> {
         let Table { batch, rate, samples, .. } = self.verb.table();
         let codec = self.verb.table().codec();
         let moving =
@@ -263,34 +221,34 @@ impl Job<'_> {
         AuditEntry::begin(verb, &by.actor, by.reason.as_deref(), about, dry_run)
     }
 
-    async fn backfill<M: IdMap, T: BusinessTable>(
+    async fn backfill(
         &self,
-        moving: &MapMigration<'_, M, T>,
+        moving: &MapMigration<'_, Database, SqlTable>,
         checkpoint: Option<&PathBuf>,
         dry: bool,
         mut trail: AuditEntry,
     ) -> Result<(), ExitError> {
         let mut watch = Watch::new("backfill", None);
-        let told = |progress: &Progress<'_, Backfilled>| {
+        let report = |progress: &Progress<'_, Backfilled>| {
             trail.counted(progress.report.written);
             watched(&mut watch, progress);
         };
         let filled = match checkpoint {
-            None => moving.backfill(&(), told).await,
+            None => moving.backfill(&(), report).await,
             Some(path) => {
                 let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 if directory.is_some_and(|directory| !directory.is_dir()) || path.is_dir() {
                     return Err(ExitError::usage(format_args!(
-                        "a checkpoint cannot be kept at {}: its directory is not there, or it is one",
+                        "--checkpoint {}: the directory does not exist, or the path is a directory",
                         path.display()
                     )));
                 }
-                moving.backfill(&FileCheckpoint::new(path), told).await
+                moving.backfill(&FileCheckpoint::new(path), report).await
             }
         };
         drop(watch);
         let filled = filled.map_err(|error| match error.operation() {
-            // A file that is another's, or none of ours.
+            // The file is of another table, or no checkpoint.
             "resume the backfill" | "load the checkpoint" => {
                 ExitError::usage(crate::exit::chain(&error))
             }
@@ -300,9 +258,9 @@ impl Job<'_> {
         report::backfilled(&filled, dry, self.json)
     }
 
-    async fn repair<M: IdMap, T: BusinessTable>(
+    async fn repair(
         &self,
-        moving: &MapMigration<'_, M, T>,
+        moving: &MapMigration<'_, Database, SqlTable>,
         dry: bool,
         mut trail: AuditEntry,
     ) -> Result<(), ExitError> {
@@ -316,7 +274,7 @@ impl Job<'_> {
                 },
                 |changes| {
                     let caches = Arc::clone(&caches);
-                    async move { caches.tell(&changes).await }
+                    async move { caches.invalidate(&changes).await }
                 },
             )
             .await?;
@@ -326,7 +284,7 @@ impl Job<'_> {
     }
 }
 
-/// Mappings that a repair has changed.
+/// Returns how many mappings a repair has changed.
 fn changes(repaired: &Repaired) -> u64 {
     let Repaired { inserted, overwritten, revived, revoked, .. } = repaired;
     [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()

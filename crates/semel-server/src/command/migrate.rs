@@ -1,8 +1,6 @@
 //! `semel migrate`: the schema of a store, printed, applied or compared.
 //!
-//! There is no way back down: a ledger is not migrated to forget what happened.
-
-use std::path::Path;
+//! There are no down migrations: they would lose records.
 
 use clap::{Args, Subcommand};
 use semel_core::store::{Finding, Severity};
@@ -11,12 +9,12 @@ use semel_sql::{postgres, sqlite};
 use serde_json::json;
 
 use super::audit::{AuditArgs, AuditEntry};
+use super::check::finding;
 use super::{StoreArgs, shown};
-use crate::command::doctor::finding;
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 use crate::store::schema::{self, SchemaState};
-use crate::store::{OpenMode, StoreHandle, StoreKind, StoreUrl};
+use crate::store::{StoreKind, StoreUrl};
 
 /// Print, apply or verify the schema of a store
 #[derive(Clone, Debug, Args)]
@@ -29,15 +27,15 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// Print the schema as a script, for those who apply it by hand; no store is asked
+    /// Print the schema as a SQL script, to apply it by hand; no store is opened
     Print {
-        /// sqlite, postgres or mysql [default: the store's]
+        /// sqlite, postgres or mysql [default: the kind of the store]
         #[arg(value_parser = kind)]
         kind: Option<StoreKind>,
     },
-    /// Bring the schema up to date; a SQLite file that is not there is made
+    /// Bring the schema up to date; a missing SQLite file is created
     Apply {
-        /// Say what would be applied, and change nothing
+        /// Show what would be applied, and change nothing
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -45,7 +43,7 @@ enum Verb {
     },
     /// Compare the schema with what this version needs
     Verify {
-        /// Warnings count, too
+        /// Exit with code 3 on warnings too
         #[arg(long)]
         strict: bool,
     },
@@ -95,7 +93,7 @@ fn print(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     }
 }
 
-/// What has no schema.
+/// Reports a store without a schema.
 fn nothing(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     match json {
         true => shown::json(&json!({ "kind": kind.name(), "applied": [], "findings": [] })),
@@ -103,7 +101,7 @@ fn nothing(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     }
 }
 
-/// The migrations of a kind: number and name.
+/// Returns the migrations of a kind: number and name.
 fn known(kind: StoreKind) -> Vec<(i32, &'static str)> {
     let all = match kind {
         StoreKind::Sqlite => sqlite::MIGRATIONS,
@@ -114,37 +112,12 @@ fn known(kind: StoreKind) -> Vec<(i32, &'static str)> {
     all.iter().map(|migration| (migration.version, migration.name)).collect()
 }
 
-/// What the schema lacks, in words. Works on a database that has none of it yet.
-pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, ExitError> {
-    let cannot = |failure: ExitError| failure.during(format_args!("cannot verify {url}"));
-    let found = match url.kind() {
-        StoreKind::Sqlite => {
-            let path = url.path().unwrap_or(Path::new(""));
-            if !path.exists() {
-                return Err(cannot(ExitError::unreachable("there is no such file")));
-            }
-            return schema::of_file(path).await.map_err(cannot);
-        }
-        StoreKind::Postgres | StoreKind::MySql => {
-            match StoreHandle::open(url, OpenMode::Look, "").await? {
-                StoreHandle::Postgres(store) => store.verify().await,
-                StoreHandle::MySql(store) => store.verify().await,
-                StoreHandle::Sqlite(_) | StoreHandle::Redis(_) | StoreHandle::Memory(_) => {
-                    Ok(Vec::new())
-                }
-            }
-        }
-        StoreKind::Redis | StoreKind::Memory => Ok(Vec::new()),
-    };
-    found.map_err(|error| cannot(error.into()))
-}
-
-/// The migrations that would be applied.
+/// Returns the migrations that would be applied.
 fn missing(kind: StoreKind, findings: &[Finding]) -> Vec<(i32, &'static str)> {
     let mut all = known(kind);
     all.retain(|(version, _)| {
-        let told = format!("migration {version} (");
-        findings.iter().any(|f| schema::is_unapplied(f) && f.found.starts_with(&told))
+        let prefix = format!("migration {version} (");
+        findings.iter().any(|f| schema::is_unapplied(f) && f.found.starts_with(&prefix))
     });
     all
 }
@@ -152,14 +125,14 @@ fn missing(kind: StoreKind, findings: &[Finding]) -> Vec<(i32, &'static str)> {
 async fn foresee(url: &StoreUrl, json: bool) -> Result<(), ExitError> {
     let absent = url.path().is_some_and(|path| !path.exists());
     if absent {
-        return told(url, &known(url.kind()), &[], true, json);
+        return report(url, &known(url.kind()), &[], true, json);
     }
-    let mut findings = lacks(url).await?;
+    let mut findings = schema::lacks(url).await?;
     let missing = missing(url.kind(), &findings);
-    // What migrating would mend is not told as what it leaves.
-    let mended = |f: &Finding| schema::is_unapplied(f) || f.code == "sql-table-missing";
-    findings.retain(|finding| missing.is_empty() || !mended(finding));
-    told(url, &missing, &findings, true, json)
+    // Findings that the migration would fix are not reported as left.
+    let fixed = |f: &Finding| schema::is_unapplied(f) || f.code == "sql-table-missing";
+    findings.retain(|finding| missing.is_empty() || !fixed(finding));
+    report(url, &missing, &findings, true, json)
 }
 
 async fn apply(url: &StoreUrl, by: &AuditArgs, json: bool) -> Result<(), ExitError> {
@@ -171,11 +144,11 @@ async fn apply(url: &StoreUrl, by: &AuditArgs, json: bool) -> Result<(), ExitErr
     trail.end(applied.len() as u64);
     let mut all = known(url.kind());
     all.retain(|(version, _)| applied.contains(version));
-    told(url, &all, &findings, false, json)
+    report(url, &all, &findings, false, json)
 }
 
-/// What was applied, or would be, and what is wrong besides.
-fn told(
+/// Reports what was applied, or would be, and what else is wrong.
+fn report(
     url: &StoreUrl,
     migrations: &[(i32, &'static str)],
     findings: &[Finding],
@@ -203,13 +176,13 @@ fn told(
     match count {
         0 => Ok(()),
         count => Err(ExitError::findings(format_args!(
-            "{} about the schema of {url} that no migration mends; the fixes are beside them",
+            "{} about the schema of {url} that no migration fixes; each is listed with its fix",
             shown::counted(count as u64, "finding")
         ))),
     }
 }
 
-/// One line for each finding, and one for its fix.
+/// Prints each finding and its fix.
 fn listed(findings: &[Finding]) -> Result<(), ExitError> {
     for Finding { severity, found, fix, .. } in findings {
         let word = if *severity == Severity::Error { "error" } else { "warning" };
@@ -219,7 +192,7 @@ fn listed(findings: &[Finding]) -> Result<(), ExitError> {
 }
 
 async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), ExitError> {
-    let findings = lacks(url).await?;
+    let findings = schema::lacks(url).await?;
     let bad = |f: &&Finding| strict || f.severity == Severity::Error;
     let count = findings.iter().filter(bad).count();
     if json {
@@ -232,7 +205,7 @@ async fn verify(url: &StoreUrl, strict: bool, json: bool) -> Result<(), ExitErro
     }
     let help = match findings.iter().any(schema::is_unapplied) {
         true => "`semel migrate apply` applies what is missing",
-        false => "the fixes are beside them",
+        false => "each is listed with its fix",
     };
     match count {
         0 => Ok(()),

@@ -1,7 +1,6 @@
-//! `semel outbox`: events that wait for their broker, and what an operator does about those that do
-//! not get there.
+//! `semel outbox`: lists the events of the outbox, and redrives, discards or republishes them.
 //!
-//! Publishing is the relays'; a verb here only says that a row may be tried again, or never.
+//! Relays publish; a verb here only changes when a row is due, or settles it.
 
 use clap::{Args, Subcommand};
 use semel_core::Timestamp;
@@ -15,14 +14,13 @@ use super::watch::Watch;
 use super::{Guard, StoreArgs, no_database, shown, unfiltered, words};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
-use crate::store::on_database;
 
 /// Rows that one step of a verb changes.
 const STEP: u32 = 500;
 /// Ids that one statement names.
 const IDS: usize = 500;
 
-/// Look at the outbox, and redrive or discard events
+/// List the outbox, and redrive, discard or republish events
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -33,41 +31,41 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// How much waits, how long the oldest has waited, and what was given up
+    /// Count events by status, with the age of the oldest that waits
     Status,
-    /// List events by their number
+    /// List events in the order of their numbers
     List {
         #[command(flatten)]
         which: OutboxFilter,
-        /// Rows at most
+        /// Most events to list
         #[arg(long, default_value_t = 50, value_name = "N",
             value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
-        /// Go on after this number
+        /// Continue after this number
         #[arg(long, value_name = "NUMBER")]
         after: Option<u64>,
     },
-    /// Send failed and dead events round again: due now, tries counted from zero. Discarded ones only
-    /// by their ids, or with --status discarded
+    /// Make failed and dead events due now, with attempts counted from zero; discarded ones only by their
+    /// ids or with --status discarded
     Redrive {
         #[command(flatten)]
         many: OutboxArgs,
         #[command(flatten)]
         by: AuditArgs,
     },
-    /// Settle pending, failed and dead events for good: nobody publishes them, nobody is told to look
-    /// at them, and they go as published ones do
+    /// Settle pending, failed and dead events for good: they are not published, raise no alert, and are
+    /// removed as published ones are
     Discard {
         #[command(flatten)]
         many: OutboxArgs,
         #[command(flatten)]
         actor: Actor,
-        /// Why; kept with each of them
+        /// Reason; stored with each of them
         #[arg(long, value_name = "TEXT", help_heading = "Audit")]
         reason: String,
     },
-    /// Send published events again, for a broker that lost what it had confirmed. All of them only with
-    /// --type or --tenant, and --yes or --max
+    /// Publish events again, for a broker that lost what it had confirmed; --all only with --type or
+    /// --tenant, and with --yes or --max
     Republish {
         #[command(flatten)]
         many: OutboxArgs,
@@ -100,7 +98,7 @@ impl OutboxFilter {
 }
 
 impl OutboxArgs {
-    /// What is meant, in parts that one statement can name.
+    /// Returns the selections, each small enough for one statement.
     fn selections(&self) -> Vec<Selection> {
         let OutboxFilter { tenant, kind, status } = self.which.clone();
         let all = Selection { ids: Vec::new(), tenant, kind, status };
@@ -114,8 +112,10 @@ impl OutboxArgs {
 pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Result<(), ExitError> {
     let Arguments { at, verb } = arguments;
     let handle = at.open(&settings).await?;
-    let done =
-        on_database!(&handle, store => act(store, verb, at.json).await, Err(no_database("outbox")));
+    let done = match handle.database() {
+        Some(database) => act(&database, verb, at.json).await,
+        None => Err(no_database("outbox")),
+    };
     handle.close().await;
     done
 }
@@ -173,10 +173,10 @@ async fn status<O: Outbox>(outbox: &O, json: bool) -> Result<(), ExitError> {
     for (name, count, note) in [
         ("waiting", waiting, oldest.as_str()),
         ("- pending", pending, "not tried yet"),
-        ("- leased", leased, "a relay is at it"),
+        ("- leased", leased, "being published"),
         ("- failed", failed, "tried again later"),
         ("dead", dead, if dead > 0 { "see `outbox list --status dead`" } else { "" }),
-        ("discarded", discarded, if discarded > 0 { "kept as published ones are" } else { "" }),
+        ("discarded", discarded, if discarded > 0 { "kept as long as published ones" } else { "" }),
         ("published", published, "kept for a while, then removed"),
     ] {
         grid.row([name.to_owned(), many(count), note.to_owned()]);
@@ -239,9 +239,9 @@ fn cells(row: &Row, now: Timestamp) -> [String; 8] {
     ]
 }
 
-/// A row as JSON, without its payload.
+/// Returns a row as JSON, without its payload.
 pub(crate) fn row(row: &Row) -> Value {
-    let mut told = json!({
+    let mut row_json = json!({
         "sequence": row.sequence,
         "status": row.status.name(),
         "attempts": row.attempts,
@@ -256,21 +256,20 @@ pub(crate) fn row(row: &Row) -> Value {
         Ok(event) => {
             let about =
                 event.aggregate().map(|about| json!({ "type": &*about.kind, "id": &*about.id }));
-            told["id"] = event.id().to_string().into();
-            told["tenant"] = event.tenant().into();
-            told["type"] = event.kind().into();
-            told["source"] = event.source().into();
-            told["about"] = about.unwrap_or(Value::Null);
-            told["causation_id"] = event.causation_id().into();
-            told["correlation_id"] = event.correlation_id().into();
+            row_json["id"] = event.id().to_string().into();
+            row_json["tenant"] = event.tenant().into();
+            row_json["type"] = event.kind().into();
+            row_json["source"] = event.source().into();
+            row_json["about"] = about.unwrap_or(Value::Null);
+            row_json["causation_id"] = event.causation_id().into();
+            row_json["correlation_id"] = event.correlation_id().into();
         }
-        Err(why) => told["unreadable"] = why.as_str().into(),
+        Err(why) => row_json["unreadable"] = why.as_str().into(),
     }
-    told
+    row_json
 }
 
-/// Does a verb to everything that is meant, a step at a time: each row once, however it matches
-/// afterwards.
+/// Applies a verb to the selected rows in steps: each row once, even if it matches again afterwards.
 async fn apply<O: Outbox>(
     outbox: &O,
     many: &OutboxArgs,
@@ -278,7 +277,7 @@ async fn apply<O: Outbox>(
     by: &AuditArgs,
     json: bool,
 ) -> Result<(), ExitError> {
-    // Every consumer gets what is republished again: that is never meant by leaving a number out.
+    // Consumers get republished events again, so there is no default limit.
     let (name, done, usual) = match &verb {
         RowAction::Redrive => ("redrive", "redriven", Guard::USUAL),
         RowAction::Discard { .. } => ("discard", "discarded", Guard::USUAL),
@@ -293,7 +292,7 @@ async fn apply<O: Outbox>(
     let (mut total, mut exact) = (0, true);
     for selection in many.selections() {
         let count = outbox.count(&selection, &verb).await?;
-        // Counting stops there, and a bar with a wrong end is worse than none.
+        // Counting stops there, so the total is not exact.
         exact &= count < Backlog::MOST;
         total += count;
     }
@@ -317,8 +316,8 @@ async fn apply<O: Outbox>(
                 });
             });
             if let Err(error) = stepped.await {
-                let told = shown::counted(changed, "event");
-                return Err(ExitError::from(error).during(format_args!("{told} {done}, then")));
+                let count = shown::counted(changed, "event");
+                return Err(ExitError::from(error).during(format_args!("{count} {done}, then")));
             }
         }
     }
@@ -333,11 +332,11 @@ async fn apply<O: Outbox>(
         let least = if exact { "" } else { "at least " };
         shown::line(format!("{least}{} {would}{done}", shown::counted(changed, "event")))?;
     }
-    // Whoever names events wants each of them done.
+    // Every event that was named must have changed.
     match many.named().len() as u64 {
         named if named > changed => Err(ExitError::failed(format_args!(
-            "{name} applied to {changed} of the {named} named events; the others are not there, or \
-             not in a status that it applies to: see `semel outbox list`"
+            "{name} applied to {changed} of the {named} named events; the others do not exist or have \
+             a status that it does not apply to: see `semel outbox list`"
         ))),
         _ => Ok(()),
     }
@@ -357,13 +356,13 @@ async fn step<O: Outbox>(
     outbox: &O,
     selection: &Selection,
     verb: &RowAction,
-    mut told: impl FnMut(u64),
+    mut progress: impl FnMut(u64),
 ) -> StoreResult<()> {
     let (mut changed, mut after) = (0, None);
     loop {
         let applied = outbox.apply(selection, verb, after, STEP).await?;
         changed += u64::from(applied.changed);
-        told(changed);
+        progress(changed);
         match applied.last {
             Some(last) if applied.changed > 0 => after = Some(last),
             Some(_) | None => return Ok(()),

@@ -1,7 +1,7 @@
-//! `semel records`: the ledger, listed, shown and decided by hand.
+//! `semel records`: lists, shows, resolves and removes records of the ledger.
 //!
-//! Every verb writes over the very version it looked at; a record that moved meanwhile is left alone
-//! and said so. What a verb means is [`semel_core::Operate`]'s.
+//! A verb changes only the version that it has read; a record that changed meanwhile is left alone and
+//! reported. The verbs are defined by [`semel_core::Operate`].
 
 mod answer;
 mod decide;
@@ -27,7 +27,7 @@ use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 use crate::store::StoreHandle;
 
-/// List, show and decide the ledger's records
+/// List, show, resolve and remove records of the ledger
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -45,33 +45,33 @@ enum Verb {
         /// Only with this id
         #[arg(long)]
         id: Option<String>,
-        /// Records at most
+        /// Most records to list
         #[arg(long, default_value_t = 50, value_name = "N",
             value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
-        /// Go on where the list before ended
+        /// Continue after this cursor of the last list
         #[arg(long, value_name = "CURSOR", value_parser = words::cursor)]
         after: Option<Cursor>,
     },
-    /// Show one operation from its command to its events' consumers
+    /// Show one operation, its events and their consumers
     Show {
         #[command(flatten)]
         key: Key,
-        /// Look for this consumer group alone, which is faster; may be repeated
+        /// Only look for this consumer group, which is faster; may be repeated
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
-        /// Print the answer that is stored, and nothing else
+        /// Print only the stored outcome
         #[arg(long, conflicts_with = "json")]
         body: bool,
     },
-    /// Give a failed, dead, uncertain, discarded or lapsed record free: the next caller runs it
+    /// Release a failed, dead, uncertain, discarded or lapsed record: the next caller runs it
     Release {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
         how: DecisionArgs,
     },
-    /// Decide what became of an operation
+    /// Decide the outcome of an operation
     #[command(group = ArgGroup::new("what").required(true).args(["succeeded", "failed", "rerun"]))]
     Resolve {
         #[command(flatten)]
@@ -81,7 +81,7 @@ enum Verb {
         #[command(flatten)]
         how: DecisionArgs,
     },
-    /// Remove a record, or with --all every one that the filters let through: their keys are new again
+    /// Remove a record, or with --all every one that matches the filters: their keys can be used again
     Purge {
         #[command(flatten)]
         many: PurgeArgs,
@@ -160,13 +160,13 @@ async fn body(ledger: &AnyStore, listed: &Listed) -> Result<(), ExitError> {
     match answer::stored(&found.record) {
         Some(body) => shown::bytes(&body),
         None => Err(ExitError::failed(format_args!(
-            "the record is {} and has no answer that could be printed",
+            "the record is {} and has no outcome to print",
             found.record.state.name()
         ))),
     }
 }
 
-/// Whether a kind's answers have a status.
+/// Whether outcomes of this kind have an HTTP status.
 fn is_http(kind: Kind) -> bool {
     kind == Kind::Http
 }

@@ -1,7 +1,7 @@
-//! What commands print: tables for people, one JSON document for machines, times in UTC.
+//! Output of commands: tables for people, one JSON document for machines, times in UTC.
 //!
-//! On a terminal a table is as wide as the terminal; in a pipe every row is one line. Nobody reading
-//! any more (`semel records list | head`) is no failure.
+//! On a terminal a table is as wide as the terminal; in a pipe every row is one line. A closed pipe
+//! (`semel records list | head`) is no failure.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::exit::ExitError;
 
-/// Prints text as it is, and a line end.
+/// Prints a line.
 pub(crate) fn line(text: impl AsRef<str>) -> Result<(), ExitError> {
     let mut text = text.as_ref().to_owned();
     text.push('\n');
     bytes(text.as_bytes())
 }
 
-/// Prints bytes as they are.
+/// Prints bytes.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), ExitError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -30,25 +30,25 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<(), ExitError> {
     }
 }
 
-/// Prints one document.
+/// Prints a JSON document.
 pub(crate) fn json(value: &Value) -> Result<(), ExitError> {
     line(document(value))
 }
 
-/// One line of JSON. What a terminal would obey is escaped, as JSON may be.
+/// Returns a JSON document on one line, with control characters escaped.
 pub(crate) fn document(value: &Value) -> String {
     escaped(&value.to_string(), |c| format!("\\u{:04x}", u32::from(c)))
 }
 
-/// Says something that is not the answer, such as where a list goes on.
+/// Prints a note to stderr, such as where a list continues.
 pub(crate) fn aside(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
-/// Characters that the last column has at least, however narrow the terminal is.
+/// The least width of the last column.
 const PROSE: u16 = 24;
 
-/// Rows under headings.
+/// A table with headings.
 pub(crate) struct Grid(Table);
 
 impl Grid {
@@ -58,7 +58,7 @@ impl Grid {
         Self(table)
     }
 
-    /// Whatever rows hold, they hold no escape sequence and no line end.
+    /// Adds a row; control characters are escaped.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.0.add_row(cells.map(|cell| clean(&cell)));
     }
@@ -68,7 +68,7 @@ impl Grid {
             column.set_padding((0, 2));
         }
         if let Some(width) = width() {
-            // Only the last column is prose; names that are broken over lines cannot be copied.
+            // Only the last column wraps: names on two lines cannot be copied.
             let columns = self.0.column_count();
             for (at, column) in self.0.column_iter_mut().enumerate() {
                 column.set_constraint(match at + 1 == columns {
@@ -82,13 +82,12 @@ impl Grid {
     }
 }
 
-/// How wide the terminal is, if it is one.
+/// Returns the width of the terminal, if stdout is one.
 fn width() -> Option<u16> {
     terminal_size::terminal_size_of(io::stdout()).map(|(terminal_size::Width(width), _)| width)
 }
 
-/// The text with everything visible that a terminal would obey or hide: an operator sees what is
-/// there, and where it is.
+/// Returns the text with control and invisible characters escaped.
 pub(crate) fn clean(text: &str) -> String {
     escaped(text, |c| c.escape_default().to_string())
 }
@@ -104,25 +103,25 @@ fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
     shown
 }
 
-/// Characters without a shape of their own that join, hide or turn round those beside them: two keys
-/// that differ in one look alike. All are below U+10000.
+/// Whether a character is invisible or changes the direction of others, so that two different keys look
+/// alike. All are below U+10000.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A moment as RFC 3339 in UTC; `None` beyond the calendar, as what is kept for ever.
+/// Returns a time as RFC 3339 in UTC; `None` beyond the calendar.
 pub(crate) fn moment(at: Timestamp) -> Option<String> {
     jiff::Timestamp::from_microsecond(at.as_micros()).ok().map(|at| format!("{at:.6}"))
 }
 
-/// The same as a JSON value.
+/// Returns a time as a JSON value.
 pub(crate) fn instant(at: Option<Timestamp>) -> Value {
     at.and_then(moment).map_or(Value::Null, Value::String)
 }
 
-/// A moment for people: to the second, and how far away it is.
+/// Returns a time to the second, and its distance from now.
 pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
     match jiff::Timestamp::from_microsecond(at.as_micros()) {
         Ok(moment) => format!("{moment:.0} ({})", away(at, now)),
@@ -130,7 +129,7 @@ pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A moment to the millisecond, and something about it.
+/// Returns a time to the millisecond, with a note.
 pub(crate) fn exact(at: Timestamp, about: &str) -> String {
     match jiff::Timestamp::from_microsecond(at.as_micros()) {
         Ok(moment) => format!("{moment:.3} ({about})"),
@@ -138,8 +137,8 @@ pub(crate) fn exact(at: Timestamp, about: &str) -> String {
     }
 }
 
-/// A moment to the millisecond, and how long after another one it was; before it, where the clocks
-/// of two servers differ.
+/// Returns a time to the millisecond, with its distance from another, which is negative where the clocks of
+/// two servers differ.
 pub(crate) fn apart(at: Timestamp, from: Timestamp) -> String {
     match from.remaining(at) {
         None => exact(at, &format!("+{}", span(at.remaining(from).unwrap_or_default()))),
@@ -147,7 +146,7 @@ pub(crate) fn apart(at: Timestamp, from: Timestamp) -> String {
     }
 }
 
-/// How far away a moment is, in words.
+/// Returns the distance of a time from now.
 pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
     match at.remaining(now) {
         Some(left) => format!("in {}", span(left)),
@@ -162,7 +161,7 @@ pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A span in words, by its largest unit.
+/// Returns a span in its largest unit.
 pub(crate) fn span(span: Duration) -> String {
     const UNITS: [(u64, &str); 4] =
         [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
@@ -175,7 +174,7 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// `1 record`, `2 records`.
+/// Returns a count with its noun: `1 record`, `2 records`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
@@ -218,9 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_shown_reaches_the_terminal_as_a_command() {
+    fn control_characters_are_escaped() {
         assert_eq!(clean("a\x1b[31m\nb\u{9b}2J"), r"a\u{1b}[31m\nb\u{9b}2J");
-        assert_eq!(clean("ord\u{202e}1"), r"ord\u{202e}1", "nor turns what is beside it round");
+        assert_eq!(clean("ord\u{202e}1"), r"ord\u{202e}1", "a change of direction too");
         assert_eq!(clean("müller 😀"), "müller 😀");
     }
 }

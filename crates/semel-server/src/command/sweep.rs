@@ -1,4 +1,4 @@
-//! `semel sweep`: removes what nobody can need any more, now instead of in a minute.
+//! `semel sweep`: removes expired records now, instead of at the next sweep of a service.
 
 use clap::Args;
 use semel_core::Clock;
@@ -16,12 +16,12 @@ use crate::settings::ServerSettings;
 /// Records in one step.
 const STEP: u32 = 1_000;
 
-/// Remove expired records and suspend lapsed ones that must not be run again
+/// Remove expired records, and suspend lapsed ones that must not be run again
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     at: StoreArgs,
-    /// Records to work off at most [default: all there are]
+    /// Most records to sweep [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Count what would be swept, by this machine's clock, and change nothing
@@ -55,7 +55,7 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     })?;
     trail.end(tally.total());
     if at.json {
-        // A sweep leaves what it cannot read where it is, and does not count it.
+        // A sweep does not count unreadable records.
         let unreadable = dry_run.then(|| unread.count());
         shown::json(&json!({
             "removed": removed, "suspended": suspended, "unreadable": unreadable,
@@ -71,11 +71,11 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     unread.none(None)
 }
 
-/// Said where the store's clock is not believed.
-const SUSPECT: &str = "the store's clock has jumped ahead of the last sweep, so nothing is removed by it; check the \
-                       clock, and sweep again when it is right or has gone on for an hour";
+/// The error while the store's clock is not trusted.
+const SUSPECT: &str = "the store's clock has jumped ahead since the last sweep, so nothing was removed; check the \
+                       clock, and sweep again when it is right or has run for an hour";
 
-/// What it came to.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     removed: u64,
@@ -88,7 +88,7 @@ impl Tally {
     }
 }
 
-/// Until there is nothing more. A store may have looked in vain and still have more to look at.
+/// Sweeps until nothing is left. A step may remove nothing and there may still be more.
 async fn sweep(
     ledger: &semel_core::AnyStore,
     limit: u64,
@@ -113,7 +113,7 @@ async fn sweep(
     }
 }
 
-/// What a sweep would do, by looking at every record.
+/// Counts what a sweep would do, by reading every record.
 async fn foresee(
     ledger: &semel_core::AnyStore,
     limit: u64,

@@ -1,6 +1,4 @@
-//! Records that a listing met and could not read: told to the operator, whatever the command was for.
-//!
-//! No command changes such a record. What is wrong with one is the store's to say.
+//! Records that cannot be read: every command that meets them reports them, and none changes them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,10 +9,10 @@ use serde_json::{Value, json};
 use super::{shown, words};
 use crate::exit::ExitError;
 
-/// As many as are told apart.
+/// The most that are counted.
 const MOST: usize = 10_000;
 
-/// Those that were met, each once, however often it was met.
+/// The unreadable records that a command has met, each counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unread {
     seen: HashSet<Vec<u8>>,
@@ -39,7 +37,7 @@ impl Unread {
         self.seen.is_empty()
     }
 
-    /// All were read; else the command ends with findings, and `more` besides.
+    /// Returns an error with findings if there are unreadable records; `more` is appended.
     pub(crate) fn none(&self, more: Option<&str>) -> Result<(), ExitError> {
         match (self.count(), more) {
             (0, _) => Ok(()),
@@ -58,16 +56,16 @@ impl fmt::Display for Unread {
             let which = if count > 1 { "the first is " } else { "" };
             write!(f, " ({which}{}: {})", digest(first), shown::clean(&first.why))?;
         }
-        f.write_str("; each keeps its key, and has to be mended or removed in the store itself")
+        f.write_str("; each keeps its key, and has to be repaired or removed in the store itself")
     }
 }
 
-/// Its digest, whole: nothing else names it.
+/// Returns the whole digest: nothing else identifies the record.
 pub(crate) fn digest(unreadable: &UnreadableRecord) -> String {
     words::hex(&unreadable.digest)
 }
 
-/// The end of a list: where it goes on, and whether all that was listed could be read.
+/// Ends a list: prints where it continues, and reports unreadable records.
 pub(crate) fn listed(some: Vec<UnreadableRecord>, next: Option<String>) -> Result<(), ExitError> {
     let more = next.map(|next| format!("there are more: --after {next}"));
     let mut unread = Unread::default();
@@ -79,7 +77,7 @@ pub(crate) fn listed(some: Vec<UnreadableRecord>, next: Option<String>) -> Resul
     Ok(())
 }
 
-/// For machines.
+/// Returns them as JSON.
 pub(crate) fn json(some: &[UnreadableRecord]) -> Vec<Value> {
     some.iter().map(|bad| json!({ "digest": digest(bad), "why": bad.why })).collect()
 }

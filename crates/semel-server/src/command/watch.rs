@@ -1,4 +1,4 @@
-//! How far long work has come, on stderr: a bar on a terminal, else a line every few seconds.
+//! Progress of long work on stderr: a bar on a terminal, else a line every few seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::Instant;
 
-/// Between two lines, where there is no terminal.
+/// The interval of lines without a terminal.
 const EVERY: Duration = Duration::from_secs(5);
-/// Work that is done sooner shows no bar.
+/// Shorter work shows no bar.
 const SOON: Duration = Duration::from_millis(500);
 
-/// Long work under way. Says nothing of work that is soon done.
+/// Shows the progress of long work, and nothing for short work.
 pub(crate) struct Watch {
     what: &'static str,
     total: Option<u64>,
@@ -21,13 +21,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch `what`, of which there are `total`, as far as anybody knows.
+    /// Starts to show the progress of `what`, of `total` if that is known.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { what, total, terminal, bar: None, said: Instant::now() }
     }
 
-    /// So many are done. `words` says it to those who have no terminal.
+    /// Shows that `done` are done. `words` is the line without a terminal.
     pub(crate) fn at(&mut self, done: u64, total: Option<u64>, words: impl FnOnce() -> String) {
         if self.terminal {
             if self.bar.is_some() || self.said.elapsed() >= SOON {
@@ -50,7 +50,7 @@ impl Watch {
         bar.set_position(done);
     }
 
-    /// So many are done, of nobody knows how many.
+    /// Shows that `done` are done, of an unknown total.
     pub(crate) fn counted(&mut self, done: u64) {
         self.at(done, None, || format!("{done} so far"));
     }

@@ -1,4 +1,4 @@
-//! Names that flags take, as the libraries' values.
+//! Parsers of flags' values.
 
 use std::time::Duration;
 
@@ -8,49 +8,49 @@ use semel_core::{EventId, Kind, State};
 
 const KINDS: [Kind; 5] = [Kind::Command, Kind::Http, Kind::Grpc, Kind::Message, Kind::Event];
 
-/// `http`.
+/// Parses a kind, such as `http`.
 pub(crate) fn kind(text: &str) -> Result<Kind, String> {
     let found = KINDS.into_iter().find(|kind| kind.name() == text);
     found.ok_or_else(|| one_of(KINDS.map(Kind::name)))
 }
 
-/// `dead`.
+/// Parses a state, such as `dead`.
 pub(crate) fn state(text: &str) -> Result<State, String> {
     let found = State::ALL.into_iter().find(|state| state.name() == text);
     found.ok_or_else(|| one_of(State::ALL.map(State::name)))
 }
 
-/// `published`.
+/// Parses a status, such as `published`.
 pub(crate) fn status(text: &str) -> Result<Status, String> {
     let found = Status::ALL.into_iter().find(|status| status.name() == text);
     found.ok_or_else(|| one_of(Status::ALL.map(Status::name)))
 }
 
-/// An event's id, as `outbox list` shows it.
+/// Parses an event's id, as `outbox list` shows it.
 pub(crate) fn event(text: &str) -> Result<EventId, String> {
     text.parse().map_err(|_| {
         "an event's id is 26 characters of upper-case Crockford base32, as lists show it".to_owned()
     })
 }
 
-/// `30s`, `1h 30m` or `PT30S`.
+/// Parses a duration: `30s`, `1h 30m` or `PT30S`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     crate::settings::duration(text)
 }
 
-/// How long something is kept: what is gone at once was never kept.
+/// Parses how long something is kept: a second or more.
 pub(crate) fn kept(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     match span >= Duration::from_secs(1) {
         true => Ok(span),
-        false => Err("what is kept is kept for 1s or more".to_owned()),
+        false => Err("must be 1s or more".to_owned()),
     }
 }
 
-/// Where a list goes on, as the list before it said.
+/// Parses a cursor, as the last list showed it.
 pub(crate) fn cursor(text: &str) -> Result<Cursor, String> {
     let cursor = unhex(text).filter(|bytes| !bytes.is_empty()).map(Cursor);
-    cursor.ok_or_else(|| "it is no cursor; copy the one that was shown".to_owned())
+    cursor.ok_or_else(|| "not a cursor; copy it from the last list".to_owned())
 }
 
 fn one_of<const N: usize>(names: [&str; N]) -> String {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_reads_back_and_others_are_answered_with_the_names() {
+    fn every_name_reads_back_and_others_are_refused_with_the_names() {
         for known in KINDS {
             assert_eq!(kind(known.name()), Ok(known));
         }
@@ -98,6 +98,6 @@ mod tests {
             assert_eq!(unhex(wrong), None, "{wrong}");
             assert!(cursor(wrong).is_err(), "{wrong}");
         }
-        assert!(cursor("").is_err(), "the beginning is not where a list goes on");
+        assert!(cursor("").is_err(), "an empty cursor is not one");
     }
 }

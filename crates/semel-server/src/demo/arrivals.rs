@@ -1,21 +1,20 @@
-//! Messages that a broker brings, counted: while copies of the load's events still come, nobody can
-//! say that none of them was handled twice.
+//! Counts the messages that a broker delivers: while copies of the load's events still arrive, it is not
+//! known whether one will be handled twice.
 //!
-//! The database does not tell: a copy that was recognised leaves nothing there.
+//! The database cannot show it: a copy that the inbox recognises leaves nothing there.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::event::{Event, Unreadable};
-use semel_core::inbox::{BrokerReply, Message, Source, SourceError};
+use semel_core::inbox::{AnyMessage, AnySource, BrokerReply, Message, Source, SourceError};
 
 /// The messages about one tenant's events, over all groups of this process.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    /// Nobody's are counted where there is no load.
+    /// `None` without a load: nothing is counted.
     tenant: Option<Arc<str>>,
     count: AtomicU64,
 }
@@ -25,42 +24,37 @@ impl Arrivals {
         Arc::new(Self { tenant, count: AtomicU64::new(0) })
     }
 
-    /// How many have come so far, copies and all.
+    /// Returns how many have arrived so far, copies included.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// One has come that is about this tenant.
-    pub(super) fn came(&self, tenant: &str) {
+    /// Counts a message about an event of `tenant`.
+    pub(super) fn add(&self, tenant: &str) {
         if self.tenant.as_deref() == Some(tenant) {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The same source, with its messages counted.
-    pub(super) fn at<B: Source>(self: &Arc<Self>, source: B) -> Watched<B> {
-        Watched { source, arrivals: Arc::clone(self) }
+    /// Returns `source` with its messages counted.
+    pub(super) fn counted(self: &Arc<Self>, source: impl Source) -> CountedSource {
+        CountedSource { source: AnySource::new(source), arrivals: Arc::clone(self) }
     }
 }
 
 /// A source whose messages are counted.
-pub(super) struct Watched<B> {
-    source: B,
+#[derive(Debug)]
+pub(super) struct CountedSource {
+    source: AnySource,
     arrivals: Arc<Arrivals>,
 }
 
-impl<B> fmt::Debug for Watched<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("arrivals", &self.arrivals).finish_non_exhaustive()
-    }
-}
+impl Source for CountedSource {
+    type Message = CountedMessage;
 
-impl<B: Source> Source for Watched<B> {
-    type Message = Arrived<B::Message>;
-
-    async fn next(&self) -> Result<Self::Message, SourceError> {
+    async fn next(&self) -> Result<CountedMessage, SourceError> {
         let message = self.source.next().await?;
-        Ok(Arrived { message, arrivals: Arc::clone(&self.arrivals) })
+        Ok(CountedMessage { message, arrivals: Arc::clone(&self.arrivals) })
     }
 
     fn is_ordered(&self) -> bool {
@@ -69,21 +63,16 @@ impl<B: Source> Source for Watched<B> {
 }
 
 /// A message that is counted when it is read.
-pub(super) struct Arrived<M> {
-    message: M,
+#[derive(Debug)]
+pub(super) struct CountedMessage {
+    message: AnyMessage,
     arrivals: Arc<Arrivals>,
 }
 
-impl<M> fmt::Debug for Arrived<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrived").finish_non_exhaustive()
-    }
-}
-
-impl<M: Message> Message for Arrived<M> {
+impl Message for CountedMessage {
     fn envelope(&self) -> Result<Event, Unreadable> {
         let event = self.message.envelope()?;
-        self.arrivals.came(event.tenant());
+        self.arrivals.add(event.tenant());
         Ok(event)
     }
 

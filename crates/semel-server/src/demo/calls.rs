@@ -1,4 +1,4 @@
-//! Calls under way, counted: whoever stops the demo is told how many it has cut.
+//! Counts calls under way, to report how many were cut at the end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,27 +7,27 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 
-/// The calls of all doors.
+/// The calls over HTTP and gRPC.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls(Arc<()>);
 
 impl Calls {
-    /// The same service, with its calls counted.
+    /// Returns the service with its calls counted.
     pub(super) fn count<S>(&self, inner: S) -> Counted<S> {
         Counted { inner, calls: Arc::downgrade(&self.0) }
     }
 
-    /// How many there are at this moment.
+    /// Returns how many calls are under way.
     pub(super) fn under_way(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
 
-/// A service whose calls are counted. A call that its caller has left is over.
+/// A service whose calls are counted. A call whose caller disconnected is over.
 #[derive(Clone, Debug)]
 pub(super) struct Counted<S> {
     inner: S,
-    /// Held by calls only: services are cloned for every connection.
+    /// Upgraded by calls only: services are cloned for every connection.
     calls: std::sync::Weak<()>,
 }
 
@@ -45,10 +45,10 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let (call, place) = (self.inner.call(request), self.calls.upgrade());
+        let (call, counted) = (self.inner.call(request), self.calls.upgrade());
         Box::pin(async move {
             let answer = call.await;
-            drop(place);
+            drop(counted);
             answer
         })
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_counts_until_it_is_answered_or_left() {
+    fn a_call_counts_until_it_is_answered_or_dropped() {
         let calls = Calls::default();
         let answered = tower::service_fn(|wait: oneshot::Receiver<()>| wait);
         let mut service = calls.count(answered).clone();

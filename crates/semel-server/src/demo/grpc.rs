@@ -1,4 +1,4 @@
-//! The door for gRPC: `semel.demo.v1.Orders/CreateOrder`, the same commit under keys of its own.
+//! Orders over gRPC: `semel.demo.v1.Orders/CreateOrder`, the same commit under keys of its own.
 
 use semel_tower::grpc::{GrpcLayer, GrpcRules, GrpcService};
 use semel_tower::{Atomic, PrincipalFrom, Transaction};
@@ -7,35 +7,36 @@ use tower::Layer as _;
 
 use super::OrderService;
 use super::fault::InjectedFault;
-use super::http::tenant;
-use super::orders::{self, NewOrder, Refused};
+use super::order::{NewOrder, Refused};
+use super::orders;
 use super::proto::orders_server::{Orders, OrdersServer};
 use super::proto::{CreateOrderRequest, Order};
-use super::tables::Tables;
+use super::tenant::tenant;
+use crate::store::database::Database;
 
 const CREATE: &str = "/semel.demo.v1.Orders/CreateOrder";
 
-/// The service, its only method behind idempotency.
-pub(super) fn service<S: Tables>(
-    service: OrderService<S>,
-) -> GrpcService<OrdersServer<Counter<S>>, S, Atomic> {
+/// Returns the gRPC service, with its only method behind the idempotency layer.
+pub(super) fn service(
+    service: OrderService,
+) -> GrpcService<OrdersServer<GrpcOrders>, Database, Atomic> {
     GrpcLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global())
         .unary(CREATE, GrpcRules::new().required())
-        .layer(OrdersServer::new(Counter(service)))
+        .layer(OrdersServer::new(GrpcOrders(service)))
 }
 
-/// Takes orders.
+/// Takes orders over gRPC.
 #[derive(Debug)]
-pub(super) struct Counter<S: Tables>(OrderService<S>);
+pub(super) struct GrpcOrders(OrderService);
 
 #[tonic::async_trait]
-impl<S: Tables> Orders for Counter<S> {
+impl Orders for GrpcOrders {
     async fn create_order(
         &self,
         mut request: Request<CreateOrderRequest>,
     ) -> Result<Response<Order>, Status> {
         // The layer requires a key of this method, so there is a claim, and its transaction.
-        let carried = request.extensions_mut().remove::<Transaction<S>>();
+        let carried = request.extensions_mut().remove::<Transaction<Database>>();
         let unit = carried.and_then(|transaction| transaction.take());
         let unit = unit.ok_or_else(|| Status::internal("the call has no transaction"))?;
         let CreateOrderRequest { sku, quantity, amount_cents } = request.into_inner();

@@ -1,52 +1,49 @@
-//! The door for HTTP: orders placed under a key, orders shown by their public ids, effects counted.
+//! Orders over HTTP: placed under a key, shown by their public ids, and their effects counted.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use semel_core::outbox::Outbox as _;
 use semel_ids::resource;
+use semel_tower::PrincipalFrom;
 use semel_tower::axum::Tx;
 use semel_tower::axum::ids::{NotResolved, Parameter, Resolved, ResolvedMany};
 use semel_tower::http::IdempotencyLayer;
-use semel_tower::{PrincipalFrom, Tenant};
 use serde::Serialize;
 
 use super::OrderService;
 use super::fault::InjectedFault;
-use super::orders::{self, NewOrder, Order, OrderId, Refused};
-use super::tables::Tables;
+use super::order::{NewOrder, Order, OrderId, Refused};
+use super::orders;
+use super::tenant::{TENANT, tenant};
+use crate::store::database::Database;
 
-/// The header that says whose request it is.
-pub(super) const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
-
-/// Whose request it is. A demonstration believes its callers.
-pub(super) fn tenant() -> Tenant {
-    Tenant::header(TENANT)
-}
-
-/// The routes, `POST /orders` behind idempotency: what its handler writes commits with its claim and
-/// its answer.
-pub(super) fn router<S: Tables>(service: OrderService<S>) -> Router {
-    // Nobody logs in here, so a tenant's keys are all its callers'.
+/// Returns the routes, `POST /orders` behind the idempotency layer: what its handler writes commits with
+/// the claim and the response.
+pub(super) fn router(service: OrderService) -> Router {
+    // There is no login here, so the callers of a tenant share its keys.
     let idempotent =
         IdempotencyLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global());
     Router::new()
-        .route("/orders", get(list::<S>).post(place::<S>))
-        .route("/orders/{order_id}", get(show::<S>))
+        .route("/orders", get(list).post(place))
+        .route("/orders/{order_id}", get(show))
         .layer(idempotent)
-        .route("/effects", get(effects::<S>))
+        .route("/effects", get(effects))
         .with_state(service)
 }
 
-async fn place<S: Tables>(
-    State(service): State<OrderService<S>>,
+async fn place(
+    State(service): State<OrderService>,
     fault: InjectedFault,
-    Tx(unit): Tx<S>,
+    Tx(unit): Tx<Database>,
     body: Bytes,
 ) -> Result<Response, Refused> {
     let order = orders::place(&service, unit, NewOrder::parse(&body)?, fault).await?;
@@ -54,8 +51,8 @@ async fn place<S: Tables>(
     Ok((StatusCode::CREATED, location, Json(order)).into_response())
 }
 
-async fn show<S: Tables>(
-    State(service): State<OrderService<S>>,
+async fn show(
+    State(service): State<OrderService>,
     tenant: RequestTenant,
     Resolved { id, .. }: Resolved<resource::Order>,
 ) -> Result<Json<Order>, Response> {
@@ -63,8 +60,8 @@ async fn show<S: Tables>(
     found.map(Json).ok_or_else(|| gone("order_id"))
 }
 
-async fn list<S: Tables>(
-    State(service): State<OrderService<S>>,
+async fn list(
+    State(service): State<OrderService>,
     tenant: RequestTenant,
     ResolvedMany(wanted): ResolvedMany<resource::Order, IdsParameter>,
 ) -> Result<Json<Orders>, Response> {
@@ -86,42 +83,51 @@ struct Orders {
     orders: Vec<Order>,
 }
 
+impl FromRequestParts<OrderService> for InjectedFault {
+    type Rejection = Infallible;
+
+    /// Only the load's own requests have faults.
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &OrderService,
+    ) -> Result<Self, Infallible> {
+        let tenant = parts.headers.get(TENANT).and_then(|tenant| tenant.to_str().ok());
+        let ours = service.chaos.as_deref().is_some_and(|ours| tenant == Some(ours));
+        Ok(if ours { InjectedFault::named(&parts.headers) } else { InjectedFault::None })
+    }
+}
+
 /// The tenant of a request that has no claim.
 struct RequestTenant(String);
 
-impl<T: Sync> axum::extract::FromRequestParts<T> for RequestTenant {
-    type Rejection = std::convert::Infallible;
+impl<T: Sync> FromRequestParts<T> for RequestTenant {
+    type Rejection = Infallible;
 
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &T,
-    ) -> Result<Self, std::convert::Infallible> {
-        // The extractors of ids refuse a request without one; until then it is nobody's.
+    async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, Infallible> {
+        // The extractors of ids refuse a request without a tenant before this one is used.
         let tenant = parts.headers.get(TENANT).and_then(|value| value.to_str().ok());
         Ok(Self(tenant.unwrap_or_default().to_owned()))
     }
 }
 
-async fn read<S: Tables>(
-    service: &OrderService<S>,
+async fn read(
+    service: &OrderService,
     RequestTenant(tenant): &RequestTenant,
     ids: &[OrderId],
 ) -> Result<HashMap<OrderId, Order>, Response> {
-    let found = S::orders(&service.reading, tenant, ids).await.map_err(unread)?;
+    let found = service.tables.orders(tenant, ids).await.map_err(unread)?;
     Ok(found.into_iter().map(|order| (order.order_id, order)).collect())
 }
 
-/// Mapped, but not there: somebody has deleted it by hand.
+/// The response for an order that is in the id map and not in its table.
 fn gone(parameter: &'static str) -> Response {
     NotResolved::NotFound { parameter, text: None }.into_response()
 }
 
-async fn effects<S: Tables>(
-    State(service): State<OrderService<S>>,
-) -> Result<Json<Counts>, Response> {
-    // First, so that what it says is no longer waiting is counted.
+async fn effects(State(service): State<OrderService>) -> Result<Json<Counts>, Response> {
+    // Read before the tally: an event that no longer waits has its effects counted.
     let backlog = service.executor.store().backlog().await.map_err(unread)?;
-    let tally = <S as Tables>::tally(&service.reading, None).await.map_err(unread)?;
+    let tally = service.tables.tally(None).await.map_err(unread)?;
     let [inventory, notify, billing] = tally.effects.map(|effects| effects.rows);
     let effects = ByGroup { inventory, notify, billing };
     Ok(Json(Counts { orders: tally.orders, effects, outbox_pending: backlog.waiting }))
@@ -146,11 +152,11 @@ struct ByGroup {
 }
 
 fn unread(error: impl std::fmt::Display) -> Response {
-    tracing::warn!(%error, "a request could not be answered");
-    Refused::Failed("the database cannot be read; come again".to_owned()).into_response()
+    tracing::warn!(%error, "a request failed: the database could not be read");
+    Refused::Failed("the database could not be read; retry".to_owned()).into_response()
 }
 
-/// A problem of this service's own, written as the layer writes its own.
+/// A problem of this service, in the format of the layer's problems.
 #[derive(Serialize)]
 struct Problem<'p> {
     r#type: String,
@@ -166,10 +172,10 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let (status, slug, title, retryable) = match self {
             Refused::Invalid(_) => {
-                (StatusCode::BAD_REQUEST, "order-invalid", "This cannot be ordered", false)
+                (StatusCode::BAD_REQUEST, "order-invalid", "The order is not valid", false)
             }
             Refused::Failed(_) => {
-                let title = "The database did not do it";
+                let title = "The database is not available";
                 (StatusCode::SERVICE_UNAVAILABLE, "order-failed", title, true)
             }
         };

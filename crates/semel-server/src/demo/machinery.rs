@@ -1,4 +1,4 @@
-//! Inbox, relay and resolver, as the settings want them.
+//! Builds inbox, relay and resolver from the settings.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use semel_ids::{IdMap, Resolver};
 use crate::exit::ExitError;
 use crate::settings::{self, IdResolveSettings};
 
-/// How long claims of events live here, at the relay and at their handlers, where nobody has set it:
-/// whoever kills the demo and starts it again wants to see the rest arrive.
+/// The demo's default leases of relay and handlers. Short, so that a demo that was killed and started again
+/// soon continues.
 const RELAY_LEASE: Duration = Duration::from_secs(5);
 const HANDLER_LEASE: Duration = Duration::from_secs(10);
-/// How often published events are cleaned away, and what waits is counted.
+/// How often published events are removed and the backlog is counted.
 const CLEAN_EVERY: Duration = Duration::from_secs(15);
 
 pub(super) fn inbox<S: Store>(
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_was_set_is_the_lease_though_it_is_the_usual_one() {
+    fn a_lease_that_was_set_to_the_default_is_kept() {
         let usual = settings::InboxSettings::default().policy().lease;
         let leased = |lease| {
             let relay = settings::RelaySettings { lease, ..settings::RelaySettings::default() };

@@ -13,7 +13,7 @@ pub(super) struct Addresses {
     pub(super) admin: Option<String>,
 }
 
-/// Everything before `ready`: the listeners first, each on a line that scripts read.
+/// Returns the text up to `ready`: the listeners first, each on a line for scripts.
 pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &BrokerHandle) -> String {
     let Addresses { orders, grpc, admin } = addresses;
     let mut text = format!("orders: {orders}\ngrpc: {grpc}\n");
@@ -21,7 +21,7 @@ pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &BrokerHand
         let _ = writeln!(text, "admin: {admin}");
     }
     let url = broker.url();
-    let road = match url.kind() {
+    let broker = match url.kind() {
         BrokerKind::Bus => url.kind().name().to_owned(),
         kind @ (BrokerKind::Nats | BrokerKind::Amqp | BrokerKind::Redis) => {
             format!("{} at {url}", kind.name())
@@ -30,7 +30,7 @@ pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &BrokerHand
     let _ = write!(
         text,
         "
-Orders are kept in {store}; their events go over {road}.
+Orders are kept in {store}; their events go over {broker}.
 Place one, send it again, and see that it was placed once:
 
   curl -i {orders}/orders -H 'X-Tenant-Id: acme' -H 'Idempotency-Key: order-1' \\

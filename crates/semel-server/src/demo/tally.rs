@@ -1,60 +1,58 @@
-//! How many orders there are, and what came of them: counted as sets, so that no row stands in for
-//! another.
+//! Counts of orders and effects, as sets: a second effect of one order does not hide a missing one of another.
 //!
-//! An effect is held against the order that it is about. One that is about none is counted by itself,
-//! and never as the effect that another order lacks.
+//! An effect of an unknown order is counted by itself.
 
-/// The groups that are told of orders.
+/// The consumer groups of orders.
 pub(super) const GROUPS: [&str; 3] = ["INVENTORY", "NOTIFY", "BILLING"];
 
-/// Orders, and what was done about them, at one moment.
+/// Orders and effects at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Orders placed.
     pub(super) orders: i64,
-    /// Products that they are for. The load orders another under every key.
+    /// Distinct products. The load orders another one under every key.
     pub(super) products: i64,
     /// By group, in the order of [`GROUPS`].
     pub(super) effects: [Effects; GROUPS.len()],
 }
 
-/// What one group has done.
+/// The effects of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
-    /// Rows that it wrote.
+    /// Rows.
     pub(super) rows: i64,
-    /// Orders that they name.
+    /// Distinct orders that they name.
     pub(super) named: i64,
-    /// Those of them that there are.
+    /// Those of them that exist.
     pub(super) known: i64,
 }
 
-/// A name and three counts: rows, what they name, and what there is of it. The orders themselves have
-/// no name, and name products.
+/// A group and three counts: rows, distinct orders that they name, and those that exist. The row of the orders
+/// has no group, and counts products.
 pub(super) type Counted = (Option<String>, i64, i64, i64);
 
 impl Tally {
-    /// Effects that should not be there: second ones.
+    /// Returns second effects.
     pub(super) fn doubled(&self) -> i64 {
         self.effects.iter().map(|effects| effects.rows - effects.named).sum()
     }
 
-    /// Effects of orders that are not there, though an order commits before anybody hears of it.
+    /// Returns effects of unknown orders, although an order commits before its event is published.
     pub(super) fn unfounded(&self) -> i64 {
         self.effects.iter().map(|effects| effects.named - effects.known).sum()
     }
 
-    /// Effects that are not there yet.
+    /// Returns missing effects.
     pub(super) fn missing(&self) -> i64 {
         self.effects.iter().map(|effects| self.orders - effects.known).sum()
     }
 
-    /// Orders beyond the first of a product: under the load, second orders of a key.
+    /// Returns orders beyond the first of a product: under the load, second orders of a key.
     pub(super) fn repeated(&self) -> i64 {
         self.orders - self.products
     }
 
-    /// From what the database has counted. A group that nobody here knows is nobody's.
+    /// Creates a tally from the database's counts. Unknown groups are ignored.
     pub(super) fn of(rows: Vec<Counted>) -> Self {
         let mut tally = Self::default();
         for (name, rows, named, known) in rows {
@@ -89,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_of_no_order_stands_in_for_none() {
+    fn an_effect_of_an_unknown_order_does_not_hide_a_missing_one() {
         let groups = GROUPS.map(|name| group(name, 3, 3, 2));
         let tally = Tally::of([vec![(None, 3, 3, 3)], groups.to_vec()].concat());
         assert_eq!((tally.unfounded(), tally.missing()), (3, 3), "one of each in every group");
     }
 
     #[test]
-    fn a_group_that_nobody_knows_is_not_taken_for_the_orders() {
+    fn an_unknown_group_is_ignored() {
         let tally = Tally::of(vec![(None, 3, 2, 3), group("AUDIT", 9, 9, 9), group("", 8, 8, 8)]);
         assert_eq!((tally.orders, tally.repeated()), (3, 1));
     }

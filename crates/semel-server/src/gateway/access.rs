@@ -1,7 +1,6 @@
-//! A line in the log and a count for every request.
+//! The access log and the metrics of requests.
 //!
-//! A line tells a key by its digest, which is the record's, and a request by its route or path: no key,
-//! no query, no header.
+//! A line has the digest of the key and the route or path: no key, no query, no header.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -24,16 +23,16 @@ use super::routes::Matched;
 use super::trace;
 use crate::serve::Peer;
 
-/// What the log of requests is called in `RUST_LOG`.
+/// The access log's target in `RUST_LOG`.
 const TARGET: &str = "semel::access";
-/// What metrics call the route of a request that met none: paths would fill the memory.
+/// The label of requests that match no route: a label for each path would fill the memory.
 const NO_ROUTE: &str = "none";
 
-/// A service whose requests are told in the log.
+/// A service with an access log.
 #[derive(Clone, Debug)]
 pub(super) struct Access<S> {
     pub(super) service: S,
-    /// Whether something in front is believed where requests come from.
+    /// Whether the forwarding headers of a proxy in front are trusted.
     pub(super) trusted: bool,
 }
 
@@ -66,7 +65,7 @@ where
     }
 }
 
-/// What is known of a request. Written when it is dropped: also of a caller who left.
+/// A request in the access log. Written when dropped, so that it is also written if the caller disconnects.
 struct AccessLine {
     method: Method,
     uri: Uri,
@@ -75,7 +74,7 @@ struct AccessLine {
     answer: Option<AccessResponse>,
 }
 
-/// What is known of its answer.
+/// The response in the access log.
 struct AccessResponse {
     status: StatusCode,
     replayed: bool,
@@ -115,42 +114,42 @@ impl Drop for AccessLine {
         let (method, peer) = (&self.method, self.peer.map(tracing::field::display));
         let took = self.since.elapsed();
         let took_ms = milliseconds(took);
-        let Some(told) = &self.answer else {
+        let Some(answer) = &self.answer else {
             count(method, NO_ROUTE, "gone");
             let path = self.uri.path();
-            tracing::info!(target: TARGET, %method, path, peer, took_ms, "the caller left");
+            tracing::info!(target: TARGET, %method, path, peer, took_ms, "the caller disconnected");
             return;
         };
-        let route = told.route.as_ref().map(|route| route.pattern.as_str());
+        let route = answer.route.as_ref().map(|route| route.pattern.as_str());
         let label = route.unwrap_or(NO_ROUTE).to_owned();
-        count(method, &label, told.status.as_str());
+        count(method, &label, answer.status.as_str());
         histogram!("semel_gateway_request_duration_seconds", "route" => label)
             .record(took.as_secs_f64());
         let path = route.unwrap_or(self.uri.path());
-        let operation = told.receipt.map(|receipt| tracing::field::display(receipt.operation_id));
+        let operation = answer.receipt.map(|receipt| tracing::field::display(receipt.operation_id));
         tracing::info!(
             target: TARGET,
             %method,
             path,
-            status = told.status.as_u16(),
+            status = answer.status.as_u16(),
             took_ms,
-            replayed = told.replayed,
-            key = told.key.as_ref().map(|key| tracing::field::display(key.digest())),
+            replayed = answer.replayed,
+            key = answer.key.as_ref().map(|key| tracing::field::display(key.digest())),
             operation,
-            problem = told.problem.map(Slug::as_str),
+            problem = answer.problem.map(Slug::as_str),
             peer,
             "answered"
         );
     }
 }
 
-/// To the microsecond: what is shorter is noise.
+/// Returns milliseconds, rounded to the microsecond.
 fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn count(method: &Method, route: &str, status: &str) {
-    // Anybody can make a method up; a label for each would fill the memory.
+    // Clients can invent methods; a label for each would fill the memory.
     let known = [
         Method::GET,
         Method::HEAD,

@@ -1,4 +1,4 @@
-//! Bodies on their way through the gateway. None is read here.
+//! Bodies of requests and responses that pass through the gateway.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,19 +15,19 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::concurrency::UploadPermit;
 use super::headers::ReservedHeaders;
 
-/// Why a body broke off.
+/// The error of a body.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How a request's body gets on: an upload takes as long as it takes.
+/// The progress of an upload, which has no time limit while bytes arrive.
 #[derive(Clone, Debug)]
 pub(super) struct UploadProgress(Arc<Mutex<BodyState>>);
 
-/// What is known of a body that is still to come.
+/// The state of a body that is being received.
 #[derive(Clone, Copy, Debug)]
 struct BodyState {
-    /// When something was last heard of it.
+    /// When the last frame arrived.
     last: Instant,
-    /// Whether the upstream would take more of it than its caller has sent.
+    /// Whether the upstream waits for more of it.
     awaited: bool,
     broken: bool,
 }
@@ -51,17 +51,17 @@ impl UploadProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the caller broke it off.
+    /// Whether the caller broke off.
     pub(super) fn is_broken(&self) -> bool {
         self.now().broken
     }
 
-    /// Whether it is the caller who keeps everybody waiting.
+    /// Whether the upstream waits for the caller.
     pub(super) fn is_awaited(&self) -> bool {
         self.now().awaited
     }
 
-    /// Returns after `limit` without any.
+    /// Returns after `limit` without progress.
     pub(super) async fn none_for(&self, limit: Duration) {
         loop {
             let end = self.now().last + limit;
@@ -79,12 +79,12 @@ pub(super) struct RequestBody<B> {
     body: B,
     owned: Arc<ReservedHeaders>,
     progress: Option<UploadProgress>,
-    /// What it takes of what there is, for as long as it is not over.
+    /// Held until the body ends.
     _upload: Option<UploadPermit>,
 }
 
 impl<B> RequestBody<B> {
-    /// A body whose trailers say nothing under a name of ours.
+    /// Creates a body whose trailers carry no reserved header.
     pub(super) fn new(
         body: B,
         owned: Arc<ReservedHeaders>,
@@ -124,16 +124,16 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for RequestBody<B> {
     }
 }
 
-/// An answer's body: the upstream's, as far as it was read, or a few words of ours.
+/// A response's body: the upstream's, or a text of the gateway.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     body: Body<Incoming>,
-    /// What ends an answer that has no end of its own (a stream of events): its connection must.
+    /// Ends an event stream when its connection must end.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl ResponseBody {
-    /// One that is over when `cut` says so, if anything does.
+    /// Creates a body that ends when `cut` is cancelled.
     pub(super) fn new(body: Body<Incoming>, cut: Option<CancellationToken>) -> Self {
         Self { body, cut: cut.map(|token| Box::pin(token.cancelled_owned())) }
     }

@@ -1,8 +1,8 @@
-//! Room for the bodies of requests with a key, which are held in memory until they are sent.
+//! The memory budget for bodies of requests with a key, which are held until they are sent.
 //!
-//! A body counts as it comes, not as it is announced: who announces much and sends little takes little.
-//! No caller has all of the room: requests from one address have a share of it. Where there is no room for
-//! more of a body, the rest is read and forgotten, so that its caller gets as far as reading why.
+//! Bytes count as they arrive, not as they are announced. Requests from one address have a share of the
+//! budget. When it is exhausted, the rest of a body is read and dropped, so that the caller gets to read the
+//! response.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +17,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::body::BoxError;
 
-/// How many bytes may be held at once.
+/// The bytes that may be held at once.
 #[derive(Debug)]
 pub(super) struct BodyBudget {
     share: u64,
@@ -27,12 +27,12 @@ pub(super) struct BodyBudget {
 #[derive(Debug)]
 struct Usage {
     left: u64,
-    /// What those have who have anything.
+    /// Bytes by address, of addresses that hold any.
     peers: HashMap<IpAddr, u64>,
 }
 
 impl BodyBudget {
-    /// So many bytes in all, and for the requests of one address.
+    /// Creates a budget of `bytes` in total and `share` for the requests of one address.
     pub(super) fn new(bytes: u64, share: u64) -> Arc<Self> {
         Arc::new(Self { share, taken: Mutex::new(Usage { left: bytes, peers: HashMap::new() }) })
     }
@@ -41,8 +41,8 @@ impl BodyBudget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for so much more of a body that has `own` already. The only one of its address may be
-    /// larger than the share: no setting of that is to keep a body out that there is room for.
+    /// Takes `bytes` more for a body that holds `own` already. The only body of an address may exceed the
+    /// share: the share must not refuse a body that fits into the budget.
     fn take(&self, peer: IpAddr, own: u64, bytes: u64) -> bool {
         let mut taken = self.taken();
         let of_peer = taken.peers.get(&peer).copied().unwrap_or(0);
@@ -67,7 +67,7 @@ impl BodyBudget {
     }
 }
 
-/// Who shares a share: an address, or of IPv6 the network that one subscriber has.
+/// Returns what shares a share: an IPv4 address, or the /64 network of an IPv6 subscriber.
 fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -78,20 +78,19 @@ fn neighbourhood(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What one body takes of it. In a request's extensions while the body is held; the room is left with
-/// the last of them.
+/// The bytes that one body holds. In a request's extensions; given back when the last clone is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: Arc<BodyBudget>,
     peer: IpAddr,
     bytes: AtomicU64,
-    /// Nobody holds it: it passes as it comes.
+    /// The body is not held: it is streamed.
     passing: AtomicBool,
     refused: AtomicBool,
 }
 
 impl Reservation {
-    /// A body that comes from `peer`.
+    /// Creates the reservation of a body from `peer`.
     pub(super) fn new(budget: &Arc<BodyBudget>, peer: IpAddr) -> Arc<Self> {
         Arc::new(Self {
             budget: Arc::clone(budget),
@@ -102,12 +101,12 @@ impl Reservation {
         })
     }
 
-    /// Whether there was no room for all of it.
+    /// Whether the budget was exhausted.
     pub(super) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The body is not held after all.
+    /// Streams the body instead of holding it, and gives its bytes back.
     pub(super) fn let_pass(&self) {
         self.passing.store(true, Ordering::Relaxed);
         self.give_back();
@@ -120,7 +119,7 @@ impl Reservation {
         }
     }
 
-    /// Whether there is room for so much more.
+    /// Takes `bytes` more; returns whether the budget allowed it.
     fn grow(&self, bytes: u64) -> bool {
         if self.passing.load(Ordering::Relaxed) || bytes == 0 {
             return true;
@@ -128,7 +127,7 @@ impl Reservation {
         let taken = self.budget.take(self.peer, self.bytes.load(Ordering::Relaxed), bytes);
         match taken {
             true => drop(self.bytes.fetch_add(bytes, Ordering::Relaxed)),
-            // What came before is still held, until its reader is told.
+            // The bytes so far are still held, until the reader gets the error.
             false => self.refused.store(true, Ordering::Relaxed),
         }
         taken
@@ -141,27 +140,27 @@ impl Drop for Reservation {
     }
 }
 
-/// A request's body as it comes in, counted if it may be held.
+/// A request's body, counted if it may be held.
 #[derive(Debug)]
 pub(super) struct MeteredBody<B> {
     body: B,
     held: Option<Arc<Reservation>>,
-    /// How much of it would be held at most; the rest is nobody's to hold.
+    /// How many more bytes may be held; the rest is not counted.
     left: usize,
 }
 
 impl<B> MeteredBody<B> {
-    /// One that passes as it comes.
+    /// Creates a body that is streamed.
     pub(super) fn passing(body: B) -> Self {
         Self { body, held: None, left: 0 }
     }
 
-    /// One that is held, up to `most` bytes of it.
+    /// Creates a body of which up to `most` bytes are held.
     pub(super) fn held(body: B, held: Arc<Reservation>, most: usize) -> Self {
         Self { body, held: Some(held), left: most }
     }
 
-    /// What a frame comes to where there may be no room for it; `None` is one to forget.
+    /// Counts a frame. Returns `None` for one that is dropped because the budget is exhausted.
     fn counted(&mut self, frame: Frame<Bytes>) -> Option<Result<Frame<Bytes>, BoxError>> {
         let Some(held) = &self.held else { return Some(Ok(frame)) };
         let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -170,13 +169,13 @@ impl<B> MeteredBody<B> {
         if !held.was_refused() && held.grow(more as u64) {
             return Some(Ok(frame));
         }
-        // What is longer than anybody would have held is not read for nothing.
+        // A body that exceeds what would be held is not read to its end.
         (bytes > more).then(|| Err(no_room()))
     }
 }
 
 fn no_room() -> BoxError {
-    io::Error::other("there is no room for the body of this request").into()
+    io::Error::other("the memory budget for request bodies is exhausted").into()
 }
 
 impl<B> HttpBody for MeteredBody<B>
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_takes_room_until_nobody_holds_it() {
+    async fn a_body_counts_until_its_reservation_is_dropped() {
         let budget = BodyBudget::new(4, 4);
         let (first, body) = sent(&budget, "abc", 9);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_takes_more_than_would_be_held_and_nothing_for_what_passes() {
+    async fn a_body_counts_up_to_its_limit_and_a_streamed_one_not_at_all() {
         let budget = BodyBudget::new(4, 4);
         let (long, body) = sent(&budget, "abcdefgh", 3);
         assert!(body.collect().await.is_ok());
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_takes_the_share_of_others() {
+    async fn one_address_cannot_take_the_share_of_others() {
         let budget = BodyBudget::new(10, 4);
         let mut held = Vec::new();
         let mut whole = async |peer, text| {

@@ -1,4 +1,4 @@
-//! The gateway's own certificate, which can be renewed while it serves.
+//! The gateway's TLS certificate, which can be reloaded while it serves.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::settings::GatewaySettings;
 use crate::exit::ExitError;
+use crate::settings::GatewaySettings;
 
 /// A certificate and its key, in two files.
 #[derive(Debug)]
@@ -23,25 +23,25 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    /// The one that the settings name, if they do.
+    /// Reads the certificate that the settings name; `None` if they name none.
     pub(super) fn read(settings: &GatewaySettings) -> Result<Option<Arc<Self>>, ExitError> {
         let (chain, key) = match (&settings.tls_cert, &settings.tls_key) {
             (None, None) => return Ok(None),
             (Some(chain), Some(key)) => (chain.clone(), key.clone()),
-            (Some(_), None) => return Err(ExitError::usage("--tls-cert needs its --tls-key")),
-            (None, Some(_)) => return Err(ExitError::usage("--tls-key needs its --tls-cert")),
+            (Some(_), None) => return Err(ExitError::usage("--tls-cert needs --tls-key")),
+            (None, Some(_)) => return Err(ExitError::usage("--tls-key needs --tls-cert")),
         };
         let current = ArcSwap::from_pointee(load(&chain, &key)?);
         Ok(Some(Arc::new(Self { chain, key, current })))
     }
 
-    /// Reads the files again. Connections that are there keep what they have.
+    /// Reads the files again. Open connections keep the certificate they have.
     pub(super) fn reload(&self) -> Result<(), ExitError> {
         self.current.store(Arc::new(load(&self.chain, &self.key)?));
         Ok(())
     }
 
-    /// How connections are made with it: HTTP/2 and HTTP/1.1.
+    /// Returns the TLS configuration for HTTP/2 and HTTP/1.1.
     pub(super) fn config(self: &Arc<Self>) -> Arc<ServerConfig> {
         let resolver: Arc<dyn ResolvesServerCert> = Arc::clone(self) as _;
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(resolver);
@@ -64,11 +64,11 @@ fn load(chain: &Path, key: &Path) -> Result<CertifiedKey, ExitError> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong("--tls-cert", chain, &error))?;
     if certificates.is_empty() {
-        return Err(wrong("--tls-cert", chain, &"there is no certificate in it"));
+        return Err(wrong("--tls-cert", chain, &"the file has no certificate"));
     }
     let secret =
         PrivateKeyDer::from_pem_file(key).map_err(|error| wrong("--tls-key", key, &error))?;
-    let provider = CryptoProvider::get_default().expect("chosen when the program began");
+    let provider = CryptoProvider::get_default().expect("installed when the program started");
     CertifiedKey::from_der(certificates, secret, provider)
         .map_err(|error| wrong("--tls-key", key, &error))
 }

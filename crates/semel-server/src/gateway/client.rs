@@ -1,7 +1,7 @@
 //! Connections to the upstream: pooled, HTTP/1.1 or HTTP/2, over TLS where its URL says so.
 //!
-//! Nothing is sent twice. The pool hands back a request that it could not write a byte of; whether to
-//! try again is the caller's to decide, who has the key.
+//! Nothing is sent twice. A request of which no byte was written is handed back; whether to retry is decided
+//! by the caller, which has the key.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,26 +18,24 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tower::Service as _;
 
-use super::settings::GatewaySettings;
-use super::upstream::Upstream;
 use crate::exit::ExitError;
 use crate::serve::KEEPALIVE;
+use crate::settings::{GatewaySettings, Upstream};
 
-/// How long a connection may be idle and be used again. Shorter than any server that we know waits
-/// before it closes one (gunicorn 2 s, Node and Apache 5 s): a request written to a connection while the
-/// other side closes it is one that nobody can vouch for.
+/// How long an idle connection is reused. Shorter than servers keep one open (gunicorn 2 s, Node and Apache
+/// 5 s): of a request that is written while the other side closes, it is not known whether it arrived.
 const IDLE: Duration = Duration::from_secs(1);
-/// Idle connections at once. Above it they are closed after use.
+/// Idle connections; further ones are closed after use.
 const MAX_IDLE: usize = 1_024;
-/// How long a connection may take. A request that waits for one has not been sent.
+/// Time limit of connecting. A request that waits for a connection has not been sent.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// How often an HTTP/2 connection is asked whether it is still there, and how long it may take to say.
+/// The interval of HTTP/2 pings, and how long the answer may take.
 const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
 
 /// A pool of connections to one upstream.
 pub(super) type Pool<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-/// The pools of an upstream: gRPC wants HTTP/2, also where nothing else does.
+/// The pools of an upstream: gRPC needs HTTP/2, even if other requests use HTTP/1.1.
 #[derive(Clone, Debug)]
 pub(super) struct Pools<B> {
     pub(super) any: Pool<B>,
@@ -61,13 +59,13 @@ where
 /// Connects to the upstream as the gateway would, and sends nothing.
 ///
 /// # Errors
-/// Why no connection could be made: its name, its port, or its certificate.
+/// The name, the port or the certificate did not allow a connection.
 pub(crate) async fn reach(
     settings: &GatewaySettings,
     upstream: &Upstream,
 ) -> Result<(), ExitError> {
     let unreached = |why: &dyn std::fmt::Display| {
-        ExitError::unreachable(format_args!("no connection to the upstream {upstream}: {why}"))
+        ExitError::unreachable(format_args!("cannot connect to the upstream {upstream}: {why}"))
     };
     let tls = tls(settings, upstream)?;
     let limit = CONNECTING.min(settings.upstream_timeout);
@@ -127,18 +125,18 @@ where
         .build(connector(tls, connecting, http2))
 }
 
-/// Whom the upstream's certificate is checked with.
+/// Returns the authorities that the upstream's certificate is checked against.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
     let mut roots = RootCertStore::empty();
     let Some(path) = file else {
         let found = rustls_native_certs::load_native_certs();
         for certificate in found.certs {
-            // One that cannot be read is one that nobody is checked with.
+            // Unreadable certificates are skipped.
             let _ = roots.add(certificate);
         }
         return match roots.is_empty() {
             true => Err(ExitError::failed(
-                "this system has no certificates to check the upstream's with; give --upstream-ca",
+                "this system has no certificates of authorities to check the upstream's; give --upstream-ca",
             )),
             false => Ok(roots),
         };
@@ -152,7 +150,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
         roots.add(certificate).map_err(|error| wrong(&error))?;
     }
     match roots.is_empty() {
-        true => Err(wrong(&"there is no certificate in it")),
+        true => Err(wrong(&"the file has no certificate")),
         false => Ok(roots),
     }
 }
@@ -161,7 +159,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
 pub(super) fn is_unsent(error: &hyper_util::client::legacy::Error) -> bool {
     let source = std::error::Error::source(error);
     let canceled = source.and_then(|source| source.downcast_ref::<hyper::Error>());
-    // hyper says "canceled" of a message that it hands back, and of nothing else.
+    // hyper reports "canceled" only for a message that it hands back.
     error.is_connect()
         || error.connect_info().is_none()
         || canceled.is_some_and(hyper::Error::is_canceled)

@@ -1,66 +1,53 @@
-//! Who may call the upstream while others do.
+//! The limit of concurrent calls to the upstream.
 //!
-//! Calls outlive their callers, so that no limit of connections bounds them. Those without a key may
-//! not have all places, and those that still upload may not have all of theirs: such bodies come as
-//! slowly as callers like, and a few slow ones are not to keep everybody out.
+//! Calls outlive their callers, so the limit of connections does not bound them. Calls without a key cannot
+//! take all permits, and uploads cannot take all permits of those: slow uploads must not block other calls.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::budget::Reservation;
-
-/// The part of the places, one in so many, that only calls with a key may take.
+/// One in this many permits is reserved for calls with a key.
 const KEYED: u32 = 4;
-/// The part of what is left, one in so many, that no upload without a key may take.
+/// Of the others, one in this many is reserved for calls without an upload.
 const AT_HAND: u32 = 3;
 
-/// Places for calls that are under way.
+/// The permits of calls under way.
 #[derive(Debug)]
 pub(super) struct ConcurrencyLimit {
     calls: Arc<Semaphore>,
-    /// Of these, the ones without a key.
+    /// Permits of calls without a key.
     keyless: Arc<Semaphore>,
-    /// Of those, the ones whose body is still to come.
+    /// Permits of uploads: calls without a key whose body is still arriving.
     uploads: Arc<Semaphore>,
 }
 
-/// Whose call it is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// With a key: its body is at hand.
+    /// With a key; its body is complete.
     Claimed,
-    /// Without a key, and all that there is of it is at hand.
+    /// Without a key; its body is complete.
     AtHand,
-    /// Without a key, and its body is still to come.
+    /// Without a key; its body is still arriving.
     Upload,
 }
 
-/// A call's place.
+/// The permit of a call.
 #[derive(Debug)]
 pub(super) struct CallPermit {
     _call: OwnedSemaphorePermit,
     _keyless: Option<OwnedSemaphorePermit>,
-    /// What its body takes: it may wait in some buffer until the answer is there.
-    _held: Option<Arc<Reservation>>,
 }
 
-impl CallPermit {
-    /// The place of a call whose body is held meanwhile.
-    pub(super) fn holding(mut self, held: Option<Arc<Reservation>>) -> Self {
-        self._held = held;
-        self
-    }
-}
-
-/// An upload's place beside that of its call. It is left when the body is over.
+/// The permit of an upload beside that of its call. Released when the body ends.
 #[derive(Debug)]
 pub(super) struct UploadPermit {
     _upload: OwnedSemaphorePermit,
 }
 
 impl ConcurrencyLimit {
-    /// So many in all.
+    /// Creates a limit of `all` calls.
     pub(super) fn new(all: u32) -> Self {
         let permits = |count: u32| Arc::new(Semaphore::new(count as usize));
         let keyless = all - all / KEYED;
@@ -68,7 +55,7 @@ impl ConcurrencyLimit {
         Self { calls: permits(all), keyless: permits(keyless), uploads: permits(uploads) }
     }
 
-    /// A place for one more call, if there is one.
+    /// Returns the permits of one more call; `None` if there are none left.
     pub(super) fn take(&self, call: Call) -> Option<(CallPermit, Option<UploadPermit>)> {
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let upload = match call {
@@ -79,7 +66,7 @@ impl ConcurrencyLimit {
             Call::Claimed => None,
             Call::AtHand | Call::Upload => Some(take(&self.keyless)?),
         };
-        let permit = CallPermit { _call: take(&self.calls)?, _keyless: keyless, _held: None };
+        let permit = CallPermit { _call: take(&self.calls)?, _keyless: keyless };
         Some((permit, upload))
     }
 }
@@ -89,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_uploads_keep_nobody_else_out() {
+    fn slow_uploads_do_not_block_other_calls() {
         let permits = ConcurrencyLimit::new(12);
         let mut uploads: Vec<_> = std::iter::from_fn(|| permits.take(Call::Upload)).collect();
         assert_eq!(uploads.len(), 6);
@@ -99,13 +86,13 @@ mod tests {
         assert_eq!(claimed.len(), 3);
         drop(others);
         assert!(permits.take(Call::Upload).is_none());
-        // Its body is over, and its answer is not there yet.
+        // Its body has ended, and its response has not arrived yet.
         uploads[0].1 = None;
         assert!(permits.take(Call::Upload).is_some());
     }
 
     #[test]
-    fn one_place_is_for_whoever_comes_first() {
+    fn a_single_permit_is_for_any_kind_of_call() {
         for call in [Call::Claimed, Call::AtHand, Call::Upload] {
             let permits = ConcurrencyLimit::new(1);
             assert!(permits.take(call).is_some());

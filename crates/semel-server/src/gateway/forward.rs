@@ -1,7 +1,7 @@
-//! The service inside the layer: hands a request to the upstream and its answer back.
+//! The service inside the layer: forwards a request to the upstream and its response back.
 //!
-//! It knows nothing of keys. What it knows is whether a request may have reached the upstream, which is
-//! what a claim's fate hangs on: nothing sent is released, anything else is in doubt.
+//! It knows no keys. It knows whether a request may have reached the upstream, which decides how its claim
+//! settles: what was not sent is released, anything else is uncertain.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,7 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
-use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::capture_connection;
 use metrics::counter;
@@ -23,37 +22,39 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-use super::body::{BoxError, RequestBody, ResponseBody, UploadProgress};
-use super::budget::Reservation;
+use super::body::{RequestBody, ResponseBody, UploadProgress};
+use super::budget::{MeteredBody, Reservation};
 use super::client::{Pools, is_unsent};
 use super::concurrency::{CallPermit, ConcurrencyLimit};
 use super::headers::{self, Arrival, ReservedHeaders};
 use super::local::FromUpstream;
 use super::routes::Matched;
 use super::sent::SentRequest;
-use super::settings::GatewaySettings;
 use super::trace;
 use super::upgrade::Upgrade;
-use super::upstream::Upstream;
 use crate::exit::{ExitError, chain};
 use crate::serve::Peer;
+use crate::settings::{GatewaySettings, Upstream};
 
-/// What the layer keeps of an answer where no route says otherwise.
+/// The largest response that is stored, unless a route sets another limit.
 const MAX_RESPONSE: usize = 1 << 20;
-/// What gRPC has before a message.
+/// The bytes before a gRPC message.
 const PREFIX: usize = 5;
 
-/// When a caller is told to come again who came when there was too much to do.
-pub(super) const COME_AGAIN: Duration = Duration::from_secs(1);
+/// `Retry-After` of a request that was refused because of a limit.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Hands requests to the upstream.
-#[derive(Debug)]
-pub(super) struct Forward<B>(Arc<Inner<B>>);
+/// A request's body as the layers pass it on.
+pub(super) type ForwardedBody = Body<MeteredBody<Incoming>>;
+
+/// Forwards requests to the upstream.
+#[derive(Clone, Debug)]
+pub(super) struct Forward(Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner<B> {
+struct Inner {
     upstream: Upstream,
-    pools: Pools<RequestBody<B>>,
+    pools: Pools<RequestBody<ForwardedBody>>,
     timeout: Duration,
     secure: bool,
     trusted: bool,
@@ -62,21 +63,11 @@ struct Inner<B> {
     owned: Arc<ReservedHeaders>,
     permits: ConcurrencyLimit,
     max_calls: u32,
-    /// Whether HTTP/2 is spoken to it whatever it says.
+    /// Whether HTTP/2 is used without negotiation.
     http2: bool,
 }
 
-impl<B> Clone for Forward<B> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<B> Forward<B>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
+impl Forward {
     pub(super) fn new(settings: &GatewaySettings, upstream: Upstream) -> Result<Self, ExitError> {
         Ok(Self(Arc::new(Inner {
             pools: Pools::new(settings, &upstream)?,
@@ -86,19 +77,19 @@ where
             trusted: settings.trust_forwarded,
             problems: settings.problem_types.clone(),
             error_object: settings.error_object,
-            owned: Arc::new(ReservedHeaders::new(settings.believed())),
+            owned: Arc::new(ReservedHeaders::new(settings.identifying_headers())),
             permits: ConcurrencyLimit::new(settings.max_calls),
             max_calls: settings.max_calls,
             http2: settings.upstream_http2,
         })))
     }
 
-    async fn send(self, mut request: Request<B>) -> Response<ResponseBody> {
+    async fn send(self, mut request: Request<ForwardedBody>) -> Response<ResponseBody> {
         let inner = &*self.0;
         let Some(uri) = inner.upstream.join(request.uri()) else {
-            return told(
+            return plain(
                 StatusCode::BAD_REQUEST,
-                "the request's target is no path of this service\n",
+                "the request's target is not a path of this service\n",
             );
         };
         let sent = SentRequest::of(&request);
@@ -108,7 +99,7 @@ where
         let held = held(&mut request, sent.claimed);
         let call = sent.call(request.body());
         let Some((permit, upload)) = inner.permits.take(call) else { return inner.too_many(&sent) };
-        let permit = permit.holding(held);
+        let room = CallRoom { _permit: permit, _held: held };
         let cut = ends_with(&request, sent.claimed);
         let upgrade = Upgrade::asked(&mut request, sent.claimed);
         inner.readdress(&mut request, uri);
@@ -118,7 +109,7 @@ where
         if let Some(upgrade) = &upgrade {
             upgrade.ask(request.headers_mut());
         }
-        let mut patience = ResponseDeadline::of(&sent, limit, permit);
+        let mut patience = ResponseDeadline::of(&sent, limit, room);
         let progress = patience.progress();
         let owned = Arc::clone(&inner.owned);
         let mut request = request.map(|body| RequestBody::new(body, owned, progress, upload));
@@ -126,12 +117,12 @@ where
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
         let answer = tokio::select! {
-            // After a pause of this process both may be there; an answer is an answer.
+            // After a pause of this process both may be ready; the response counts.
             biased;
             answer = answered => answer,
             () = patience.ends() => {
                 if patience.progress().is_some_and(|upload| upload.is_awaited()) {
-                    return inner.unheard(&sent, Slug::BodyTimeout);
+                    return inner.incomplete(&sent, Slug::BodyTimeout);
                 }
                 let unsent = connection.connection_metadata().is_none();
                 return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
@@ -148,18 +139,17 @@ where
                     Err(why) => inner.failed(&sent, false, &why),
                 }
             }
-            // A connection is not to blame for what its caller broke off.
+            // The upload failed, not the connection to the upstream.
             Err(_) if patience.progress().is_some_and(|upload| upload.is_broken()) => {
-                inner.unheard(&sent, Slug::BodyIncomplete)
+                inner.incomplete(&sent, Slug::BodyIncomplete)
             }
             Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
         }
     }
 }
 
-/// Reads an answer under a claim to its end, as far as it is kept, or says why it has none: what breaks
-/// off is no answer, whatever its status said. One that is too long to keep, or endless, is delivered as
-/// it comes.
+/// Reads the response of a claimed request to its end. A response that breaks off is an error, whatever its
+/// status. One that is too long to store, or an event stream, is streamed.
 async fn whole(
     response: Response<Incoming>,
     bytes: usize,
@@ -172,42 +162,48 @@ async fn whole(
     let collected = tokio::select! {
         biased;
         collected = collect(body, bytes.saturating_add(PREFIX)) => collected,
-        () = end => return Err("its answer was not whole in time".to_owned()),
+        () = end => return Err("its response was not complete in time".to_owned()),
     };
     let body = match collected {
         Collected::Whole { data, trailers } => Body::with_trailers(data, trailers),
         Collected::TooLong { body, .. } => body,
         Collected::Broken { bytes, body } => {
             let why = body.error().map(|error| chain(error)).unwrap_or_default();
-            return Err(format!("its answer broke off after {bytes} bytes of its body: {why}"));
+            return Err(format!("its response broke off after {bytes} bytes of its body: {why}"));
         }
     };
     Ok(Response::from_parts(parts, body))
 }
 
-/// How long an answer is waited for.
+/// What a call takes of the gateway's limits: its place among the calls, and the memory of its body, which
+/// may wait in a buffer until the response has arrived.
+struct CallRoom {
+    _permit: CallPermit,
+    _held: Option<Arc<Reservation>>,
+}
+
+/// How long a response is waited for.
 enum ResponseDeadline {
-    /// Until it is whole: the claim is settled by all of it.
-    Whole { end: Pin<Box<Sleep>>, _permit: CallPermit },
-    /// Until it begins, and not while the request still goes out. It may stream for as long as it likes:
-    /// the upstream is only not to be silent before it answers, and the place is left then.
-    Begun { progress: UploadProgress, limit: Duration, _permit: CallPermit },
+    /// Until it is complete: the claim is settled with all of it.
+    Whole { end: Pin<Box<Sleep>>, _room: CallRoom },
+    /// Until its head arrives, and not while the request is still being sent. The body may stream without
+    /// limit; the permit is released when it begins.
+    Begun { progress: UploadProgress, limit: Duration, _room: CallRoom },
 }
 
 impl ResponseDeadline {
-    fn of(sent: &SentRequest, limit: Duration, permit: CallPermit) -> Self {
+    fn of(sent: &SentRequest, limit: Duration, room: CallRoom) -> Self {
         match sent.claimed {
-            true => ResponseDeadline::Whole {
-                end: Box::pin(tokio::time::sleep(limit)),
-                _permit: permit,
-            },
+            true => {
+                ResponseDeadline::Whole { end: Box::pin(tokio::time::sleep(limit)), _room: room }
+            }
             false => {
-                ResponseDeadline::Begun { progress: UploadProgress::new(), limit, _permit: permit }
+                ResponseDeadline::Begun { progress: UploadProgress::new(), limit, _room: room }
             }
         }
     }
 
-    /// Returns when the answer is overdue.
+    /// Returns when the response is overdue.
     async fn ends(&mut self) {
         match self {
             ResponseDeadline::Whole { end, .. } => end.as_mut().await,
@@ -223,42 +219,42 @@ impl ResponseDeadline {
     }
 }
 
-impl<B> Inner<B> {
-    /// Makes a request of a caller's one of ours.
-    fn readdress(&self, request: &mut Request<B>, uri: Uri) {
-        // Taken out: a call outlives its caller, whose place is then somebody else's.
+impl Inner {
+    /// Rewrites a caller's request for the upstream.
+    fn readdress(&self, request: &mut Request<ForwardedBody>, uri: Uri) {
+        // Removed: a call may outlive its caller's connection, whose permit must be released then.
         let peer = request.extensions_mut().remove::<Peer>().map(|peer| peer.address.ip());
         let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
         headers::forward(request.headers_mut(), &target, version, from, &self.owned);
-        trace::hand_on(request.headers_mut());
+        trace::propagate(request.headers_mut());
         if let Some(claim) = request.extensions_mut().remove::<semel_core::Context>() {
             headers::claimed(request.headers_mut(), &claim);
         }
-        // Which version is spoken with the upstream is the connection's to say.
+        // The connection to the upstream decides the version.
         *request.version_mut() = Version::HTTP_11;
     }
 
-    /// What a caller is told whose request is one too many. Nothing was sent.
+    /// The response to a request above the limit of calls. Nothing was sent.
     fn too_many(&self, sent: &SentRequest) -> Response<ResponseBody> {
         count("refused");
         let (upstream, max_calls, keyed) = (&self.upstream, self.max_calls, sent.claimed);
-        tracing::warn!(%upstream, max_calls, keyed, "too many calls are under way; one was refused");
+        tracing::warn!(%upstream, max_calls, keyed, "max_calls reached; a request was refused with 503");
         let detail = match sent.claimed {
-            true => "too many calls are under way; come again with the same key",
-            false => "too many calls are under way; come again",
+            true => "too many calls are under way; nothing was sent, retry with the same key",
+            false => "too many calls are under way; nothing was sent, retry later",
         };
-        let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
-        let mut response = self.told(sent, problem);
+        let problem = Problem::new(Slug::Overloaded, detail).retry_after(RETRY_AFTER);
+        let mut response = self.problem(sent, problem);
         if sent.claimed {
             response.extensions_mut().insert(SettleAs::Release);
         }
         response
     }
 
-    /// What a caller is told whose request got no answer, and what becomes of its claim.
+    /// The response to a request that got no response from the upstream, and how its claim settles.
     fn failed(&self, sent: &SentRequest, unsent: bool, why: &str) -> Response<ResponseBody> {
-        let (slug, fate, result) = match unsent {
+        let (slug, settle_as, result) = match unsent {
             true => (Slug::UpstreamUnreachable, SettleAs::Release, "unreachable"),
             false => (Slug::UpstreamAmbiguous, SettleAs::Doubt, "ambiguous"),
         };
@@ -266,36 +262,36 @@ impl<B> Inner<B> {
         tracing::warn!(upstream = %self.upstream, why, "{}", slug.title());
         let (retryable, detail) = sent.advice(unsent);
         let problem = Problem::new(slug, detail).retryable(retryable).operation(sent.operation);
-        let mut response = self.told(sent, problem);
+        let mut response = self.problem(sent, problem);
         if sent.claimed {
-            response.extensions_mut().insert(fate);
+            response.extensions_mut().insert(settle_as);
         }
         response
     }
 
-    /// What a caller is told who did not send all of its request, of which the upstream may have got
-    /// some. Only a body without a key is handed on before it is whole.
-    fn unheard(&self, sent: &SentRequest, slug: Slug) -> Response<ResponseBody> {
+    /// The response to a request whose body was not complete, of which the upstream may have received a
+    /// part. Only bodies of requests without a key are forwarded before they are complete.
+    fn incomplete(&self, sent: &SentRequest, slug: Slug) -> Response<ResponseBody> {
         count("incomplete");
         let detail = if slug == Slug::BodyTimeout {
-            "the announced body did not come; the service got some of it"
+            "the announced body did not arrive; the service received a part of it"
         } else {
-            "the connection ended before the announced body did; the service got some of it"
+            "the connection ended before the announced body did; the service received a part of it"
         };
         let problem = Problem::new(slug, detail).retryable(sent.idempotent);
-        let mut response = self.told(sent, problem);
+        let mut response = self.problem(sent, problem);
         if sent.http1 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
 
-    fn told(&self, sent: &SentRequest, problem: Problem) -> Response<ResponseBody> {
-        sent.told(problem.error_object(self.error_object), &self.problems)
+    fn problem(&self, sent: &SentRequest, problem: Problem) -> Response<ResponseBody> {
+        sent.problem(problem.error_object(self.error_object), &self.problems)
     }
 }
 
-/// What the request's body takes of the room for bodies. One that was passed by the layer is not held.
+/// Returns the reservation of the request's body. A body that the layer passed on is not held.
 fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Reservation>> {
     let held = request.extensions_mut().remove::<Arc<Reservation>>()?;
     if claimed || request.extensions().get::<Unprotected>().is_some() {
@@ -305,18 +301,18 @@ fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Reservation>> 
     None
 }
 
-/// What tells an answer without an end that its connection must end. One that is kept is not cut short.
+/// Returns the token that ends an event stream with its connection. A response that is stored is not cut.
 fn ends_with<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken> {
     let peer = request.extensions().get::<Peer>().filter(|_| !claimed)?;
     Some(peer.permit.ending())
 }
 
-/// Counts what became of a request for the upstream.
+/// Counts a request to the upstream by its result.
 pub(super) fn count(result: &'static str) {
     counter!("semel_gateway_upstream_requests_total", "result" => result).increment(1);
 }
 
-/// An upstream's answer as its caller gets it.
+/// Returns an upstream's response as its caller gets it.
 fn pass(
     mut response: Response<Body<Incoming>>,
     sent: &SentRequest,
@@ -333,7 +329,7 @@ fn pass(
         (StatusCode::SWITCHING_PROTOCOLS, Some(upgrade)) => upgrade.join(&mut response),
         (StatusCode::SWITCHING_PROTOCOLS, None) => {
             let mut answer =
-                told(StatusCode::BAD_GATEWAY, "the upstream changed the protocol unasked\n");
+                plain(StatusCode::BAD_GATEWAY, "the upstream switched the protocol unasked\n");
             if sent.claimed {
                 answer.extensions_mut().insert(SettleAs::Doubt);
             }
@@ -345,8 +341,8 @@ fn pass(
     response.map(|body| ResponseBody::new(body, cut))
 }
 
-/// Whether something between here and the service says that it got no answer, or has changed the
-/// protocol under a request that is to be kept: the service may have had it.
+/// Whether a status means that the service may have received the request, although its response was lost:
+/// a proxy in between got none, or the protocol was switched.
 fn is_doubtful(status: StatusCode) -> bool {
     matches!(
         status,
@@ -354,15 +350,15 @@ fn is_doubtful(status: StatusCode) -> bool {
     )
 }
 
-/// Whether nobody waits for the end of an answer, because it has none.
+/// Whether a response is an event stream, which has no end to wait for.
 fn is_endless(headers: &HeaderMap) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.get(..STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(STREAM))
 }
 
-/// A few words that are nobody's answer.
-pub(super) fn told(status: StatusCode, words: &'static str) -> Response<ResponseBody> {
+/// Returns a plain text of the gateway.
+pub(super) fn plain(status: StatusCode, words: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::from(Bytes::from_static(words.as_bytes())));
     *response.status_mut() = status;
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -370,11 +366,7 @@ pub(super) fn told(status: StatusCode, words: &'static str) -> Response<Response
     response
 }
 
-impl<B> Service<Request<B>> for Forward<B>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
+impl Service<Request<ForwardedBody>> for Forward {
     type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
@@ -383,11 +375,13 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<ForwardedBody>) -> Self::Future {
         let forward = self.clone();
         Box::pin(async move {
             Ok(match *request.method() {
-                Method::CONNECT => told(StatusCode::METHOD_NOT_ALLOWED, "this is no tunnel\n"),
+                Method::CONNECT => {
+                    plain(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported\n")
+                }
                 _ => forward.send(request).await,
             })
         })

@@ -1,5 +1,5 @@
-//! Headers on their way through (RFC 9110, 7.6): those of one connection end here, those that say
-//! where a request came from are added.
+//! Headers of forwarded requests and responses (RFC 9110, 7.6): hop-by-hop headers are removed, forwarding
+//! headers are added.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::Body;
 use semel_core::Context;
 
-/// Headers of a connection, named by `Connection` or not. `TE` is looked at first.
+/// Hop-by-hop headers, whether `Connection` names them or not.
 static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("proxy-connection"),
@@ -28,7 +28,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What a caller may say about where a request came from, and is not believed.
+/// Headers about a request's origin, which callers can forge.
 static FROM: [HeaderName; 6] = [
     FORWARDED_FOR,
     HeaderName::from_static("forwarded"),
@@ -38,21 +38,21 @@ static FROM: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-server"),
 ];
 
-/// What the upstream is told of the claim that its work is done under: the same operation has the same
-/// id across attempts, and a fence never falls.
+/// Headers that carry the claim to the upstream: an operation has one id across its attempts, and its fence
+/// never decreases.
 const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
 const ATTEMPT: HeaderName = HeaderName::from_static("semel-attempt");
 const FENCE: HeaderName = HeaderName::from_static("semel-fence");
 
-/// Names that the gateway sets or believes. Nothing reaches the upstream from a caller that reads like one
-/// of them and is not: many services make one word of `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id`.
+/// Headers that the gateway sets or trusts. Other spellings of their names are not forwarded: many services
+/// read `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id` as one name.
 #[derive(Clone, Debug)]
 pub(super) struct ReservedHeaders {
     names: Vec<HeaderName>,
 }
 
 impl ReservedHeaders {
-    /// Ours, and these that settings name.
+    /// Reserves the gateway's own headers and those that the settings name.
     pub(super) fn new(named: impl IntoIterator<Item = HeaderName>) -> Self {
         let more = [OPERATION_ID, ATTEMPT, FENCE, FORWARDED_PROTO, FORWARDED_HOST];
         let framing = [CONTENT_LENGTH, HOST, EXPECT, VIA, TRAILER, AUTHORIZATION, COOKIE];
@@ -60,7 +60,7 @@ impl ReservedHeaders {
         Self { names: names.chain(FROM.iter().chain(&HOP_BY_HOP).cloned()).collect() }
     }
 
-    /// Takes away other spellings of our names.
+    /// Removes other spellings of the reserved names.
     fn strip_spellings(&self, headers: &mut HeaderMap) {
         let spelled = |name: &&HeaderName| {
             !self.names.contains(*name) && self.names.iter().any(|ours| same(ours, name))
@@ -71,7 +71,7 @@ impl ReservedHeaders {
         }
     }
 
-    /// Takes away our names in any spelling: they are said before a body, not after it.
+    /// Removes the reserved names in any spelling: they are no trailers.
     pub(super) fn strip_trailers(&self, trailers: &mut HeaderMap) {
         let ours = |name: &&HeaderName| self.names.iter().any(|ours| same(ours, name));
         let found: Vec<HeaderName> = trailers.keys().filter(ours).cloned().collect();
@@ -81,7 +81,7 @@ impl ReservedHeaders {
     }
 }
 
-/// A letter of a name as services read it that make a variable of it.
+/// Folds a character of a name as services do that turn headers into variables.
 fn folded(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
@@ -91,32 +91,31 @@ fn same(ours: &HeaderName, theirs: &HeaderName) -> bool {
     ours.as_str().len() == theirs.as_str().len() && letters(ours) == letters(theirs)
 }
 
-/// Where a request comes from: what something in front says that is believed, or the other end of the
-/// connection.
+/// Returns the address that a request comes from: as a trusted proxy reports it, else the peer's.
 pub(super) fn caller(headers: &HeaderMap, peer: IpAddr, trusted: bool) -> IpAddr {
     let lines = headers.get_all(FORWARDED_FOR);
     let last = lines.iter().next_back().filter(|_| trusted).and_then(|line| line.to_str().ok());
-    // Whatever is in front adds at the end; what comes before is what it was told.
+    // The proxy in front appends; earlier entries may be forged.
     let said = last.and_then(|line| line.rsplit(',').next()).map(str::trim);
     said.and_then(|text| text.parse().ok()).unwrap_or(peer).to_canonical()
 }
 
-/// How a request came here.
+/// How a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) peer: Option<IpAddr>,
     pub(super) secure: bool,
-    /// Whether what callers say about it is handed on.
+    /// Whether the forwarding headers of the request are trusted.
     pub(super) trusted: bool,
 }
 
-/// What `Connection` names: headers that are of one connection, and the words of its own.
+/// Returns the options of `Connection`: hop-by-hop headers, and `close` or `upgrade`.
 pub(super) fn options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
-/// Takes away what belongs to the connection a message came over.
+/// Removes hop-by-hop headers.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> =
         options(headers).filter_map(|option| option.parse().ok()).collect();
@@ -129,13 +128,13 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether `TE` has the word that is kept: whoever reads it again can say the same to the next.
+/// Whether `TE` has `trailers`, which is forwarded.
 fn accepts_trailers(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(TE).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|word| word.trim().eq_ignore_ascii_case("trailers"))
 }
 
-/// A request's headers as the upstream gets them.
+/// Rewrites a request's headers for the upstream.
 pub(super) fn forward(
     headers: &mut HeaderMap,
     target: &Uri,
@@ -145,15 +144,15 @@ pub(super) fn forward(
 ) {
     strip(headers);
     owned.strip_spellings(headers);
-    // Answered here, when the body is first wanted.
+    // The server here answers it when the body is read.
     headers.remove(EXPECT);
     one_cookie_line(headers);
     let host = match target.authority() {
-        // An absolute target counts for more than the header (RFC 9112, 3.2.2).
+        // An absolute target overrides the header (RFC 9112, 3.2.2).
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
         None => headers.get(HOST).cloned(),
     };
-    // The upstream's own takes its place.
+    // Replaced by the upstream's.
     headers.remove(HOST);
     if !from.trusted {
         for name in &FROM {
@@ -164,8 +163,8 @@ pub(super) fn forward(
         append(headers, FORWARDED_FOR, &peer.to_canonical().to_string());
     }
     let scheme = if from.secure { "https" } else { "http" };
-    say(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(scheme)), from.trusted);
-    say(headers, FORWARDED_HOST, host, from.trusted);
+    set(headers, FORWARDED_PROTO, Some(HeaderValue::from_static(scheme)), from.trusted);
+    set(headers, FORWARDED_HOST, host, from.trusted);
     let via = match version {
         Version::HTTP_10 => "1.0 semel",
         Version::HTTP_2 => "2 semel",
@@ -177,7 +176,7 @@ pub(super) fn forward(
     }
 }
 
-/// HTTP/2 may send cookies a line each; whoever speaks HTTP/1 knows one line only (RFC 9113, 8.2.3).
+/// Joins the cookies that HTTP/2 may send in several lines; HTTP/1.1 allows one (RFC 9113, 8.2.3).
 fn one_cookie_line(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -187,8 +186,8 @@ fn one_cookie_line(headers: &mut HeaderMap) {
     }
 }
 
-/// Announces a body that HTTP/1.1 would leave out: of these methods the client takes one whose length
-/// nobody knows for none at all, unless it is told. HTTP/2 needs no word for it, and allows none.
+/// Announces a body of unknown length on GET, HEAD and CONNECT, which the HTTP/1.1 client would omit
+/// otherwise. HTTP/2 needs and allows no such header.
 pub(super) fn announce<B: Body>(request: &mut Request<B>) {
     let bodiless = [Method::GET, Method::HEAD, Method::CONNECT].contains(request.method());
     let body = request.body();
@@ -198,7 +197,7 @@ pub(super) fn announce<B: Body>(request: &mut Request<B>) {
     }
 }
 
-/// Tells the upstream which claim it works under.
+/// Adds the headers of the claim.
 pub(super) fn claimed(headers: &mut HeaderMap, claim: &Context) {
     if let Ok(operation) = HeaderValue::try_from(claim.operation_id().to_string()) {
         headers.insert(OPERATION_ID, operation);
@@ -207,7 +206,7 @@ pub(super) fn claimed(headers: &mut HeaderMap, claim: &Context) {
     headers.insert(FENCE, claim.fence().0.into());
 }
 
-/// One list in one line.
+/// Appends to a list header, and joins its lines.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     let mut list = Vec::new();
     for line in headers.get_all(&name) {
@@ -220,7 +219,8 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-fn say(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>, trusted: bool) {
+/// Sets a header; one that is present stays if it is trusted.
+fn set(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>, trusted: bool) {
     match (headers.entry(name), value) {
         (Entry::Occupied(_), _) if trusted => {}
         (Entry::Occupied(mut there), Some(value)) => {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_name_of_ours_comes_through() {
+    fn no_spelling_of_a_reserved_name_is_forwarded() {
         for trusted in [false, true] {
             let headers = through(
                 &[
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_request_comes_from_is_what_is_in_front_says_if_it_is_trusted() {
+    fn a_request_comes_from_the_address_that_a_trusted_proxy_reports() {
         let peer = IpAddr::from([10, 0, 0, 7]);
         let headers =
             map(&[("x-forwarded-for", "192.0.2.1"), ("x-forwarded-for", "192.0.2.2, 192.0.2.3")]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_a_connection_end_here() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = map(&[
             ("connection", "close, X-Mine"),
             ("connection", "x-other"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_request_came_from_is_said() {
+    fn forwarding_headers_are_set() {
         let headers = through(
             &[
                 ("host", "shop.example"),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_something_in_front_says_is_handed_on_if_it_is_trusted() {
+    fn forwarding_headers_of_a_trusted_proxy_are_kept() {
         let lines = [
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-for", "192.0.2.2"),

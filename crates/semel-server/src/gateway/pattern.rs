@@ -1,10 +1,10 @@
-//! Paths of routes: how they are written, and what else a server might take a request's path for.
+//! Patterns of routes, and the plain form of a request's path.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Why a path is no pattern, with the spelling that was probably meant.
+/// Refuses a path that is not a pattern, with the spelling that was probably intended.
 pub(super) fn check(path: &str) -> Result<(), String> {
     if !path.starts_with('/') {
         return Err("a path begins with a slash".to_owned());
@@ -14,7 +14,7 @@ pub(super) fn check(path: &str) -> Result<(), String> {
         path.split('/').enumerate().map(|(n, part)| translated(part, n == last)).collect();
     let meant = meant.join("/");
     if meant.contains(['?', '#']) {
-        return Err("a path has no query and no fragment: all of them meet the route".to_owned());
+        return Err("a path has no query and no fragment: the route matches all of them".to_owned());
     }
     match meant == path {
         true => Ok(()),
@@ -24,8 +24,8 @@ pub(super) fn check(path: &str) -> Result<(), String> {
     }
 }
 
-/// One part of a path in our spelling. Others write `:id`, `<int:id>`, `{id:[0-9]+}`, `*`, `**`, `*rest`,
-/// `{rest...}`, `{rest+}`, `{**rest}`, `{rest:path}` and `(.*)`.
+/// Translates one part of a path from other tools' spellings: `:id`, `<int:id>`, `{id:[0-9]+}`, `*`, `**`,
+/// `*rest`, `{rest...}`, `{rest+}`, `{**rest}`, `{rest:path}` and `(.*)`.
 fn translated(part: &str, last: bool) -> Cow<'_, str> {
     let ours = |name: &str, rest: bool| {
         let name: String = name.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect();
@@ -65,7 +65,7 @@ fn translated(part: &str, last: bool) -> Cow<'_, str> {
     ours(name, many)
 }
 
-/// Whether there is one way to read a path. Most are plain: they are matched once and not copied.
+/// Whether a path is in its plain form already. Most are: they are matched once and not copied.
 pub(super) fn is_plain(path: &str) -> bool {
     let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
     let bytes = path.as_bytes();
@@ -77,8 +77,8 @@ pub(super) fn is_plain(path: &str) -> bool {
         && (bytes.len() == 1 || !path.ends_with('/'))
 }
 
-/// What a lenient server may take a path for: escapes read, empty and dot segments gone, of each segment
-/// what comes before its parameters (`/orders;v=1`), and capitals like small letters.
+/// Returns the plain form of a path, as a lenient server may read it: escapes decoded, empty and dot segments
+/// and parameters (`/orders;v=1`) removed, case folded.
 pub(super) fn plain(path: &str) -> String {
     let read = percent_decode_str(path).decode_utf8_lossy();
     let mut segments = Vec::new();
@@ -94,14 +94,13 @@ pub(super) fn plain(path: &str) -> String {
     folded(&format!("/{}", segments.join("/")))
 }
 
-/// A text without regard to case, as far as one can go: what has several small or capital letters has
-/// one here.
+/// Folds the case of a text, also of letters with several lower-case or upper-case forms.
 fn folded(text: &str) -> String {
     text.to_uppercase().to_lowercase()
 }
 
-/// A pattern as [`plain`] paths meet it. Two patterns that differ only in case or in the names of their
-/// parts are one.
+/// Returns the pattern that [`plain`] paths match. Patterns that differ only in case or in the names of their
+/// parts become one.
 pub(super) fn folded_pattern(pattern: &str) -> String {
     let (mut ours, mut count) = (String::with_capacity(pattern.len()), 0);
     let mut rest = pattern;

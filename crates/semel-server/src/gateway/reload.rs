@@ -1,4 +1,4 @@
-//! Reading settings again while the gateway serves, and saying what of them had no effect.
+//! Reloads settings while the gateway serves, and reports changes that need a restart.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,11 +9,10 @@ use super::GatewayArguments;
 use super::certificate::Certificate;
 use super::routes;
 use super::service::GatewayService;
-use super::settings::{GatewaySettings, RouteSettings};
 use crate::exit::ExitError;
-use crate::settings::{LedgerSettings, ServerSettings};
+use crate::settings::{GatewaySettings, LedgerSettings, RouteSettings, ServerSettings};
 
-/// What is needed to read it all again.
+/// What a reload needs.
 #[derive(Debug)]
 pub(super) struct Reload {
     pub(super) arguments: GatewayArguments,
@@ -23,18 +22,18 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads routes, keys and the certificate again whenever SIGHUP asks for it.
-    pub(super) async fn whenever(self, mut asked: Signal, service: GatewayService) {
+    /// Reloads routes, keys and the certificate on every SIGHUP.
+    pub(super) async fn run(self, mut asked: Signal, service: GatewayService) {
         let mut routes = self.started.route.clone();
         while asked.recv().await.is_some() {
             match self.read(&service) {
                 Ok(settings) => {
-                    tracing::info!(routes = settings.route.len(), "the routes were read again");
-                    self.tell(&settings, &routes);
+                    tracing::info!(routes = settings.route.len(), "settings reloaded");
+                    self.report(&settings, &routes);
                     routes = settings.route;
                 }
                 Err(failure) => {
-                    tracing::error!(%failure, "the routes could not be read again; the old ones stay");
+                    tracing::error!(%failure, "settings could not be reloaded; the old ones stay");
                 }
             }
         }
@@ -42,39 +41,39 @@ impl Reload {
 
     fn read(&self, service: &GatewayService) -> Result<ServerSettings, ExitError> {
         let settings = self.arguments.over(ServerSettings::read(self.file.as_deref())?);
-        // What may be wrong comes first: both change, or neither.
+        // What can fail comes first: routes and certificate change both, or neither.
         let active = service.prepare(&self.started.gateway, &settings.route)?;
         self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
         service.change(active);
         Ok(settings)
     }
 
-    /// Says what was read and had no effect, and what the change of patterns means.
-    fn tell(&self, now: &ServerSettings, before: &[RouteSettings]) {
+    /// Logs which changed settings need a restart, and what changed patterns mean.
+    fn report(&self, now: &ServerSettings, before: &[RouteSettings]) {
         let changed = gateway_changed(&self.started.gateway, &now.gateway);
         if !changed.is_empty() {
-            tracing::warn!(?changed, "[gateway] has changed, which takes a restart");
+            tracing::warn!(?changed, "these settings of [gateway] need a restart");
         }
         let changed = ledger_changed(&self.started.ledger, &now.ledger);
         if !changed.is_empty() {
-            tracing::warn!(?changed, "[ledger] has changed, which takes a restart");
+            tracing::warn!(?changed, "these settings of [ledger] need a restart");
         }
         if now.gateway.upstream_ca.is_some() {
-            tracing::info!("upstream_ca is read when the gateway starts, and was not read again");
+            tracing::info!("upstream_ca is only read at start, and was not reloaded");
         }
         let (gone, new) = (missing(before, &now.route), missing(&now.route, before));
         if !gone.is_empty() || !new.is_empty() {
             tracing::warn!(
                 ?gone,
                 ?new,
-                "patterns have changed: operations are named after them, and a retry of what came \
-                 under another name is a first request"
+                "patterns have changed: they name operations, so a retry of a request under an old \
+                 pattern counts as a first request"
             );
         }
     }
 }
 
-/// The operations of some routes that others do not have.
+/// Returns the operations of `routes` that `others` lack.
 fn missing(routes: &[RouteSettings], others: &[RouteSettings]) -> Vec<String> {
     let names = |routes: &[RouteSettings]| -> Vec<String> {
         let of = |route: &RouteSettings| {
@@ -86,8 +85,7 @@ fn missing(routes: &[RouteSettings], others: &[RouteSettings]) -> Vec<String> {
     names(routes).into_iter().filter(|name| !others.contains(name)).collect()
 }
 
-/// The names of the settings in which two differ. All of them are looked at: one that is left out does
-/// not compile.
+/// Returns the names of the settings that differ. A setting that is left out does not compile.
 macro_rules! differing {
     ($of:ident, $before:expr, $now:expr, $($name:ident)+) => {{
         let (before, now) = ($before, $now);

@@ -1,4 +1,4 @@
-//! `[[route]]`s as the layers know them: which one a request meets, and its rules.
+//! `[[route]]`s: matches requests to routes, and turns routes into rules of the layers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,29 +10,28 @@ use semel_tower::grpc::{Codes, GrpcRules};
 use semel_tower::http::{Preset as Kept, Rules};
 
 use super::pattern;
-use super::settings::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings};
 use crate::exit::ExitError;
-use crate::settings::waits;
+use crate::settings::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings, waits};
 
-/// The route that a request met. In its extensions, and in those of its answer.
+/// The route that a request matched. In the extensions of the request and of its response.
 #[derive(Debug)]
 pub(super) struct Matched {
     /// The operation: `POST /orders/{id}`.
     pub(super) operation: String,
     /// `/orders/{id}`.
     pub(super) pattern: String,
-    /// The same without regard to case.
+    /// The pattern with its case folded.
     folded: String,
     pub(super) upstream_timeout: Option<Duration>,
     pub(super) max_request: Option<usize>,
     pub(super) max_response: Option<usize>,
 }
 
-/// All routes. The most specific one is met, whatever their order.
+/// All routes. The most specific one matches, whatever their order.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     by_method: HashMap<Method, matchit::Router<Arc<Matched>>>,
-    /// The same routes as paths meet them that are not written plainly.
+    /// The same routes for paths in their plain form.
     folded: HashMap<Method, matchit::Router<Arc<Matched>>>,
 }
 
@@ -57,7 +56,7 @@ impl Routes {
                 router.insert(&route.path, Arc::clone(&matched)).map_err(|error| {
                     ExitError::usage(format_args!("the route {shown}: {error}"))
                 })?;
-                // Of two that differ in case only one is enough: either is met as it is written.
+                // Of two that differ only in case one is enough: exact paths match above.
                 let router = all.folded.entry(method.clone()).or_default();
                 let _ = router.insert(matched.folded.clone(), matched);
             }
@@ -65,40 +64,41 @@ impl Routes {
         Ok(all)
     }
 
-    /// The route that a path would meet if it were written plainly, where it meets another or none as
-    /// it is written. Whatever is behind the gateway may read it plainly, past the rules of that route.
+    /// Returns the route that the plain form of a path matches, if the path itself matches another or none.
+    /// The upstream may read the plain form, and would bypass the rules of that route.
     pub(super) fn evaded(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
         if pattern::is_plain(path) {
             return None;
         }
         let meant = self.folded.get(method)?.at(&pattern::plain(path)).ok()?.value;
-        match self.met(method, path) {
-            Some(met) if met.folded == meant.folded => None,
+        match self.matched(method, path) {
+            Some(found) if found.folded == meant.folded => None,
             Some(_) | None => Some(meant),
         }
     }
 
-    /// The method that one is meant to be which is not written in capitals, where that takes part.
-    /// Whatever is behind the gateway may not mind the case.
-    pub(super) fn meant(&self, method: &Method) -> Option<Method> {
+    /// Returns the upper-case form of a method in lower case, if that has rules. The upstream may ignore the
+    /// case.
+    pub(super) fn upper_case(&self, method: &Method) -> Option<Method> {
         let capital = Method::from_bytes(method.as_str().to_ascii_uppercase().as_bytes()).ok()?;
         let takes_part = [Method::POST, Method::PATCH].contains(&capital)
             || self.by_method.contains_key(&capital);
         (capital != *method && takes_part).then_some(capital)
     }
 
-    pub(super) fn met(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
-        let met = self.by_method.get(method)?.at(path).ok()?;
-        Some(met.value)
+    /// Returns the route of a request.
+    pub(super) fn matched(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
+        let found = self.by_method.get(method)?.at(path).ok()?;
+        Some(found.value)
     }
 }
 
-/// The name under which the layer knows a route.
+/// Returns the operation of a route: its name in the layer and in keys.
 pub(super) fn operation(method: &Method, route: &RouteSettings) -> String {
     format!("{method} {}", route.path)
 }
 
-/// What the types cannot say.
+/// Checks what the types of the settings cannot express.
 fn check(route: &RouteSettings) -> Result<(), ExitError> {
     let wrong = |why: &dyn std::fmt::Display| {
         Err(ExitError::usage(format_args!("the route {}: {why}", route.path)))
@@ -123,18 +123,18 @@ fn check(route: &RouteSettings) -> Result<(), ExitError> {
     };
     match policy.check() {
         Ok(()) if route.upstream_timeout.is_some_and(|limit| limit.is_zero()) => {
-            wrong(&"an upstream_timeout of nothing lets nothing through")
+            wrong(&"upstream_timeout must be greater than 0")
         }
         Ok(()) if route.body_timeout.is_some_and(|limit| limit.is_zero()) => {
-            wrong(&"a body_timeout of nothing lets nothing through")
+            wrong(&"body_timeout must be greater than 0")
         }
         Ok(()) => Ok(()),
         Err(invalid) => wrong(&invalid),
     }
 }
 
-/// Lays what a route says for either protocol over rules of one.
-macro_rules! said_for_both {
+/// Applies the settings of a route that HTTP and gRPC share.
+macro_rules! shared_rules {
     ($rules:expr, $route:expr, $settings:expr) => {{
         let (mut rules, route) = ($rules, $route);
         rules = rules.body_timeout(route.body_timeout.unwrap_or($settings.body_timeout));
@@ -163,7 +163,7 @@ macro_rules! said_for_both {
     }};
 }
 
-/// A route's rules for HTTP.
+/// Returns the rules of a route for HTTP.
 pub(super) fn rules(route: &RouteSettings, settings: &GatewaySettings) -> Rules {
     let kept = match route.preset {
         PresetName::SuccessOnly => Kept::success_only(),
@@ -181,10 +181,10 @@ pub(super) fn rules(route: &RouteSettings, settings: &GatewaySettings) -> Rules 
         .mismatch_status(route.mismatch_status)
         .respond_async(route.respond_async)
         .command(command(route));
-    said_for_both!(rules, route, settings)
+    shared_rules!(rules, route, settings)
 }
 
-/// A route's rules for gRPC. What has no meaning there is left out.
+/// Returns the rules of a route for gRPC. Settings without a meaning there are ignored.
 pub(super) fn grpc_rules(route: &RouteSettings, settings: &GatewaySettings) -> GrpcRules {
     let kept = match route.preset {
         PresetName::SuccessOnly => Codes::ok_only(),
@@ -196,13 +196,13 @@ pub(super) fn grpc_rules(route: &RouteSettings, settings: &GatewaySettings) -> G
         .kept_metadata(route.kept_headers.iter().cloned())
         .matched_metadata(route.matched_headers.iter().cloned())
         .command(command(route));
-    said_for_both!(rules, route, settings)
+    shared_rules!(rules, route, settings)
 }
 
 fn command(route: &RouteSettings) -> impl Fn(Command) -> Command + Send + Sync + 'static {
     let (lease, attempts, on_crash) = (route.lease, route.max_attempts, route.on_crash);
     move |command| {
-        // The listener polls a request until it is answered or its caller has left.
+        // The listener polls a request until its response is ready or its caller disconnects.
         let mut command = command.attended();
         if let Some(lease) = lease {
             command = command.lease(lease);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_route_is_met_whatever_their_order() {
+    fn the_most_specific_route_matches_whatever_their_order() {
         let routes = routes(&[
             "path = \"/{*rest}\"",
             "path = \"/orders/{id}\"",
@@ -236,8 +236,9 @@ mod tests {
             "path = \"/orders\"\nmethods = [\"PUT\"]",
         ])
         .unwrap();
-        let met =
-            |method: &Method, path| routes.met(method, path).map(|met| met.operation.as_str());
+        let met = |method: &Method, path| {
+            routes.matched(method, path).map(|found| found.operation.as_str())
+        };
         assert_eq!(met(&Method::POST, "/orders/new"), Some("POST /orders/new"));
         assert_eq!(met(&Method::POST, "/orders/7"), Some("POST /orders/{id}"));
         assert_eq!(met(&Method::PATCH, "/orders/7/x"), Some("PATCH /{*rest}"));
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_not_evaded_by_writing_its_path_another_way() {
+    fn a_route_is_not_bypassed_by_another_spelling_of_its_path() {
         let routes =
             routes(&["path = \"/orders\"", "path = \"/orders/{id}/pay\"", "path = \"/a/\""])
                 .unwrap();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_not_evaded_by_capitals_where_none_are_or_small_letters_where_capitals_are() {
+    fn a_route_is_not_bypassed_by_another_case() {
         let routes = routes(&[
             "path = \"/orders\"",
             "path = \"/orders/{id}\"",
@@ -287,13 +288,13 @@ mod tests {
         for path in ["/orders", "/orders/01HZX", "/both/X", "/Both/X", "/Other", "/X"] {
             assert!(!evaded(path), "{path}");
         }
-        let meant = |method: &str| routes.meant(&method.parse().unwrap());
-        assert_eq!((meant("post"), meant("Patch")), (Some(Method::POST), Some(Method::PATCH)));
-        assert_eq!((meant("put"), meant("POST"), meant("get")), (Some(Method::PUT), None, None));
+        let upper = |method: &str| routes.upper_case(&method.parse().unwrap());
+        assert_eq!((upper("post"), upper("Patch")), (Some(Method::POST), Some(Method::PATCH)));
+        assert_eq!((upper("put"), upper("POST"), upper("get")), (Some(Method::PUT), None, None));
     }
 
     #[test]
-    fn what_cannot_be_a_route_is_refused_by_name() {
+    fn invalid_routes_are_refused_by_name() {
         for (texts, named) in [
             (&["path = \"orders\""][..], "slash"),
             (&["path = \"/orders/:id\""], "write it as /orders/{id}"),

@@ -1,4 +1,4 @@
-//! What is known of a request that is gone, and how its caller is told of what became of it.
+//! What the response needs of a request that was sent.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -9,17 +9,17 @@ use semel_tower::http::Problem;
 use super::body::ResponseBody;
 use super::concurrency::Call;
 
-/// Of a request, what is needed when it is gone.
+/// What is kept of a request that was sent.
 #[derive(Debug)]
 pub(super) struct SentRequest {
     path: String,
     pub(super) grpc: bool,
     pub(super) claimed: bool,
-    /// The operation that it was claimed for.
+    /// The operation of its claim.
     pub(super) operation: Option<OperationId>,
-    /// Whether its method may be repeated by anybody (RFC 9110, 9.2.2).
+    /// Whether its method is idempotent (RFC 9110, 9.2.2).
     pub(super) idempotent: bool,
-    /// Whether its connection can only be closed if some of it is left unread.
+    /// Whether its connection must be closed if a part of it was not read.
     pub(super) http1: bool,
 }
 
@@ -36,7 +36,7 @@ impl SentRequest {
         }
     }
 
-    /// Which places it may take.
+    /// Returns which permits it needs.
     pub(super) fn call(&self, body: &impl HttpBody) -> Call {
         match self.claimed {
             true => Call::Claimed,
@@ -45,28 +45,29 @@ impl SentRequest {
         }
     }
 
-    /// Whether it may be sent again, and how that is said. Only a claim keeps a repeat from doing twice
-    /// what the first may have done, and only who has one has a key to come again with.
+    /// Returns whether the request may be retried, and the text of the problem. Only a claim keeps a retry
+    /// from taking effect twice, and only a claimed request has a key to retry with.
     pub(super) fn advice(&self, unsent: bool) -> (bool, &'static str) {
         match (unsent, self.claimed) {
-            (true, true) => (true, "nothing was sent; come again with the same key"),
-            (true, false) => (true, "nothing was sent; the request may be sent again"),
+            (true, true) => (true, "nothing was sent; retry with the same key"),
+            (true, false) => (true, "nothing was sent; the request may be retried"),
             (false, true) => {
-                (true, "whether the request took effect is not known; come again with the same key")
+                (true, "it is not known whether the request took effect; retry with the same key")
             }
-            (false, false) if self.idempotent => {
-                (true, "whether the request took effect is not known; its method may be repeated")
-            }
+            (false, false) if self.idempotent => (
+                true,
+                "it is not known whether the request took effect; its method may be repeated",
+            ),
             (false, false) => (
                 false,
-                "whether the request took effect is not known, and nothing keeps a repeat from \
-                 taking effect twice",
+                "it is not known whether the request took effect, and without a key a retry may take \
+                 effect twice",
             ),
         }
     }
 
-    /// A problem as this caller reads it.
-    pub(super) fn told(&self, problem: Problem, types: &str) -> Response<ResponseBody> {
+    /// Returns a problem in the format of the request's protocol.
+    pub(super) fn problem(&self, problem: Problem, types: &str) -> Response<ResponseBody> {
         let response = match self.grpc {
             true => problem.refused(),
             false => problem.written(types, &self.path),
@@ -75,7 +76,7 @@ impl SentRequest {
     }
 }
 
-/// Whether it is a call of gRPC's. Those of gRPC-Web are requests like any other.
+/// Whether a request is a gRPC call. gRPC-Web counts as HTTP.
 fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_without_a_key_is_told_to_come_again_with_it() {
+    fn a_request_without_a_key_is_not_told_to_retry_with_it() {
         for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             let request = Request::builder().method(&method).body(()).unwrap();
             let sent = SentRequest::of(&request);
@@ -100,7 +101,7 @@ mod tests {
             assert_eq!(sent.advice(false).0, repeatable, "{method}");
             assert!(sent.advice(true).0, "nothing was sent");
             for unsent in [true, false] {
-                assert!(!sent.advice(unsent).1.contains("key"), "{method}");
+                assert!(!sent.advice(unsent).1.contains("same key"), "{method}");
             }
         }
     }

@@ -1,7 +1,6 @@
-//! Where requests come in: the route they meet, and the layer that is for them.
+//! The gateway's service: matches a request to its route and passes it to the HTTP or the gRPC layer.
 //!
-//! What a reload changes is in one place and is swapped as one: a request sees the old routes or the new
-//! ones, never some of each.
+//! Everything that a reload changes is swapped at once: a request sees the old routes or the new ones.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,38 +24,36 @@ use tower::{Layer as _, Service};
 
 use super::body::ResponseBody;
 use super::budget::{BodyBudget, MeteredBody, Reservation};
-use super::forward::{COME_AGAIN, Forward, count, told};
+use super::forward::{Forward, RETRY_AFTER, count, plain};
 use super::headers::{self, options};
-use super::identity::{self, PrincipalSource};
+use super::identity;
 use super::local::LocalResponses;
 use super::routes::{self, Matched, Routes};
-use super::settings::{GatewaySettings, RouteSettings};
 use super::token::TokenVerifier;
 use crate::exit::ExitError;
 use crate::serve::Peer;
+use crate::settings::{GatewaySettings, PrincipalSource, RouteSettings};
 
-type Forwarding = Forward<Body<MeteredBody<Incoming>>>;
-
-/// What the layers hold of a request where no route says otherwise.
+/// The largest request that the layers hold, unless a route sets another limit.
 const MAX_REQUEST: usize = 1 << 20;
-/// What gRPC has before a message.
+/// The bytes before a gRPC message.
 const PREFIX: usize = 5;
 
 /// Everything that a reload changes.
 pub(super) struct ActiveRoutes {
     routes: Routes,
-    http: Idempotency<Forwarding, AnyStore, Fenced>,
-    grpc: GrpcService<Forwarding, AnyStore, Fenced>,
-    /// Which paths are gRPC's.
+    http: Idempotency<Forward, AnyStore, Fenced>,
+    grpc: GrpcService<Forward, AnyStore, Fenced>,
+    /// Tells which paths are gRPC methods.
     methods: GrpcLayer<AnyStore>,
-    /// Headers that a key may be in.
+    /// Headers that may carry the key.
     keys: Vec<HeaderName>,
-    /// Headers that say whose request it is and which, and what is wrong without them.
+    /// Headers that identify a request, and the problem of one without them.
     identifying: Vec<(HeaderName, Slug)>,
     problems: String,
     error_object: bool,
     own: LocalResponses,
-    /// Whether something in front is believed where requests come from.
+    /// Whether the forwarding headers of a proxy in front are trusted.
     trusted: bool,
 }
 
@@ -65,7 +62,7 @@ pub(super) struct ActiveRoutes {
 pub(super) struct GatewayService {
     active: Arc<ArcSwap<ActiveRoutes>>,
     executor: Executor<AnyStore>,
-    forward: Forwarding,
+    forward: Forward,
     budget: Arc<BodyBudget>,
 }
 
@@ -74,14 +71,14 @@ impl GatewayService {
         settings: &GatewaySettings,
         routes: &[RouteSettings],
         executor: Executor<AnyStore>,
-        forward: Forwarding,
+        forward: Forward,
     ) -> Result<Self, ExitError> {
         let active = active(settings, routes, &executor, &forward)?;
         let budget = BodyBudget::new(settings.max_buffered, settings.max_buffered_per_peer);
         Ok(Self { active: Arc::new(ArcSwap::from_pointee(active)), executor, forward, budget })
     }
 
-    /// What these routes come to, with the files that the settings name read again.
+    /// Builds the routes, and reads the files that the settings name again.
     pub(super) fn prepare(
         &self,
         settings: &GatewaySettings,
@@ -90,7 +87,7 @@ impl GatewayService {
         active(settings, routes, &self.executor, &self.forward)
     }
 
-    /// Lets requests in by these from now on.
+    /// Uses these routes from now on.
     pub(super) fn change(&self, active: ActiveRoutes) {
         self.active.store(Arc::new(active));
     }
@@ -100,29 +97,29 @@ fn active(
     settings: &GatewaySettings,
     all: &[RouteSettings],
     executor: &Executor<AnyStore>,
-    forward: &Forwarding,
+    forward: &Forward,
 ) -> Result<ActiveRoutes, ExitError> {
     let tokens = token_verifier(settings)?;
     if let Some(route) = all.iter().find(|route| route.max_request > Some(most_held(settings))) {
         return Err(ExitError::usage(format_args!(
-            "the route {}: a max_request above gateway.max_buffered lets nothing of that length through",
+            "the route {}: max_request is larger than gateway.max_buffered; raise one or lower the other",
             route.path
         )));
     }
-    let who = || {
+    let identity = || {
         (
             identity::tenant(settings.tenant_header.clone()),
-            settings.principal.principal_from(tokens.clone()),
+            identity::principal(&settings.principal, tokens.clone()),
         )
     };
-    let ((tenant, principal), keys) = (who(), settings.key_headers.clone());
+    let ((tenant, principal), keys) = (identity(), settings.key_headers.clone());
     let mut http = IdempotencyLayer::fenced(executor.clone(), tenant, principal)
         .rules(Rules::new().body_timeout(settings.body_timeout).command(Command::attended))
         .key_headers(keys)
         .problem_types(settings.problem_types.as_str())
         .error_object(settings.error_object)
         .operation(named);
-    let (tenant, principal) = who();
+    let (tenant, principal) = identity();
     let metadata = settings.key_headers.iter().cloned();
     let genesis = HeaderName::from_static("x-idem-key");
     let all_keys: Vec<HeaderName> = metadata.chain([genesis]).collect();
@@ -156,7 +153,7 @@ fn active(
     })
 }
 
-/// The longest body that there could be room for.
+/// Returns the longest body that fits into the budget.
 fn most_held(settings: &GatewaySettings) -> usize {
     usize::try_from(settings.max_buffered).unwrap_or(usize::MAX)
 }
@@ -167,16 +164,16 @@ fn token_verifier(settings: &GatewaySettings) -> Result<TokenVerifier, ExitError
     let Some(path) = jwks else {
         return match jwt_issuer.is_some() || jwt_audience.is_some() {
             true => Err(ExitError::usage(
-                "--jwt-issuer and --jwt-audience are for tokens that are verified: give --jwks FILE",
+                "--jwt-issuer and --jwt-audience need verified tokens: give --jwks FILE",
             )),
             false => Ok(TokenVerifier::unverified()),
         };
     };
-    // Who gives keys means tokens to be verified, and would take it for granted that they are.
+    // With keys, an operator expects tokens to be verified.
     if !matches!(principal, PrincipalSource::Claim(_)) {
         return Err(ExitError::usage(format_args!(
-            "--jwks verifies tokens, and callers are told apart by {principal}: no token would be \
-             looked at; give --principal jwt-claim:NAME"
+            "--jwks verifies tokens, but callers are distinguished by {principal}, so no token would be \
+             read; give --principal jwt-claim:NAME"
         )));
     }
     TokenVerifier::from_file(path, jwt_issuer.as_deref(), jwt_audience.as_deref())
@@ -184,25 +181,25 @@ fn token_verifier(settings: &GatewaySettings) -> Result<TokenVerifier, ExitError
 
 fn identifying(settings: &GatewaySettings) -> Vec<(HeaderName, Slug)> {
     let keys = settings.key_headers.iter().map(|name| (name.clone(), Slug::KeyInvalid));
-    let who = settings.principal.header().map(|name| (name, Slug::PrincipalUnknown));
+    let principal = settings.principal.header().map(|name| (name, Slug::PrincipalUnknown));
     let tenant = (settings.tenant_header.clone(), Slug::TenantUnknown);
-    keys.chain([tenant]).chain(who).collect()
+    keys.chain([tenant]).chain(principal).collect()
 }
 
 impl ActiveRoutes {
-    /// What is wrong with a request whose `Connection` names a header that says whose it is: such a
-    /// header ends here, and what is behind would take the request for another's.
+    /// Returns the problem of a request whose `Connection` names an identifying header: it would be removed
+    /// here, and the upstream would take the request for another caller's.
     fn divided(&self, headers: &HeaderMap) -> Option<(Slug, String)> {
         options(headers).find_map(|option| {
             let named =
                 |(name, _): &&(HeaderName, Slug)| name.as_str().eq_ignore_ascii_case(option);
             let (name, slug) = self.identifying.iter().find(named)?;
-            let detail = format!("Connection names {name}, which is not for this connection alone");
+            let detail = format!("Connection names {name}, which must reach the service");
             Some((*slug, detail))
         })
     }
 
-    /// Where a request comes from.
+    /// Returns the address that a request comes from.
     fn caller<B>(&self, request: &Request<B>) -> IpAddr {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
         let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -213,7 +210,7 @@ impl ActiveRoutes {
         problem.error_object(self.error_object).written(&self.problems, path)
     }
 
-    /// The answer to a request that no layer is asked about.
+    /// Returns the response to a request that is refused before the layers.
     fn refuse<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         let (method, path) = (request.method(), request.uri().path());
         if let Some((slug, detail)) = self.divided(request.headers()) {
@@ -223,18 +220,18 @@ impl ActiveRoutes {
         if let Some(answer) = self.own.preflight(request) {
             return Some(answer.map(ResponseBody::from));
         }
-        if let Some(meant) = self.routes.meant(method) {
-            tracing::debug!(%method, %meant, "a method that is not written in capitals");
-            let words = "write the method in capitals: one that takes part is meant by it\n";
-            return Some(told(StatusCode::BAD_REQUEST, words));
+        if let Some(meant) = self.routes.upper_case(method) {
+            tracing::debug!(%method, %meant, "refused a method in lower case");
+            let words = "write the method in upper case: it is one that has rules here\n";
+            return Some(plain(StatusCode::BAD_REQUEST, words));
         }
         let meant = self.routes.evaded(method, path)?;
-        tracing::debug!(route = meant.operation, "a path that is not written plainly");
-        let words = "write the path plainly: a route of this service is meant by it\n";
-        Some(told(StatusCode::BAD_REQUEST, words))
+        tracing::debug!(route = meant.operation, "refused a path that is not in its plain form");
+        let words = "write the path in its plain form: it matches a route that has rules here\n";
+        Some(plain(StatusCode::BAD_REQUEST, words))
     }
 
-    /// How much of a request's body a layer may hold; `None` if it passes as it comes.
+    /// Returns how much of a request's body a layer may hold; `None` if it is streamed.
     fn holds<B: http_body::Body>(
         &self,
         request: &Request<B>,
@@ -259,7 +256,7 @@ struct Buffered {
 }
 
 impl Buffered {
-    /// The answer that a layer gave, or the reason why it did not get all of the request.
+    /// Returns the layer's response, or a 503 if the budget was the reason for an incomplete body.
     fn answered(&self, answer: Response<Body<ResponseBody>>) -> Response<Body<ResponseBody>> {
         let unread = [Some(&Slug::BodyIncomplete), Some(&Slug::BodyTimeout)];
         if !self.held.was_refused() || !unread.contains(&answer.extensions().get::<Slug>()) {
@@ -267,10 +264,10 @@ impl Buffered {
         }
         count("refused");
         tracing::warn!(
-            "too many bytes of requests are held (max_buffered, max_buffered_per_peer); one was refused"
+            "max_buffered or max_buffered_per_peer reached; a request was refused with 503"
         );
-        let detail = "too much is being received; nothing was sent, come again with the same key";
-        let problem = Problem::new(Slug::Overloaded, detail).retry_after(COME_AGAIN);
+        let detail = "too many bytes are being received; nothing was sent, retry with the same key";
+        let problem = Problem::new(Slug::Overloaded, detail).retry_after(RETRY_AFTER);
         let mut refused = match self.grpc {
             true => problem.refused(),
             false => self.active.written(problem, self.target.path()),
@@ -290,7 +287,7 @@ fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStor
     grpc.descriptor_set(&encoded).map_err(|invalid| wrong(&invalid))
 }
 
-/// The operation is the route's; without one the layer names it after the path.
+/// Returns the route's operation; without a route the layer names it after the path.
 fn named(request: &Parts) -> Option<String> {
     request.extensions.get::<Arc<Matched>>().map(|matched| matched.operation.clone())
 }
@@ -316,7 +313,7 @@ impl Service<Request<Incoming>> for GatewayService {
             return Box::pin(std::future::ready(Ok(answer.map(Body::through))));
         }
         let (method, path) = (request.method(), request.uri().path());
-        let matched = active.routes.met(method, path).cloned();
+        let matched = active.routes.matched(method, path).cloned();
         let grpc = active.methods.covers(path);
         let buffered = active.holds(&request, matched.as_ref(), grpc).map(|most| {
             let (peer, target) = (active.caller(&request), request.uri().clone());

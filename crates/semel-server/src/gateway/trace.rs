@@ -1,6 +1,6 @@
-//! A span for every request, in the trace that its caller began, and handed on to the upstream.
+//! A span for every request, in the trace of its caller, propagated to the upstream.
 //!
-//! Only with the feature `otlp`; without it nothing here costs anything.
+//! Only with the feature `otlp`.
 
 #[cfg(feature = "otlp")]
 mod wire {
@@ -33,7 +33,7 @@ mod wire {
         }
     }
 
-    /// The span of a request, which goes on with its caller's trace.
+    /// Returns the span of a request, in its caller's trace.
     pub(in crate::gateway) fn span<B>(request: &Request<B>) -> Span {
         let (method, path) = (request.method(), request.uri().path());
         let span = tracing::info_span!(
@@ -47,13 +47,13 @@ mod wire {
         let parent = global::get_text_map_propagator(|traces| {
             traces.extract_with_context(&Context::new(), &Read(request.headers()))
         });
-        // A span that nobody records has no place for it.
+        // Fails for a span that is not recorded.
         let _ = span.set_parent(parent);
         span
     }
 
-    /// Tells the upstream which trace it is part of.
-    pub(in crate::gateway) fn hand_on(headers: &mut HeaderMap) {
+    /// Propagates the trace to the upstream.
+    pub(in crate::gateway) fn propagate(headers: &mut HeaderMap) {
         let span = Span::current();
         if span.is_disabled() {
             return;
@@ -70,13 +70,13 @@ mod wire {
     use http::{HeaderMap, Request};
     use tracing::Span;
 
-    /// None.
+    /// Returns no span.
     pub(in crate::gateway) fn span<B>(_: &Request<B>) -> Span {
         Span::none()
     }
 
-    /// Whatever the caller said of a trace is handed on as it is.
-    pub(in crate::gateway) fn hand_on(_: &mut HeaderMap) {}
+    /// Leaves the caller's trace headers as they are.
+    pub(in crate::gateway) fn propagate(_: &mut HeaderMap) {}
 }
 
-pub(super) use wire::{hand_on, span};
+pub(super) use wire::{propagate, span};

@@ -1,5 +1,4 @@
-//! Connections that become something else (WebSocket): asked for and agreed to by others, and from
-//! then on bytes both ways.
+//! Upgraded connections (WebSocket): negotiated by caller and upstream, then copied both ways.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -9,18 +8,18 @@ use hyper_util::rt::TokioIo;
 use super::headers;
 use crate::serve::{ConnectionPermit, Peer};
 
-/// A caller who asked for another protocol.
+/// A request for another protocol.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     protocol: HeaderValue,
     caller: OnUpgrade,
-    /// The caller's connection is still one of its listener's.
+    /// Held as long as the upgraded connection is open.
     permit: ConnectionPermit,
 }
 
 impl Upgrade {
-    /// Whether the request asks for one that can be had. HTTP/2 cannot: it is spoken without asking. Nor
-    /// can any for a request whose answer is to be kept.
+    /// Returns the upgrade that a request asks for, if it is possible. HTTP/2 is negotiated otherwise, and a
+    /// request whose response is stored cannot be upgraded.
     pub(super) fn asked<B>(request: &mut Request<B>, claimed: bool) -> Option<Self> {
         let caller = hyper::upgrade::on(&mut *request);
         let protocol = request.headers().get(UPGRADE)?.clone();
@@ -29,20 +28,20 @@ impl Upgrade {
         let h2c = words.any(|word| {
             word.trim_ascii().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
         });
-        // Without its word in `Connection` it is somebody else's, and was not meant for us.
+        // Without `upgrade` in `Connection` the header is not for this hop.
         let meant =
             headers::options(request.headers()).any(|word| word.eq_ignore_ascii_case("upgrade"));
         let permit = request.extensions().get::<Peer>()?.permit.clone();
         (fit && !h2c && meant).then_some(Self { protocol, caller, permit })
     }
 
-    /// Asks the upstream for it.
+    /// Adds the request for the upgrade.
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.insert(UPGRADE, self.protocol.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
 
-    /// The upstream agrees: what either side says from now on is the other's.
+    /// Connects both sides after the upstream agreed.
     pub(super) fn join<B>(self, response: &mut Response<B>) {
         let upstream = hyper::upgrade::on(&mut *response);
         let protocol = response.headers().get(UPGRADE).cloned().unwrap_or(self.protocol);
@@ -51,7 +50,7 @@ impl Upgrade {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         let (caller, permit) = (self.caller, self.permit);
         tokio::spawn(async move {
-            // However it ends, both ends know.
+            // Dropping both sides closes both connections.
             tokio::select! {
                 () = pass_on(caller, upstream) => {}
                 () = permit.cut() => {}
@@ -60,11 +59,11 @@ impl Upgrade {
     }
 }
 
-/// Bytes both ways, until either side has had enough.
+/// Copies bytes both ways until one side closes.
 async fn pass_on(caller: OnUpgrade, upstream: OnUpgrade) {
     let (upstream, caller) = match tokio::try_join!(upstream, caller) {
         Ok(both) => both,
-        Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
+        Err(error) => return tracing::debug!(%error, "an upgrade failed"),
     };
     let (mut upstream, mut caller) = (TokioIo::new(upstream), TokioIo::new(caller));
     let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;

@@ -1,7 +1,7 @@
-//! A connection whose caller has a while to say which protocol it speaks.
+//! A time limit for the first bytes of a connection.
 //!
-//! The server looks for the preface of HTTP/2 before anything else, and has no timer until it has found
-//! it or something else. What comes after that is the protocol's own to bound.
+//! The server looks for the preface of HTTP/2 first, and has no timer until it has read enough to tell. After
+//! that the limits of the protocol apply.
 
 use std::io;
 use std::pin::Pin;
@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// What a caller says first who speaks HTTP/2 (RFC 9113, 3.4).
+/// The first bytes of HTTP/2 (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream that breaks off if its caller takes too long to open the conversation.
+/// A stream that fails if its first bytes take too long.
 #[derive(Debug)]
 pub(super) struct Opening<I> {
     stream: I,
-    /// While what was said may still become the preface.
+    /// `Some` while the bytes so far may become the preface.
     open: Option<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// How much of the preface was said.
+    /// Bytes of the preface so far.
     said: usize,
     end: Pin<Box<Sleep>>,
 }
@@ -37,7 +37,7 @@ impl<I> Opening<I> {
 }
 
 impl Open {
-    /// Whether it is still open what `more` begins.
+    /// Whether the bytes with `more` may still become the preface.
     fn hear(&mut self, more: &[u8]) -> bool {
         let rest = &PREFACE[self.said..];
         self.said += more.len();
@@ -62,7 +62,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Opening<I> {
                 Poll::Ready(read)
             }
             Poll::Pending => opening.end.as_mut().poll(cx).map(|()| {
-                let late = "the caller took too long to say what it speaks";
+                let late = "the first bytes of the connection took too long";
                 Err(io::Error::new(io::ErrorKind::TimedOut, late))
             }),
         }
@@ -108,7 +108,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(15);
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_say_what_it_speaks_is_not_waited_for() {
+    async fn a_connection_without_a_protocol_times_out() {
         for said in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
             let (mut caller, server) = duplex(64);
             let mut server = Opening::new(server, PATIENCE);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_said_it_may_be_silent() {
+    async fn a_connection_whose_protocol_is_known_may_be_silent() {
         for said in ["GET", "PRO", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PRI * HTTP/1"] {
             let (mut caller, server) = duplex(64);
             let mut server = Opening::new(server, PATIENCE);

@@ -1,4 +1,4 @@
-//! Durations as people write them: `30s`, `1h 30m`, `7d`, or `PT30S`.
+//! Durations: `30s`, `1h 30m`, `7d`, or `PT30S`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::{Span, SpanRelativeTo};
 use serde::{Deserialize, Deserializer};
 
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no duration; write it as 30s, 1h 30m, 7d or PT30S");
+    let wrong = || format!("`{text}` is not a duration; write it as 30s, 1h 30m, 7d or PT30S");
     let span: Span = text.trim().parse().map_err(|_| wrong())?;
     // A day is 24 hours here; months and years have no length.
     let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 
 /// For `#[serde(with = …)]`.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    /// A bare number is the mistake that must be answered with more than its type.
+    /// A bare number gets a better error than its type.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Written {
@@ -30,7 +30,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration
     }
 }
 
-/// The same, of what may be left out.
+/// The same for an optional setting.
 pub(crate) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     deserialize(from).map(Some)
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read() {
+    fn every_notation_is_read() {
         for (text, seconds) in
             [("30s", 30), ("PT30S", 30), ("1h 30m", 5400), ("7d", 604_800), ("P1D", 86_400)]
         {

@@ -6,18 +6,18 @@ use super::names;
 use crate::exit::ExitError;
 
 const PREFIX: &str = "SEMEL_";
-/// What is read by others: the tests' servers, the switches of their sabotage, what is benchmarked.
+/// Prefixes of variables that are no settings: of tests and benchmarks.
 const OTHERS: [&str; 3] = ["SEMEL_TEST_", "SEMEL_SABOTAGE", "SEMEL_BENCH_"];
 
-/// Whether Kubernetes sets a variable, for a Service whose name begins with `semel` and has nothing to do
-/// with us: `SEMEL_SERVICE_HOST`, `SEMEL_PORT`, `SEMEL_GATEWAY_PORT_7080_TCP_ADDR`.
+/// Whether Kubernetes has set a variable for a Service whose name begins with `semel`:
+/// `SEMEL_SERVICE_HOST`, `SEMEL_PORT`, `SEMEL_GATEWAY_PORT_7080_TCP_ADDR`.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
     let is_url = || {
         let scheme = value.split_once("://").map(|(scheme, _)| scheme.to_ascii_uppercase());
         scheme.is_some_and(|scheme| PROTOCOLS.contains(&scheme.as_str()))
     };
-    // `…_PORT_7080_TCP`, and what is said about it.
+    // `…_PORT_7080_TCP`, and its parts.
     let about = ["_ADDR", "_PORT", "_PROTO"].iter().find_map(|about| name.strip_suffix(about));
     let of_a_port = |name: &str| {
         let (number, protocol) = name.rsplit_once("_PORT_")?.1.split_once('_')?;
@@ -31,7 +31,7 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
         || [Some(name), about].into_iter().flatten().any(|name| of_a_port(name).is_some())
 }
 
-/// The variables that may be settings. One that cannot be read is refused, like one that nobody knows.
+/// Returns the variables that may be settings; one that is not UTF-8 is refused.
 pub(super) fn variables() -> Result<Vec<(String, String)>, ExitError> {
     let ours = |name: &str| name.starts_with(PREFIX);
     let named =
@@ -43,7 +43,7 @@ pub(super) fn variables() -> Result<Vec<(String, String)>, ExitError> {
     named.filter(|(name, _)| ours(name)).map(read).collect()
 }
 
-/// Writes what the variables say over what the file says.
+/// Lays the variables over the settings of the file.
 pub(super) fn lay_over(
     table: &mut Table,
     variables: impl Iterator<Item = (String, String)>,
@@ -55,15 +55,15 @@ pub(super) fn lay_over(
         if is_of_a_service(&name, &value) {
             continue;
         }
-        // The one that everybody sets has a short name too.
+        // The store has a short name too.
         let path = match name.as_str() {
             "SEMEL_STORE" => "ledger__store".to_owned(),
             other => other[PREFIX.len()..].to_ascii_lowercase(),
         };
         let unknown = || {
             ExitError::usage(format_args!(
-                "the variable {name} is no setting; sections and names are joined by two \
-                 underscores, as in SEMEL_LEDGER__LEASE"
+                "the variable {name} is not a setting; join section and name with two underscores, \
+                 as in SEMEL_LEDGER__LEASE"
             ))
         };
         let (sections, leaf) = path.rsplit_once("__").ok_or_else(unknown)?;
@@ -73,14 +73,14 @@ pub(super) fn lay_over(
             innermost = below.as_table_mut().ok_or_else(unknown)?;
         }
         innermost.insert(names::canonical(sections, leaf).to_owned(), meant(&value));
-        // Asked at once, so that the mistake is told under the variable's name.
+        // Checked at once, so that an error names the variable.
         super::ServerSettings::meant(table.clone())
             .map_err(|failure| failure.during(format_args!("the variable {name}")))?;
     }
     Ok(())
 }
 
-/// A variable is text; numbers, truth values and lists are known by their looks.
+/// Converts the text of a variable: numbers, booleans and lists are recognised by their form.
 fn meant(value: &str) -> Value {
     let written = format!("value = {value}");
     match written.parse::<Table>().ok().and_then(|mut table| table.remove("value")) {

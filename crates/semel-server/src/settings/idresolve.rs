@@ -1,7 +1,7 @@
 //! `[idresolve]`: how public ids are resolved.
 //!
-//! Names and defaults are the resolver's own; added is where the cache between resolvers is, since the
-//! resolver is handed one and dials nobody.
+//! Names and defaults are the resolver's own. Added is the URL of the shared cache, which the resolver is
+//! given as an object.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use toml::{Table, Value};
 /// `[idresolve]`.
 #[derive(Clone, Default)]
 pub struct IdResolveSettings {
-    /// What the resolver itself can be told.
+    /// The resolver's own settings.
     pub resolver: semel_ids::ResolverSettings,
-    /// `l2_url` under `cache`: the Redis that remembers for everybody.
+    /// `l2_url` under `cache`: the Redis of the shared cache.
     pub l2_url: Option<String>,
-    /// `l2_prefix` under `cache`: what its keys and its channel begin with. `semel:pid:` if nothing is
-    /// said; services that share ids have the same one.
+    /// `l2_prefix` under `cache`: the prefix of its keys and its channel. Default `semel:pid:`; services
+    /// that share ids use the same one.
     pub l2_prefix: Option<String>,
 }
 
 impl IdResolveSettings {
-    /// The cache between resolvers, if there is one and it is to be used.
+    /// Returns the URL of the shared cache, if it is enabled.
     pub(crate) fn shared(&self) -> Option<&str> {
         self.l2_url.as_deref().filter(|_| self.resolver.cache.l2_enabled)
     }
 
-    /// That cache, which is not dialled yet. Calls of it take `limit` at most, or what is usual.
+    /// Returns the shared cache, without connecting. Its calls take `limit` at most, or the default.
     pub(crate) fn cache(
         &self,
         limit: Option<Duration>,
@@ -63,10 +63,10 @@ impl<'de> Deserialize<'de> for IdResolveSettings {
     }
 }
 
-/// Shows the URL without its password.
+/// Displays the URL without its password.
 impl fmt::Debug for IdResolveSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = self.l2_url.as_deref().map(crate::store::redacted);
+        let url = self.l2_url.as_deref().map(crate::redact::redacted);
         f.debug_struct("IdResolve")
             .field("resolver", &self.resolver)
             .field("l2_url", &url)

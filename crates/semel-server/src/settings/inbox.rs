@@ -12,20 +12,20 @@ use super::duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InboxSettings {
-    /// How long a handler's claim lives without renewal.
+    /// The lease of a handler's claim.
     #[serde(deserialize_with = "duration::optional")]
     pub lease: Option<Duration>,
     /// Whether a second delivery waits for the first.
     pub wait_if_in_progress: bool,
-    /// How long it waits at most.
+    /// The longest wait.
     #[serde(with = "duration")]
     pub wait_max: Duration,
-    /// Tries before an event is given up.
+    /// Attempts before an event is dead.
     pub max_attempts: Option<u32>,
-    /// The pause before the second try; it doubles.
+    /// The pause before the second attempt; it doubles.
     #[serde(deserialize_with = "duration::optional")]
     pub base_backoff: Option<Duration>,
-    /// The longest such pause.
+    /// The longest pause.
     #[serde(deserialize_with = "duration::optional")]
     pub max_backoff: Option<Duration>,
 }
@@ -35,7 +35,7 @@ impl Default for InboxSettings {
         Self {
             lease: None,
             wait_if_in_progress: false,
-            // Of whoever waits, which nobody does unless it is asked for: the library has no number.
+            // The library has no default: it does not wait unless it is asked to.
             wait_max: Duration::from_secs(5),
             max_attempts: None,
             base_backoff: None,
@@ -45,12 +45,12 @@ impl Default for InboxSettings {
 }
 
 impl InboxSettings {
-    /// The pauses between tries.
+    /// Returns the backoff between attempts.
     pub(crate) fn backoff(&self) -> OnFailure {
         super::pauses(self.base_backoff, self.max_backoff)
     }
 
-    /// How an event is handled, as it was set, or as the library has it.
+    /// Returns the policy as set, with the library's defaults.
     pub(crate) fn policy(&self) -> Policy {
         let usual = semel_core::inbox::Inbox::<AnyStore>::default_policy();
         Policy {

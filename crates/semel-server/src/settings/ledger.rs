@@ -1,4 +1,4 @@
-//! `[ledger]`: where records are kept, and what is done with an operation that nobody says more about.
+//! `[ledger]`: the store, and the default policy of operations.
 
 use std::time::Duration;
 
@@ -16,41 +16,41 @@ use crate::store::StoreUrl;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LedgerSettings {
-    /// The store's URL. `None` leaves the choice to the command.
+    /// The store's URL; `None` uses the command's default.
     #[serde(deserialize_with = "address")]
     pub store: Option<StoreUrl>,
-    /// What a Redis ledger's keys begin with.
+    /// The prefix of a Redis ledger's keys.
     pub prefix: String,
-    /// How long answers are kept.
+    /// How long outcomes are stored.
     #[serde(deserialize_with = "duration::optional")]
     pub keep: Option<Duration>,
     /// How long a claim lives without renewal.
     #[serde(deserialize_with = "duration::optional")]
     pub lease: Option<Duration>,
-    /// How long a repeat waits for the first answer. Zero does not wait.
+    /// How long a duplicate waits for the first outcome. Zero does not wait.
     pub wait: Option<WaitTimeout>,
-    /// The first pause between two looks of a waiting repeat.
+    /// The first polling interval of a waiting duplicate.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_interval: Option<Duration>,
-    /// The longest such pause.
+    /// The longest polling interval.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_max_interval: Option<Duration>,
 }
 
-/// How long a repeat waits for the first answer.
+/// How long a duplicate waits for the first outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitTimeout {
-    /// So long at most; zero does not wait.
+    /// This long at most; zero does not wait.
     UpTo(Duration),
-    /// `"caller"`: as long as its caller stays, and an hour at most.
+    /// `"caller"`: until its caller disconnects, an hour at most.
     Caller,
 }
 
 impl WaitTimeout {
-    /// The longest wait of a caller that stays: it holds a connection for all of it.
+    /// The longest wait: the caller holds a connection for all of it.
     const CALLER: Duration = Duration::from_secs(60 * 60);
 
-    /// The longest that it is.
+    /// Returns the longest wait.
     pub fn limit(self) -> Duration {
         match self {
             WaitTimeout::UpTo(limit) => limit,
@@ -87,7 +87,7 @@ impl Default for LedgerSettings {
 }
 
 impl LedgerSettings {
-    /// How an operation runs of which nobody says more.
+    /// Returns the default policy of operations.
     pub(crate) fn policy(&self) -> Policy {
         let usual = Policy::default();
         Policy {
@@ -98,7 +98,7 @@ impl LedgerSettings {
         }
     }
 
-    /// How often those look who wait.
+    /// Returns the polling of waiting duplicates.
     pub(crate) fn polling(&self) -> Polling {
         let Polling { first, max } = Polling::default();
         Polling {
@@ -107,7 +107,7 @@ impl LedgerSettings {
         }
     }
 
-    /// Runs operations on `store` by what was set.
+    /// Returns an executor on `store` with these settings.
     pub(crate) fn executor<S: Store>(&self, store: S) -> Result<Executor<S>, ExitError> {
         let built = Executor::builder(store).policy(self.policy()).polling(self.polling()).build();
         built.map_err(|invalid| ExitError::usage(format_args!("[ledger]: {invalid}")))

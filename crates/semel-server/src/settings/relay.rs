@@ -14,16 +14,16 @@ use super::duration;
 pub struct RelaySettings {
     /// Events in one claim.
     pub batch: Option<u32>,
-    /// How long a claim of events lives.
+    /// The lease of claimed events.
     #[serde(deserialize_with = "duration::optional")]
     pub lease: Option<Duration>,
-    /// The pause before the second try of an event; it doubles.
+    /// The pause before the second attempt to publish an event; it doubles.
     #[serde(deserialize_with = "duration::optional")]
     pub base_backoff: Option<Duration>,
-    /// The longest such pause.
+    /// The longest pause.
     #[serde(deserialize_with = "duration::optional")]
     pub max_backoff: Option<Duration>,
-    /// Tries before an event is given up.
+    /// Attempts before an event is dead.
     pub max_attempts: Option<u32>,
     /// How long published events are kept.
     #[serde(deserialize_with = "duration::optional")]
@@ -31,12 +31,12 @@ pub struct RelaySettings {
 }
 
 impl RelaySettings {
-    /// The pauses between tries.
+    /// Returns the backoff between attempts.
     pub(crate) fn backoff(&self) -> OnFailure {
         super::pauses(self.base_backoff, self.max_backoff)
     }
 
-    /// The relay as it was set, or as the library has it.
+    /// Applies the settings to a relay's builder.
     pub(crate) fn over<O: Outbox, P: Publisher>(
         &self,
         mut builder: RelayBuilder<O, P>,

@@ -1,7 +1,6 @@
-//! Values that can be written and cannot be meant: a lease of nothing, a batch of none.
+//! Bounds of settings: values that parse but cannot work, such as a lease of 0, are refused at start.
 //!
-//! Types refuse what is no number or no duration; here is refused what would only show up when the
-//! first call hangs, or the first event is lost. What the gateway may be told is the gateway's.
+//! The bounds of `[gateway]` are checked by the gateway.
 
 use std::time::Duration;
 
@@ -13,21 +12,21 @@ use super::{
 };
 use crate::exit::ExitError;
 
-/// The shortest pause: a clock that ticks in milliseconds has none shorter.
+/// The shortest pause: timers have a resolution of a millisecond.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Longer than anything here is ever meant to take: ten years.
+/// The longest duration: ten years.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// Most events in one claim: a relay holds them in memory.
 const BATCH: u32 = 10_000;
 /// Most ids in one statement, as one call of the resolver takes.
 const IDS: u64 = 1_000;
 
-/// Whether each value can be meant by itself.
+/// Checks each value by itself.
 pub(super) fn each(settings: &ServerSettings) -> Result<(), ExitError> {
     let ServerSettings { ledger, relay, inbox, idresolve, .. } = settings;
     let LedgerSettings { prefix, keep, lease, wait, .. } = ledger;
     if prefix.trim().is_empty() {
-        return Err(refused("ledger.prefix", "is empty; a Redis ledger needs names of its own"));
+        return Err(refused("ledger.prefix", "is empty; the keys of a Redis ledger need a prefix"));
     }
     between("ledger.keep", *keep, Duration::from_secs(1))?;
     between("ledger.lease", *lease, Policy::MIN_LEASE)?;
@@ -55,15 +54,15 @@ fn resolving(idresolve: &IdResolveSettings) -> Result<(), ExitError> {
     if resolver.fallback_to_biz_table {
         return Err(refused(
             "idresolve.fallback_to_biz_table",
-            "is true, but this program has no business table of yours to ask: give your own resolver \
-             one (`Resolver::builder(…).fallback(…)`), or move the table into the map with `semel map \
+            "is true, but this program has no access to your business tables: give your own resolver a \
+             fallback (`Resolver::builder(…).fallback(…)`), or copy the table into the map with `semel map \
              backfill`",
         ));
     }
     if l2_prefix.as_ref().is_some_and(|prefix| prefix.trim().is_empty()) {
         return Err(refused(
             "idresolve.cache.l2_prefix",
-            "is empty; entries would mix with others",
+            "is empty; its entries would mix with other keys",
         ));
     }
     let CacheSettings { l1_ttl, negative_ttl, l1_max_size, l2_ttl, .. } = &resolver.cache;
@@ -75,12 +74,14 @@ fn resolving(idresolve: &IdResolveSettings) -> Result<(), ExitError> {
     let Some(url) = l2_url else { return Ok(()) };
     match url.parse::<crate::store::StoreUrl>() {
         Ok(url) if url.kind() == crate::store::StoreKind::Redis => Ok(()),
-        Ok(_) => Err(refused("idresolve.cache.l2_url", "is no Redis URL, as in redis://host:6379")),
+        Ok(_) => {
+            Err(refused("idresolve.cache.l2_url", "is not a Redis URL, as in redis://host:6379"))
+        }
         Err(why) => Err(refused("idresolve.cache.l2_url", &format!("cannot be used: {why}"))),
     }
 }
 
-/// Whether the values go together. Asked once all of them are known: the variables come one by one.
+/// Checks that the values fit together. Called when all are known: variables are applied one by one.
 pub(super) fn together(settings: &ServerSettings) -> Result<(), ExitError> {
     let ServerSettings { ledger, relay, inbox, .. } = settings;
     let polling = ledger.polling();
@@ -108,7 +109,7 @@ fn between(name: &str, value: Option<Duration>, least: Duration) -> Result<(), E
         return Err(refused(name, &format!("is {value:?}; it must be {least:?} or more")));
     }
     if value > FOREVER {
-        return Err(refused(name, "is more than ten years; nothing here is meant to last so long"));
+        return Err(refused(name, "is more than ten years, the longest duration here"));
     }
     Ok(())
 }
@@ -118,7 +119,7 @@ fn count(name: &str, value: Option<impl Into<u64>>, most: u64) -> Result<(), Exi
     match value.into() {
         0 => Err(refused(name, "is 0; it must be 1 or more")),
         value if value > most => {
-            Err(refused(name, &format!("is {value}; at most {most} are taken")))
+            Err(refused(name, &format!("is {value}; it must be {most} or less")))
         }
         _ => Ok(()),
     }
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn values_out_of_bounds_are_refused_by_name() {
         for (text, named) in [
             ("[ledger]\nlock_ttl = \"0s\"", "ledger.lease"),
             ("[ledger]\nlock_ttl = \"99ms\"", "100ms"),

@@ -1,8 +1,8 @@
-//! A ledger that remembers that it refused a write for want of room.
+//! A ledger that remembers that it refused a write because it was full.
 //!
-//! For `/readyz`: load balancers are to send callers elsewhere while every new key is refused. Nothing is
-//! tried while no write is refused, and then once a second at most, however often readiness is asked.
-//! What a store finds out by itself (SQLite does) is asked first.
+//! For `/readyz`: load balancers send callers elsewhere while every new key is refused. The store is only
+//! probed after a refused write, at most once a second. A store that detects it by itself (SQLite) is asked
+//! first.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,16 +18,16 @@ use tokio::time::Instant;
 
 use super::probe;
 
-/// How long the answer of a probe holds.
+/// How long the result of a probe is used.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches the writes of a ledger.
 #[derive(Debug)]
 pub(crate) struct CapacityWatch {
     store: AnyStore,
-    /// Whether a write was refused for want of room, and no claim was written since.
+    /// Whether a write was refused because the store was full, and no claim was written since.
     full: AtomicBool,
-    /// When the store was last tried, and what it said.
+    /// When the store was last probed, and its error.
     refusal: Mutex<Option<(Instant, String)>>,
 }
 
@@ -49,7 +49,7 @@ impl Store for CapacityWatch {
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
         let opened = self.noted(self.store.open(draft).await);
-        // Only a new claim shows that there is room: a full Redis still settles what runs.
+        // Only a new claim proves that there is room: a full Redis still settles running claims.
         if matches!(opened, Ok(Opened::Inserted { .. })) && self.full.load(Ordering::Relaxed) {
             self.full.store(false, Ordering::Relaxed);
         }
@@ -60,8 +60,8 @@ impl Store for CapacityWatch {
         self.noted(self.store.swap(key, judged, change).await)
     }
 
-    async fn settle(&self, lease: &Lease, ending: &Settlement) -> Result<Settled> {
-        self.noted(self.store.settle(lease, ending).await)
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.noted(self.store.settle(lease, settlement).await)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -172,21 +172,21 @@ mod tests {
         let watch = CapacityWatch::new(AnyStore::new(MemoryStore::with(1, Clock::system())));
         let first = draft("first");
         assert!(matches!(watch.open(&first).await, Ok(Opened::Inserted { .. })));
-        // It is full, and has refused nothing.
+        // The store is full, and has refused nothing yet.
         assert!(watch.writable().await.is_ok());
         let refused = watch.open(&draft("second")).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Capacity);
         for _ in 0..2 {
-            let told = watch.writable().await.unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::Capacity, "{told}");
+            let refused = watch.writable().await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Capacity, "{refused}");
         }
-        // An answer of the past is no room.
+        // Reading an existing record does not prove that there is room.
         assert!(matches!(watch.open(&first).await, Ok(Opened::Existing { .. })));
         assert!(watch.writable().await.is_err());
         let found = watch.peek(&first.key).await.unwrap().unwrap();
         let removed = Change::Settle(Settlement::Removed);
         let _ = watch.swap(&first.key, found.record.version(), &removed).await.unwrap();
-        assert!(watch.writable().await.is_err(), "tried a moment ago");
+        assert!(watch.writable().await.is_err(), "the result of the last probe is still used");
         assert!(matches!(watch.open(&draft("third")).await, Ok(Opened::Inserted { .. })));
         assert!(watch.writable().await.is_ok());
     }

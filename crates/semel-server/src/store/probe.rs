@@ -1,7 +1,6 @@
-//! Tries whether a ledger takes writes: by this user, on this disk, in this memory.
+//! Probes whether a ledger accepts writes by claiming, settling and removing a record of its own.
 //!
-//! A record of a key that has no other use is claimed, settled and removed, as a call would do it. If the
-//! removal does not come through, the record lapses and is swept.
+//! If the removal fails, the record expires and is swept.
 
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use semel_core::{
     AnyStore, AttemptId, ErrorText, Fingerprint, Key, Lease, OnCrash, OperationId, Policy,
 };
 
-/// How long the record lives if it cannot be removed.
+/// How long the record is kept if it cannot be removed.
 const KEEP: Duration = Duration::from_secs(1);
 
-/// Writes a record of this scope, changes it and removes it. `owner` is what its error text names.
+/// Writes a record of this scope, settles it and removes it. `owner` is named in its error text.
 pub(crate) async fn write(ledger: &AnyStore, scope: &str, owner: &str) -> Result<()> {
     let operation_id = OperationId::generate();
     let key = Key::command("semel", scope, &operation_id.to_string()).expect("a short key");
@@ -32,7 +31,7 @@ pub(crate) async fn write(ledger: &AnyStore, scope: &str, owner: &str) -> Result
         retry_payload: None,
     };
     let Opened::Inserted { fence } = ledger.open(&draft).await? else {
-        return Err(Error::new(ErrorKind::Ambiguous, "open", "a key of its own was taken"));
+        return Err(Error::new(ErrorKind::Ambiguous, "open", "the key of the probe was in use"));
     };
     let lease = Lease { digest: key.digest(), fence, attempt_id: draft.attempt_id };
     let error = ErrorText::new(&format!("written by {owner}"));

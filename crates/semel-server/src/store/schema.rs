@@ -1,7 +1,7 @@
-//! The schema behind a place: what it lacks, and bringing it up to date.
+//! The schema of a store: what it lacks, and bringing it up to date.
 //!
-//! What is wrong with one is its store's to say. Here it is asked before and after, since a history
-//! that says that everything was applied is no proof that it is still there.
+//! The stores verify their own schema. Here that is done before and after a migration: a complete history
+//! does not prove that every table still exists.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
 
-use super::{StoreKind, StoreUrl, unopened};
+use super::{OpenMode, StoreHandle, StoreKind, StoreUrl, unopened};
 use crate::exit::ExitError;
 
-/// What became of a schema.
+/// The state of a schema after a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SchemaState {
-    /// The versions that were applied now.
+    /// The versions that this migration applied.
     pub(crate) applied: Vec<i32>,
-    /// What is wrong with it still.
+    /// What is still wrong.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -58,15 +58,43 @@ impl Schema for Path {
     }
 }
 
-/// What the schema of a SQLite file lacks, in words.
+/// Returns what the schema of a SQLite file lacks.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The file cannot be opened.
 pub(crate) async fn of_file(path: &Path) -> Result<Vec<Finding>, ExitError> {
     SqliteStore::verify_file(path).await.map_err(|error| unopened(path, error))
 }
 
-/// Brings the schema at `url` up to date; a SQLite file that is not there is made.
+/// Returns what the schema at `url` lacks. Works on a database that has none of it yet.
+///
+/// # Errors
+/// The store cannot be reached, or there is no such file.
+pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, ExitError> {
+    let cannot = |failure: ExitError| failure.during(format_args!("cannot verify {url}"));
+    let found = match url.kind() {
+        StoreKind::Sqlite => {
+            let path = url.path().unwrap_or(Path::new(""));
+            if !path.exists() {
+                return Err(cannot(ExitError::unreachable("there is no such file")));
+            }
+            return of_file(path).await.map_err(cannot);
+        }
+        StoreKind::Postgres | StoreKind::MySql => {
+            match StoreHandle::open(url, OpenMode::Look, "").await? {
+                StoreHandle::Postgres(store) => store.verify().await,
+                StoreHandle::MySql(store) => store.verify().await,
+                StoreHandle::Sqlite(_) | StoreHandle::Redis(_) | StoreHandle::Memory(_) => {
+                    Ok(Vec::new())
+                }
+            }
+        }
+        StoreKind::Redis | StoreKind::Memory => Ok(Vec::new()),
+    };
+    found.map_err(|error| cannot(error.into()))
+}
+
+/// Brings the schema at `url` up to date; a missing SQLite file is created.
 pub(crate) async fn bring_up_at(url: &StoreUrl) -> Result<SchemaState, ExitError> {
     match url.kind() {
         StoreKind::Sqlite => match url.path().unwrap_or(Path::new("")) {
@@ -82,7 +110,7 @@ pub(crate) async fn bring_up_at(url: &StoreUrl) -> Result<SchemaState, ExitError
     }
 }
 
-/// Applies what is missing. Asked first: a service's user need not be one who may make tables.
+/// Applies missing migrations. Verifies first: the user of a service may lack the right to create tables.
 pub(crate) async fn bring_up<S: Schema + ?Sized>(schema: &S) -> Result<SchemaState, ExitError> {
     let findings = schema.verify().await?;
     if !findings.iter().any(is_unapplied) {
@@ -92,16 +120,16 @@ pub(crate) async fn bring_up<S: Schema + ?Sized>(schema: &S) -> Result<SchemaSta
     Ok(SchemaState { applied, findings: schema.verify().await? })
 }
 
-/// Whether this is a migration that was never applied.
+/// Whether the finding is a migration that was not applied.
 pub(crate) fn is_unapplied(finding: &Finding) -> bool {
     finding.code == "sql-migration-missing"
 }
 
-/// Whether a store can work on such a schema. A warning, such as a missing index or the migration of a
-/// newer program, is no reason not to: it is `verify`'s and `doctor`'s to tell.
+/// Refuses a schema that a store cannot work on. Warnings, such as a missing index or the migration of a
+/// newer program, are left to `verify` and `doctor`.
 ///
 /// # Errors
-/// The first of the findings that are errors, with its fix.
+/// The first finding that is an error, with its fix.
 pub(crate) fn usable(findings: &[Finding]) -> Result<(), ExitError> {
     match findings.iter().find(|finding| finding.severity == Severity::Error) {
         None => Ok(()),

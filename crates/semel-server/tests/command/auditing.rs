@@ -1,4 +1,4 @@
-//! What a verb that changes something leaves for the audit: who, why, and that it began.
+//! The audit lines of verbs that change something.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::ground::{Ground, audited, on};
 use crate::program::{disposition, under};
 use crate::seeds::{HOUR, dead, ended, handled, key, orders, relayed, succeeded};
 
-/// Every changing verb says who and why, before and after.
+/// Every changing verb writes its actor and reason, before and after.
 async fn every_change_has_an_actor_and_a_reason(ground: Ground) {
     let place = ground.place().await;
     let ledger = place.ledger();

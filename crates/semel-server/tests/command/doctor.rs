@@ -28,7 +28,12 @@ async fn a_sound_store_is_good_news(ground: Ground) {
     let text = ground.run(&["doctor"]).well();
     assert!(text.contains("1 record is uncertain"), "{text}");
     assert!(text.contains("records list --state dead"), "{text}");
-    assert!(ground.run(&["doctor", "--strict"]).badly(3).contains("came out badly"));
+    assert!(
+        ground
+            .run(&["doctor", "--strict"])
+            .badly(3)
+            .contains("failed; each is listed with its fix")
+    );
 }
 
 on!(a_sound_store_is_good_news: sqlite, mysql, redis);
@@ -71,7 +76,7 @@ async fn brokers_are_checked() {
     ground.run(&["doctor", "--broker", "kafka://x"]).badly(2);
 }
 
-/// What a broker says against a set-up is a finding: it was reached. Whoever needs it fails by it.
+/// A wrong configuration of a broker that was reached is a finding.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_of_another_kind_is_a_finding_and_no_outage() {
     let (ground, url, name) = (Ground::sqlite().await, server("SEMEL_TEST_AMQP_URL"), unique());
@@ -119,7 +124,7 @@ async fn the_shared_cache_is_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_is_found_among_many_keys() {
     let mut ground = Ground::redis().await;
-    // Another of the server's databases: whoever looks through this one would pass all these keys.
+    // Another of the server's databases: a scan of this one would pass all these keys.
     ground.url = format!("{}/11", ground.url.trim_end_matches('/'));
     let client = redis::Client::open(ground.url.as_str()).unwrap();
     let mut connection = client.get_connection().unwrap();

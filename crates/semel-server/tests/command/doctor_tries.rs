@@ -11,7 +11,7 @@ use crate::ground::{Ground, Scratch, sql, unique};
 use crate::program::{Ended, semel};
 use crate::seeds::{HOUR, dead, ended, key};
 
-/// The same database as a user who may only read.
+/// The same database as a user with read permission only.
 async fn looking_at(ground: &Ground) -> String {
     let (scheme, rest) = ground.url.split_once("://").unwrap();
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -30,8 +30,8 @@ async fn looking_at(ground: &Ground) -> String {
     format!("{scheme}://{name}:pw@{host}")
 }
 
-/// A user who may only look is one with whom every call fails.
-async fn a_user_who_may_not_write_is_found(ground: Ground) {
+/// A user that may only read makes every call fail.
+async fn a_user_without_write_permission_is_found(ground: Ground) {
     ground.json(&["doctor"]);
     let url = looking_at(&ground).await;
     let looked = semel(ground.scratch.path(), ["doctor", "--json", "--store", &url]).output();
@@ -48,7 +48,7 @@ async fn a_user_who_may_not_write_is_found(ground: Ground) {
     sql(&ground, &gone).await;
 }
 
-crate::ground::on!(a_user_who_may_not_write_is_found: postgres, mysql);
+crate::ground::on!(a_user_without_write_permission_is_found: postgres, mysql);
 
 /// However many wait for an operator, all are counted, and the worst is found wherever it lies.
 async fn more_than_a_page_is_counted(ground: Ground) {
@@ -84,7 +84,7 @@ async fn more_than_a_page_is_counted(ground: Ground) {
     let text = ground.run(&["doctor"]).well();
     assert!(text.contains("1100 records are dead"), "{text}");
     let purge = ["records", "purge", "--all", "--scope", "PAY"];
-    assert!(ground.run(&purge).badly(2).contains("would forget 1100; that needs --yes"));
+    assert!(ground.run(&purge).badly(2).contains("would remove 1100; confirm it with --yes"));
     assert!(ground.run(&[&purge[..], &["--max", "1100"]].concat()).well().contains("1100 records"));
 }
 
@@ -168,7 +168,7 @@ async fn settings_that_the_gateway_refuses_are_found() {
         (gateway("max_buffered = 2000000") + &route("max_request = 3000000"), "max_buffered"),
         (route("lease = \"1ms\""), "/orders"),
         ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "http://127.0.0.1:1"),
-        ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "answered with 502"),
+        ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "gets 502"),
     ] {
         let file = ground.scratch.file("semel.toml", &settings);
         let looked = ground.run(&["doctor", "--config", &file]);

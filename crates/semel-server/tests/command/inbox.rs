@@ -42,7 +42,7 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
     assert_eq!(ground.json(&due)["records"].as_array().unwrap().len(), 6);
 
     let said = ground.run(&["inbox", "redrive", &EventId::generate().to_string()]).badly(2);
-    assert!(said.contains("no group has failed"), "{said}");
+    assert!(said.contains("no group has a failed record"), "{said}");
     ground.run(&["inbox", "discard", "--all", "--reason", "a test"]).badly(2);
     let gone = ["inbox", "discard", "--all", "--group", "NOTIFY", "--reason", "a test"];
     assert_eq!(ground.json(&gone)["changed"], 5);
@@ -63,8 +63,7 @@ async fn failed_events_are_redriven_and_discarded(ground: Ground) {
 
 on!(failed_events_are_redriven_and_discarded: sqlite, postgres, redis);
 
-/// What was discarded on purpose is nobody's business any more: it is not listed among what failed, a
-/// redrive of all leaves it alone, and only who names it has it handled after all.
+/// Discarded events are not listed as failed and not redriven by --all; only those that are named are handled.
 async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
     let place = ground.place().await;
     let events: Vec<EventId> = (0..3).map(|_| EventId::generate()).collect();
@@ -80,7 +79,7 @@ async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
     let left = ground.json(&["inbox", "failed"]);
     assert_eq!(left["events"].as_array().unwrap().len(), 1, "{left}");
     let strict = ["doctor", "--strict", "--json"];
-    assert!(!ground.run(&strict).stdout.contains("records-dead"), "nobody has to look at it");
+    assert!(!ground.run(&strict).stdout.contains("records-dead"), "it needs no attention");
 
     let runbook = ["inbox", "redrive", "--all", "--group", "NOTIFY"];
     assert_eq!(ground.json(&runbook)["changed"], 1, "the other one");
@@ -112,7 +111,7 @@ async fn entries(
     }
 }
 
-/// As soon as one record is changed, somebody settles all the others that were listed with it.
+/// As soon as one record is changed, all others of the list are settled by another operator.
 const RACE: [(&str, &str); 2] = [
     (
         "sqlite",
@@ -132,7 +131,7 @@ const RACE: [(&str, &str); 2] = [
     ),
 ];
 
-/// What somebody else has settled between the list and the verb is told, left alone, and no error.
+/// Records that were settled between the list and the verb are counted and left alone; that is no error.
 async fn what_moves_under_a_redrive_is_told_and_left_alone(ground: Ground) {
     let place = ground.place().await;
     for _ in 0..3 {
@@ -146,7 +145,10 @@ async fn what_moves_under_a_redrive_is_told_and_left_alone(ground: Ground) {
     let redriven = ground.run(&["inbox", "redrive", "--all"]);
     let [_, kept] = audited(&redriven.stderr);
     assert_eq!((&kept["audit"], &kept["count"]), (&"inbox redrive".into(), &1.into()), "{kept}");
-    assert_eq!(redriven.well().trim(), "1 record redriven, 2 moved meanwhile and left alone");
+    assert_eq!(
+        redriven.well().trim(),
+        "1 record redriven, 2 changed meanwhile and were left alone"
+    );
     let left = ground.json(&["records", "list", "--state", "succeeded"]);
     assert_eq!(left["records"].as_array().unwrap().len(), 2, "{left}");
     let again = ground.json(&["inbox", "redrive", "--all"]);

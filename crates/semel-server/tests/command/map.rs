@@ -69,7 +69,7 @@ async fn a_table_moves_into_the_map(ground: Ground) {
     let young = map(&ground, "repair", &["--json"]);
     assert_eq!(told(&young)["left_young"]["count"], 1);
     let said = young.badly(3);
-    assert!(said.contains("later run") && said.contains("told to no cache"), "{said}");
+    assert!(said.contains("later run") && said.contains("not propagated"), "{said}");
     let mended = map(&ground, "repair", &["--grace", "0s", "--json"]);
     assert_eq!(told(&mended)["revoked"]["count"], 1, "{mended:?}");
     assert_eq!(mended.code, Some(0), "{mended:?}");

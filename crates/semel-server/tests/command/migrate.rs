@@ -75,7 +75,7 @@ async fn what_no_migration_mends_is_told_and_no_service_starts(ground: Ground) {
             for untrue in ["up to date", "appl"] {
                 assert!(!text.stdout.contains(untrue), "{}", text.stdout);
             }
-            assert!(text.badly(3).contains("no migration mends"));
+            assert!(text.badly(3).contains("no migration fixes"));
         }
         let verified = ground.run(&["migrate", "verify"]).badly(3);
         assert!(!verified.contains("migrate apply"), "which would not help: {verified}");
@@ -114,7 +114,7 @@ async fn a_later_migration_is_applied_alone(ground: Ground) {
 
 on!(a_later_migration_is_applied_alone: sqlite, postgres, mysql);
 
-/// What is merely slow, or of a newer program, locks nobody out.
+/// Findings that are warnings do not stop a service.
 async fn a_warning_about_the_schema_is_told_and_stops_nobody(ground: Ground) {
     let (of, columns, values) = match ground.url.split(':').next() {
         Some("mysql") => (" ON semel_record", "version, checksum, applied_at", "99, 'x', 1"),

@@ -34,7 +34,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
     assert_eq!(ground.json(&["outbox", "redrive", &one, "--dry-run"])["changed"], 1);
     assert_eq!(ground.json(&["outbox", "status"])["dead"], 12, "a dry run changes nothing");
     let twice = ground.json(&["outbox", "redrive", &one, &one]);
-    assert_eq!(twice["changed"], 1, "who names an event twice means it once");
+    assert_eq!(twice["changed"], 1, "an event that is named twice counts once");
     let said = ground.run(&["outbox", "redrive", &one, &two]).badly(1);
     assert!(said.contains("1 of the 2 named events"), "{said}");
     assert_eq!(ground.json(&["outbox", "redrive", "--all"])["changed"], 10);
@@ -59,8 +59,7 @@ async fn events_are_redriven_and_discarded(ground: Ground) {
 
 on!(events_are_redriven_and_discarded: sqlite, mysql);
 
-/// What was discarded on purpose is nobody's business any more: no warning, no redrive of all; and only
-/// who names it has it published after all.
+/// Discarded events raise no warning and are not redriven by --all; only those that are named are published.
 async fn a_discarded_event_is_left_alone_unless_it_is_named(ground: Ground) {
     let place = ground.place().await;
     let events = orders(&place, 4).await;
@@ -106,7 +105,7 @@ async fn published_events_are_sent_again(ground: Ground) {
     for (flags, named) in [
         (&[][..], "--type or --tenant"),
         (&["--yes"], "--type or --tenant"),
-        (&["--type", "order.placed"], "would republish 4; that needs --yes"),
+        (&["--type", "order.placed"], "would republish 4; confirm it with --yes"),
         (&["--type", "order.placed", "--max", "3"], "--max 3 forbids that"),
     ] {
         let refused = ground.run(&[&["outbox", "republish", "--all"], flags].concat());
@@ -141,7 +140,7 @@ async fn a_count_that_stopped_says_at_least(ground: Ground) {
     assert_eq!((&planned["changed"], &planned["at_least"]), (&100_000.into(), &true.into()));
     let said = ground.run(&["outbox", "redrive", "--all", "--dry-run"]).well();
     assert_eq!(said.trim(), "at least 100000 events would be redriven");
-    // More than anybody has counted are not changed by leaving a number out, nor under one.
+    // More events than are counted need --yes.
     for flags in [&[][..], &["--max", "2000000"]] {
         let refused = ground.run(&[&["outbox", "redrive", "--all"], flags].concat()).badly(2);
         assert!(refused.contains("would redrive 100000 or more"), "{refused}");

@@ -87,7 +87,7 @@ async fn a_record_is_found_by_any_of_its_names(ground: Ground) {
 
 on!(a_record_is_found_by_any_of_its_names: sqlite, postgres, mysql, redis);
 
-/// What may be several records is decided by nobody but the operator.
+/// A name that matches several records is refused with the candidates.
 async fn an_ambiguous_key_shows_its_candidates(ground: Ground) {
     let place = ground.place().await;
     let ledger = place.ledger();
@@ -115,7 +115,7 @@ async fn an_ambiguous_key_shows_its_candidates(ground: Ground) {
 
 on!(an_ambiguous_key_shows_its_candidates: sqlite, mysql);
 
-/// A key that nobody knows is one line and code 2, whatever is to be done with it.
+/// An unknown key is one line and code 2, for every verb.
 async fn an_unknown_key_is_refused(ground: Ground) {
     let answer = ground.scratch.file("answer.json", "{}");
     for words in [
@@ -135,7 +135,7 @@ async fn an_unknown_key_is_refused(ground: Ground) {
 
 on!(an_unknown_key_is_refused: sqlite, postgres, redis);
 
-/// A released record is run by the next caller, and by nobody before.
+/// A released record is run by the next caller.
 async fn a_released_record_is_due(ground: Ground) {
     let place = ground.place().await;
     let ledger = place.ledger();
@@ -308,17 +308,17 @@ async fn a_list_gets_past_a_damaged_digest(ground: Ground) {
 
 on!(a_list_gets_past_a_damaged_digest: postgres);
 
-/// Whose cursor it is cannot be seen from its digits alone.
+/// A cursor's digits do not show which store made it.
 async fn a_cursor_of_another_store_is_code_2(ground: Ground) {
     let said = ground.run(&["records", "list", "--after", "00ff"]).badly(2);
-    assert!(said.contains("not one of this store's"), "{said}");
+    assert!(said.contains("not one of this store"), "{said}");
     let said = ground.run(&["inbox", "failed", "--after", "dead:00ff"]).badly(2);
-    assert!(said.contains("not one of this store's"), "{said}");
+    assert!(said.contains("not one of this store"), "{said}");
 }
 
 on!(a_cursor_of_another_store_is_code_2: redis);
 
-/// Whoever says which record and in which state means no record in another one.
+/// A record in another state than the flags name does not match.
 async fn a_whole_key_is_no_way_round_the_other_filters(ground: Ground) {
     let place = ground.place().await;
     ended(&place.ledger(), &key("PAY", "paid"), succeeded("1", "pay_1", HOUR)).await;
@@ -327,7 +327,7 @@ async fn a_whole_key_is_no_way_round_the_other_filters(ground: Ground) {
     let purge = [&["records", "purge", "paid"], &exact[..]].concat();
     for other in [&["--state", "failed"][..], &["--due"]] {
         let said = ground.run(&[&purge[..], other].concat()).badly(2);
-        assert!(said.contains("within what the flags leave"), "{said}");
+        assert!(said.contains("among those that match the flags"), "{said}");
     }
     ground.run(&["records", "show", "paid"]).well();
     let purged = ground.json(&[&purge[..], &["--state", "succeeded"]].concat());

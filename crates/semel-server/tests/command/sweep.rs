@@ -8,7 +8,7 @@ use crate::ground::{Ground, on};
 use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded};
 
 /// What has expired goes, what lapsed under Hold is suspended, everything else stays.
-async fn what_nobody_needs_goes(ground: Ground) {
+async fn expired_records_are_swept(ground: Ground) {
     let place = ground.place().await;
     let ledger = place.ledger();
     for at in 0..5 {
@@ -35,4 +35,4 @@ async fn what_nobody_needs_goes(ground: Ground) {
     place.close().await;
 }
 
-on!(what_nobody_needs_goes: sqlite, redis);
+on!(expired_records_are_swept: sqlite, redis);

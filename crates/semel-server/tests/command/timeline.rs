@@ -8,7 +8,7 @@ use semel_core::{ErrorText, Key, Kind, Principal};
 use crate::ground::{Ground, damage, on};
 use crate::seeds::{handled, orders, relayed};
 
-/// One operation among others: its event, how it was delivered, and who handled it.
+/// One operation among others: its event, its delivery and its consumers.
 async fn an_operation_is_shown_to_its_end(ground: Ground) {
     let place = ground.place().await;
     let events = orders(&place, 3).await;
@@ -48,7 +48,7 @@ async fn an_operation_is_shown_to_its_end(ground: Ground) {
     let alone = ground.json(&["records", "show", "order-2", "--group", "NOTIFY"]);
     assert_eq!(alone["events"][0]["consumers"].as_array().unwrap().len(), 1);
 
-    // The same from the event's end, whether anybody has handled it or not.
+    // The same by the event's id, with or without consumers.
     for (event, consumers) in [(events[1], 2), (events[0], 0)] {
         let told = ground.json(&["records", "show", &event.to_string()]);
         assert_eq!(told["events"][0]["delivery"]["status"], "published", "{told}");
@@ -65,7 +65,7 @@ async fn an_event_that_does_not_get_away_says_why() {
     let place = ground.place().await;
     orders(&place, 1).await;
     let waits = ground.run(&["records", "show", "order-1"]).well();
-    assert!(waits.contains("waits for its first try"), "{waits}");
+    assert!(waits.contains("waits for its first attempt"), "{waits}");
     let error = ErrorText::new("broker away");
     relayed(&place, Disposition::Retry { after: Duration::from_secs(3_600), error }).await;
     let failed = ground.run(&["records", "show", "order-1"]).well();

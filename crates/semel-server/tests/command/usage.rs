@@ -14,7 +14,7 @@ use crate::program::{run, semel};
 use crate::seeds::{claimed, ended, handled, key, orders, relayed, succeeded, uncertain};
 
 #[test]
-fn a_flag_that_nobody_knows_is_one_line_and_code_2() {
+fn an_unknown_flag_is_one_line_and_code_2() {
     let scratch = Scratch::new();
     for words in [
         &["records", "list", "--nope"][..],
@@ -158,7 +158,7 @@ fn a_store_that_refuses_is_code_4() {
 #[test]
 fn a_store_that_says_nothing_is_code_4() {
     let scratch = Scratch::new();
-    // Connections wait in its queue, and nobody ever takes them.
+    // Connections wait in its queue and are never accepted.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let urls = ["postgres", "mysql", "redis"].map(|scheme| format!("{scheme}://{address}/x"));
@@ -187,7 +187,7 @@ fn a_file_that_is_not_there_or_is_no_database_is_code_4() {
 }
 
 #[tokio::test]
-async fn looking_at_somebody_elses_database_changes_nothing() {
+async fn reading_another_programs_database_changes_nothing() {
     let scratch = Scratch::new();
     let path = scratch.path().join("semel.db");
     let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
@@ -210,7 +210,7 @@ fn memory_cannot_be_looked_at_from_outside() {
 }
 
 #[tokio::test]
-async fn nobody_reading_any_more_is_no_failure() {
+async fn a_closed_pipe_is_no_failure() {
     let ground = Ground::sqlite().await;
     for words in [
         &["records", "list"][..],

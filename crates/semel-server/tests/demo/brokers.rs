@@ -54,7 +54,7 @@ async fn a_redis_that_can_lose_events_is_complained_of() {
 #[tokio::test]
 async fn a_broker_that_is_away_is_unreachable() {
     for url in ["nats://127.0.0.1:1", "amqp://127.0.0.1:1/%2f", "redis://127.0.0.1:1"] {
-        let failure = broker(url, "x").check().await.expect_err("nobody is there");
+        let failure = broker(url, "x").check().await.expect_err("nothing listens");
         assert_eq!(failure.code(), Code::Unreachable, "{failure}");
         assert!(failure.to_string().contains(url), "{failure}");
     }

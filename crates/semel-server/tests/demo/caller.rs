@@ -1,4 +1,4 @@
-//! A caller on real sockets, who says everything that a request says.
+//! An HTTP client on real sockets.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// The order of all tests.
 pub(crate) const TEA: &str = r#"{"sku":"tea","quantity":2,"amount_cents":1999}"#;
 
-/// Somebody of the tenant `acme`.
+/// A client of the tenant `acme`.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller(Client<HttpConnector, Full<Bytes>>);
 
@@ -64,7 +64,7 @@ impl Caller {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
 
-    /// Says this, and hears what is answered; `None` if nobody answers.
+    /// Sends a request and returns the response; `None` without one.
     pub(crate) async fn say(
         &self,
         method: Method,
@@ -93,7 +93,7 @@ impl Caller {
         self.say(Method::POST, &format!("{base}/orders"), &headers, order).await
     }
 
-    /// The same, where somebody answers.
+    /// Sends a request and returns the response.
     pub(crate) async fn place(&self, base: &str, key: &str, order: &str) -> Answer {
         self.try_place(base, key, order).await.expect("an answer")
     }

@@ -143,11 +143,11 @@ async fn events_come_twice_over_rabbitmq_and_nothing_is_doubled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chaos_is_nobody_elses() {
+async fn chaos_affects_only_its_own_load() {
     let (ground, caller) = (Ground::embedded(), Caller::new());
     let service = Service::start(ground.demo(&["--chaos"]));
     let url = format!("{}/orders", service.url("orders"));
-    // As the load asks for it, by everybody who is not the load.
+    // The load's header, sent by other tenants.
     for tenant in ["acme", "chaos", "chaos-"] {
         let headers =
             [("x-tenant-id", tenant), ("idempotency-key", "k"), ("x-semel-chaos", "fail")];

@@ -38,7 +38,7 @@ pub(crate) fn server(name: &str) -> String {
     })
 }
 
-/// A name that nobody else uses.
+/// A unique name.
 pub(crate) fn unique() -> String {
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
     format!("demo_{}_{since}", std::process::id())
@@ -124,7 +124,7 @@ impl Ground {
         Service::start(self.demo(&[]))
     }
 
-    /// A statement by somebody else's hand.
+    /// Runs a statement on a connection of its own.
     pub(crate) async fn execute(&self, statement: &str) {
         let sql = AssertSqlSafe(statement);
         match &self.database {
@@ -146,7 +146,7 @@ impl Ground {
         }
     }
 
-    /// A number that somebody else counts.
+    /// Returns a number that a query counts.
     pub(crate) async fn number(&self, query: &str) -> i64 {
         let sql = AssertSqlSafe(query);
         let counted = match &self.database {

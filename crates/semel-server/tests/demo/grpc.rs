@@ -10,7 +10,7 @@ use crate::ground::{Ground, done, until_effects};
 
 async fn client(url: &str) -> OrdersClient<Channel> {
     let endpoint = Endpoint::from_shared(url.to_owned()).expect("a URL");
-    OrdersClient::new(endpoint.connect().await.expect("somebody listens"))
+    OrdersClient::new(endpoint.connect().await.expect("the demo listens"))
 }
 
 fn tea() -> CreateOrderRequest {

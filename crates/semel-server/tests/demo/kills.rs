@@ -44,7 +44,7 @@ async fn nothing_is_lost_or_doubled_by_two_processes_on_mysql_and_redis_streams(
     survive(Ground::mysql(&server("SEMEL_TEST_REDIS_URL")).await, 2).await;
 }
 
-/// How many keys have their answer, and who wants to know.
+/// How many keys have their response, and a signal for it.
 #[derive(Default)]
 struct Progress {
     answered: AtomicUsize,
@@ -68,7 +68,7 @@ impl Progress {
     }
 }
 
-/// Where each process is; nowhere while it is down, for its port may be somebody else's by then.
+/// The address of each process; none while it is down, because its port may be reused.
 type Urls = Vec<Option<String>>;
 
 async fn survive(ground: Ground, processes: usize) {
@@ -82,7 +82,7 @@ async fn survive(ground: Ground, processes: usize) {
     }
     let mut heard = Vec::new();
     for kill in 0..KILLS {
-        // In the middle of it: everybody else's calls are under way.
+        // In the middle: other calls are under way.
         let due = progress.until((kill + 1) * 2 * KEYS / (KILLS + 2));
         tokio::pin!(due);
         loop {
@@ -122,7 +122,7 @@ async fn survive(ground: Ground, processes: usize) {
     assert_eq!(orders.len(), KEYS, "no two keys have one order");
     let told = orders.iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
     let there = format!("SELECT COUNT(*) FROM orders WHERE public_id IN ({told})");
-    assert_eq!(ground.number(&there).await, count(KEYS), "and everybody was told of its own");
+    assert_eq!(ground.number(&there).await, count(KEYS), "and every response has its own order");
     assert_eq!(
         caller.get(&format!("{}/effects", services[0].url("orders"))).await.text(),
         done(KEYS),
@@ -154,7 +154,7 @@ async fn client(
             let placed = caller.try_place(&url, &key, TEA);
             match timeout(PATIENCE, placed).await.expect("an answer, or a cut connection") {
                 Some(answer) if answer.status == 201 => break answer,
-                // In progress, failed, stopped in the middle, or nobody there; but not for ever.
+                // In progress, failed, interrupted, or no process; but not for ever.
                 Some(answer) => assert!(
                     matches!(answer.status, 409 | 500 | 503) && Instant::now() < end,
                     "{key}: {} {}",

@@ -11,5 +11,6 @@ mod doors;
 mod ground;
 mod grpc;
 mod kills;
+mod proto;
 mod starting;
 mod stopping;

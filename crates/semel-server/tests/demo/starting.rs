@@ -40,7 +40,7 @@ fn the_first_screen_says_where_it_listens_then_what_to_try_then_ready() {
 }
 
 #[test]
-fn who_wants_no_admin_listener_has_none() {
+fn the_admin_listener_can_be_turned_off() {
     let said = screen(&["--admin-listen", "off"]);
     assert!(!said.iter().any(|line| line.starts_with("admin")), "{said:#?}");
 }
@@ -64,12 +64,12 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_in_one_line() {
+fn invalid_arguments_are_refused_in_one_line() {
     for (more, named) in [
-        (&["--store", "mongodb://ann:secret@db/x"][..], "is no store"),
+        (&["--store", "mongodb://ann:secret@db/x"][..], "is not a store URL"),
         (&["--store", "memory:"], "use sqlite:PATH"),
         (&["--store", "redis://:secret@127.0.0.1:1"], "--broker redis://"),
-        (&["--broker", "kafka://ann:secret@x"], "is no broker"),
+        (&["--broker", "kafka://ann:secret@x"], "is not a broker URL"),
         (&["--name", "a b"], "--name"),
         (&["--listen", "here"], "--listen"),
         (&["--chaos-for", "soon"], "--chaos-for"),
@@ -101,9 +101,9 @@ fn a_file_that_cannot_be_a_database_is_unreachable_and_it_is_said_what_to_do() {
         .expect("written");
     std::fs::create_dir(ground.file("drawer")).expect("a directory");
     for (path, why, fix) in [
-        ("nowhere/at/all.db", "there is no directory nowhere/at", "make it"),
-        ("drawer", "that is a directory", "as in sqlite:drawer/semel.db"),
-        ("letter", "that is no SQLite database", "name one"),
+        ("nowhere/at/all.db", "there is no directory nowhere/at", "create it"),
+        ("drawer", "it is a directory", "as in sqlite:drawer/semel.db"),
+        ("letter", "it is not a SQLite database", "name one"),
         ("letter/a.db", "there is no directory letter", "name another"),
     ] {
         let store = format!("sqlite:{path}");
@@ -116,7 +116,7 @@ fn a_file_that_cannot_be_a_database_is_unreachable_and_it_is_said_what_to_do() {
             let ended = Ended::from(command.output().expect("the program can be started"));
             let said = ended.badly(4);
             assert!(said.contains(&store), "{said}");
-            // Who only looks need not be told how to make what is not there.
+            // A command that only reads does not say how to create the file.
             let absent = said.contains("there is no such file") && path.contains('/');
             assert!(absent || (said.contains(why) && said.contains(fix)), "{said}");
         }
@@ -175,9 +175,9 @@ fn the_store_of_a_service_is_left_alone() {
         drop(Service::start(demo));
         assert!(ground.file("semel-demo.db").exists() && !ground.file("service.db").exists());
         let said = std::fs::read_to_string(&log).expect("a file");
-        assert!(said.contains("left alone") && said.contains("--store"), "{said}");
+        assert!(said.contains("is not used") && said.contains("--store"), "{said}");
     }
-    // Whoever wants it there says so, and hears nothing of it.
+    // Named by a flag it is used, without a warning.
     let mut demo = ground.demo(&["--store", "sqlite:service.db", "--config", "semel.toml"]);
     demo.stderr(std::fs::File::create(&log).expect("a file"));
     drop(Service::start(demo));
@@ -189,7 +189,7 @@ fn the_store_of_a_service_is_left_alone() {
 }
 
 async fn left_alone(ground: Ground, indexes: &str) {
-    // So that there is a database, in which the name of a table then is somebody else's.
+    // A database in which another program has a table of that name.
     drop(ground.start());
     for table in ["orders", "effects"] {
         ground.execute(&format!("DROP TABLE {table}")).await;
@@ -209,19 +209,19 @@ async fn left_alone(ground: Ground, indexes: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_of_somebody_elses_is_left_alone_on_sqlite() {
+async fn a_table_of_another_program_is_left_alone_on_sqlite() {
     let indexes = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'index' AND tbl_name";
     left_alone(Ground::embedded(), indexes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_of_somebody_elses_is_left_alone_on_postgres() {
+async fn a_table_of_another_program_is_left_alone_on_postgres() {
     let indexes = "SELECT COUNT(*) FROM pg_indexes WHERE schemaname = 'public' AND tablename";
     left_alone(Ground::postgres("bus").await, indexes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_of_somebody_elses_is_left_alone_on_mysql() {
+async fn a_table_of_another_program_is_left_alone_on_mysql() {
     let indexes = "SELECT COUNT(*) FROM information_schema.statistics \
                    WHERE table_schema = DATABASE() AND table_name";
     left_alone(Ground::mysql("bus").await, indexes).await;

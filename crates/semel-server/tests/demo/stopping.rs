@@ -48,7 +48,7 @@ async fn a_call_under_way_finishes_and_the_program_ends_well() {
 
 /// A call whose body does not come: it is under way, and will be.
 async fn begin(address: &str, key: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.expect("somebody listens");
+    let mut stream = TcpStream::connect(address).await.expect("the demo listens");
     let head = format!(
         "POST /orders HTTP/1.1\r\nhost: {address}\r\nx-tenant-id: acme\r\nidempotency-key: {key}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",

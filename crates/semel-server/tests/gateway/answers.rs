@@ -230,7 +230,7 @@ async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn problems_have_an_error_object_where_somebody_wants_it() {
+async fn problems_have_an_error_object_if_it_is_enabled() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.configured(&shop.url(), "[gateway]\nerror_object = true\nmax_calls = 1");
     let caller = Caller::new(&gateway);

@@ -92,7 +92,7 @@ async fn a_5xx_of_the_upstream_may_be_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_the_doubt() {
+async fn a_duplicate_that_waited_for_a_broken_call_runs_next_or_gets_uncertain() {
     for (on_crash, sent) in [("rerun", 2), ("hold", 1)] {
         let (ground, shop) = (Ground::new(), Shop::open().await);
         let config = format!(
@@ -107,7 +107,7 @@ async fn who_waited_for_a_call_that_broke_off_is_the_next_to_ask_or_is_told_of_t
         let first = asks(&caller);
         shop.arrived(1).await;
         let waiting = asks(&caller);
-        // Time to begin to wait; who comes later is told the same.
+        // Time to begin to wait; a later duplicate gets the same.
         tokio::time::sleep(Duration::from_millis(200)).await;
         shop.let_go(1);
         assert_eq!(first.await.unwrap().problem(), is("upstream-ambiguous", 504));
@@ -302,7 +302,7 @@ async fn a_connection_that_died_in_the_pool_costs_no_request_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_never_reads_is_no_reason_to_wait_for_ever() {
     let ground = Ground::new();
-    // The system completes connections that nobody accepts.
+    // The system completes connections that are not accepted.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     // Long enough to connect on a busy machine: before that nothing is in doubt.

@@ -1,7 +1,7 @@
 //! A page of another origin, in a real browser: what it may read of what the gateway answers.
 
 use std::convert::Infallible;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -92,11 +92,20 @@ fn page(gateway: &Service, requests: &Value) -> String {
     format!("<!doctype html><body><script>{script}</script></body>")
 }
 
+/// A browser that is killed with its test.
+struct Browser(Child);
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
 /// What a page wrote into itself.
 async fn visited(ground: &Ground, url: &str) -> Vec<Value> {
     let browser = install::chromium().unwrap();
     let profile = ground.path().join("profile");
-    let mut command = tokio::process::Command::new(browser);
+    let mut command = Command::new(browser);
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update"])
@@ -106,10 +115,13 @@ async fn visited(ground: &Ground, url: &str) -> Vec<Value> {
         .args(["--virtual-time-budget=600000", "--dump-dom", url])
         .env("HOME", ground.path())
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    let ended = tokio::time::timeout(2 * PATIENCE, command.output()).await;
-    let shown = String::from_utf8(ended.expect("the browser ends").unwrap().stdout).unwrap();
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut browser = Browser(command.spawn().unwrap());
+    let stdout = browser.0.stdout.take().unwrap();
+    let dumped = tokio::task::spawn_blocking(move || std::io::read_to_string(stdout));
+    let ended = tokio::time::timeout(2 * PATIENCE, dumped).await;
+    let shown = ended.expect("the browser ends").unwrap().unwrap();
     let (_, text) = shown.split_once("<body>").unwrap_or_else(|| panic!("no page: {shown}"));
     let text = text.split("</body>").next().unwrap().replace("&quot;", "\"");
     let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");

@@ -1,4 +1,4 @@
-//! Somebody who calls a gateway.
+//! A client of the gateway.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -106,7 +106,7 @@ impl Caller {
         self.http2
     }
 
-    /// The same as somebody else.
+    /// Returns the client with another principal.
     pub(crate) fn by(mut self, token: &'static str) -> Self {
         self.token = token;
         self

@@ -172,7 +172,7 @@ async fn keeps_its_promises(front: &Front, shop: &Shop, ground: &Ground) {
         let made_up = ["192.0.2.66", "evil", "gopher"].iter().any(|bad| value.contains(bad));
         assert!(!made_up && value != "66", "{name}: {value}");
     }
-    assert_eq!(seen["x-forwarded-for"], "127.0.0.9, 127.0.0.1", "the client, and who is in front");
+    assert_eq!(seen["x-forwarded-for"], "127.0.0.9, 127.0.0.1", "the client and the proxy");
     assert_eq!(seen["x-real-ip"], "127.0.0.9");
     assert_eq!(
         (&seen["x-user-id"], &seen["x-tenant-id"]),

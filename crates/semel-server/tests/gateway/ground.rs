@@ -11,7 +11,7 @@ use tokio::net::TcpSocket;
 
 use crate::program::{self, Service};
 
-/// An address where nobody listens, and nobody else can as long as the socket is kept.
+/// An address without a listener, reserved as long as the socket is kept.
 pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();

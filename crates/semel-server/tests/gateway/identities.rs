@@ -12,7 +12,7 @@ use crate::raw::Raw;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_cannot_be_told_has_no_keys_and_everything_else() {
+async fn a_request_without_a_principal_has_no_key_and_passes_otherwise() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
     let nobody = Caller::new(&gateway).by("");
@@ -20,7 +20,11 @@ async fn a_caller_who_cannot_be_told_has_no_keys_and_everything_else() {
     assert_eq!(refused.problem(), (401, "principal-unknown".to_owned()));
     assert_eq!(refused.headers["www-authenticate"], "Bearer", "a 401 has a challenge");
     assert_eq!(shop.seen("/orders").len(), 0);
-    assert_eq!(nobody.get("/orders").await.status, 201, "without a key nobody asks");
+    assert_eq!(
+        nobody.get("/orders").await.status,
+        201,
+        "a request without a key needs no principal"
+    );
 
     let ann = Caller::new(&gateway);
     let bob = ann.clone().by("Bearer bob");
@@ -77,11 +81,11 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
     let nobody = Caller::new(&gateway).by("");
     assert!(!nobody.post("/orders", "k", "{}").await.replayed());
     assert!(nobody.by("Bearer ann").post("/orders", "k", "{}").await.replayed());
-    assert!(other.log().contains("callers are not told apart"), "{}", other.log());
+    assert!(other.log().contains("callers are not distinguished"), "{}", other.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_somebody_else_behind_the_gateway_than_before_it() {
+async fn a_caller_is_the_same_before_and_behind_the_gateway() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user"]);
     let head = "host: a\r\nx-user: ann\r\nx-tenant-id: acme\r\nidempotency-key: k\r\n\
@@ -195,7 +199,7 @@ async fn without_keys_a_claim_is_believed_and_that_is_said() {
     let with = async |token| caller.clone().by(token).post("/orders", "k", "{}").await;
     assert!(!with(ann.token("EdDSA", &json!({"sub": "ann"}))).await.replayed());
     assert!(with(eve.token("none", &json!({"sub": "ann"}))).await.replayed());
-    assert!(ground.log().contains("believed unverified"), "{}", ground.log());
+    assert!(ground.log().contains("is not verified"), "{}", ground.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,6 +214,6 @@ async fn keys_that_were_rotated_are_read_again_when_asked() {
     assert_eq!(caller.post("/orders", "k", "{}").await.problem().0, 401);
     ground.write("keys.json", new.keys());
     gateway.signal("HUP");
-    ground.logged("the routes were read again", 1).await;
+    ground.logged("settings reloaded", 1).await;
     assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
 }

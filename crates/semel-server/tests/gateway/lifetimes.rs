@@ -57,7 +57,7 @@ async fn a_call_of_a_killed_gateway_is_taken_over_when_its_lease_is_over() {
     shop.arrived(1).await;
     gateway.kill();
     assert!(cut.await.unwrap().is_err());
-    // The first is let go too: the upstream did it, and nobody heard.
+    // The first is released too: the upstream did it, and its response was lost.
     shop.let_go(2);
     let gateway = ground.gateway(&shop.url(), &["--config", "semel.toml"]);
     let taken = settled(&Caller::new(&gateway), "/slow", "k").await;
@@ -112,7 +112,7 @@ async fn a_call_whose_caller_left_is_finished_too() {
     shop.arrived(1).await;
     leaving.abort();
     assert!(leaving.await.is_err());
-    ground.logged("the caller left", 1).await;
+    ground.logged("the caller disconnected", 1).await;
     gateway.signal("TERM");
     ground.logged("stopping", 1).await;
     shop.let_go(1);
@@ -139,14 +139,14 @@ async fn calls_that_outlast_the_grace_are_cut_and_the_exit_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asked_to_stop_it_tells_who_waits_for_anothers_answer_and_finishes_that() {
+async fn on_stop_waiting_duplicates_are_answered_and_running_calls_finish() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let config = "[gateway]\ndrain = \"50s\"\n[[route]]\npath = \"/slow\"\nwait = \"60s\"";
     let gateway = ground.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let first = tokio::spawn(async move { caller.post("/slow", "k", "{}").await });
     shop.arrived(1).await;
-    // Asked for its body it is let in: who comes after the signal is not.
+    // A request that was accepted before the signal may finish; later ones are refused.
     let mut waiting = Raw::connect(&gateway).await;
     let head = "POST /slow HTTP/1.1\r\nhost: a\r\nauthorization: Bearer ann\r\n\
                 content-type: application/json\r\nidempotency-key: k\r\n\
@@ -222,7 +222,7 @@ async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
 
     ground.write("semel.toml", "[[route]]\npath = \"/new\"\nrequired = true");
     gateway.signal("HUP");
-    ground.logged("the routes were read again", 1).await;
+    ground.logged("settings reloaded", 1).await;
     assert_eq!((wants_key("/old").await, wants_key("/new").await), (false, true));
     assert!(caller.post("/new", "k", "{}").await.replayed(), "what was kept is still there");
 
@@ -237,7 +237,7 @@ async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
     }
     ground.write("semel.toml", "[gateway]\ntrust_forwarded = true");
     gateway.signal("HUP");
-    ground.logged("takes a restart", 1).await;
+    ground.logged("need a restart", 1).await;
     assert!(!wants_key("/new").await);
 }
 
@@ -248,7 +248,7 @@ async fn what_was_read_again_and_has_no_effect_is_said_and_what_new_patterns_mea
     let gateway = ground.configured(&shop.url(), route);
     ground.write("semel.toml", format!("[ledger]\ndefault_ttl = \"1h\"\n{route}keep = \"2h\""));
     gateway.signal("HUP");
-    ground.logged("[ledger] has changed, which takes a restart", 1).await;
+    ground.logged("these settings of [ledger] need a restart", 1).await;
     assert!(ground.log().contains("keep") && !ground.log().contains("patterns"));
     ground.write("semel.toml", route.replace("{id}", "{*rest}"));
     gateway.signal("HUP");
@@ -257,7 +257,7 @@ async fn what_was_read_again_and_has_no_effect_is_said_and_what_new_patterns_mea
     assert!(log.contains("POST /orders/{id}") && log.contains("POST /orders/{*rest}"), "{log}");
     // Compared with what counts now, not with what once was.
     gateway.signal("HUP");
-    ground.logged("the routes were read again", 3).await;
+    ground.logged("settings reloaded", 3).await;
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
     assert_eq!(ground.log().matches("patterns have changed").count(), 1);
@@ -269,12 +269,12 @@ async fn under_nohup_a_hangup_of_the_terminal_changes_nothing() {
     let route = "[[route]]\npath = \"/old\"\n";
     let gateway = ground.configured_under(&["nohup"], &shop.url(), route);
     assert_eq!(disposition(gateway.id(), 1), (true, false), "SIGHUP is ignored as before");
-    ground.logged("started with SIGHUP ignored", 1).await;
+    ground.logged("SIGHUP is ignored", 1).await;
     gateway.signal("HUP");
     assert_eq!(Caller::new(&gateway).post("/old", "k", "{}").await.status, 201);
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
-    assert!(!ground.log().contains("the routes were read again"), "{}", ground.log());
+    assert!(!ground.log().contains("settings reloaded"), "{}", ground.log());
     let gateway = ground.configured(&shop.url(), route);
     assert_eq!(disposition(gateway.id(), 1), (false, true), "otherwise it has a handler");
 }

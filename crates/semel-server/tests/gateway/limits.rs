@@ -200,7 +200,7 @@ fn is_watched(local: Option<u16>, remote: u16) -> bool {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_vanished_from_an_upgraded_connection_is_found_out_at_both_ends() {
+async fn a_vanished_end_of_an_upgraded_connection_is_detected() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
     let socket = Raw::upgraded(&gateway).await;
@@ -222,7 +222,7 @@ async fn an_upgraded_connection_keeps_its_place_until_it_ends() {
     let mut next = Raw::connect(&gateway).await;
     next.say("GET /a HTTP/1.1\r\nhost: a\r\n\r\n").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(shop.seen("/a").len(), 0, "nobody else is let in");
+    assert_eq!(shop.seen("/a").len(), 0, "no other connection is accepted");
     drop(socket);
     assert!(next.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
 }

@@ -19,7 +19,7 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
     caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
     caller.post("/orders/7?card=4111", "very-secret-key", "{}").await;
     caller.get("/plain?card=4111").await;
-    // Read when nobody writes to it any more: the last line is whole then.
+    // Read when the process has ended: the last line is complete then.
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
 

@@ -219,7 +219,7 @@ async fn a_redirect_is_the_callers_and_a_head_has_no_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_before_it_sends_its_body_is_told_to_go_on_or_not() {
+async fn a_caller_that_expects_100_continue_gets_it_or_a_refusal() {
     let (ground, shop) = (Ground::new(), Shop::open().await);
     let gateway = ground.gateway(&shop.url(), &[]);
     let head = "POST /orders HTTP/1.1\r\nhost: a\r\nauthorization: x\r\ncontent-length: 2\r\n\

@@ -56,7 +56,7 @@ async fn a_redis_at_its_maxmemory_is_not_ready_until_there_is_room() {
     set_maxmemory(server.url(), 1);
     refused(&caller).await;
     let told = becomes(&gateway, 503).await;
-    assert!(told.text().contains("takes no writes"), "{}", told.text());
+    assert!(told.text().contains("does not accept writes"), "{}", told.text());
     assert!(told.text().contains("maxmemory"), "{}", told.text());
     // Asked again it says the same, and what is there is still answered.
     assert_eq!(becomes(&gateway, 503).await.status, 503);

@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::ground::Ground;
 use crate::shop::Shop;
 
-/// A certificate for `localhost` that nobody else vouches for.
+/// A self-signed certificate for `localhost`.
 fn certificate() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
@@ -50,7 +50,7 @@ async fn callers_may_speak_tls_and_either_version() {
     ground.write("cert.pem", renewed.cert.pem());
     ground.write("key.pem", renewed.signing_key.serialize_pem());
     gateway.signal("HUP");
-    ground.logged("the routes were read again", 1).await;
+    ground.logged("settings reloaded", 1).await;
     assert_eq!(caller.post("/orders", "x", "{}").await.status, 201, "the renewed certificate");
 }
 

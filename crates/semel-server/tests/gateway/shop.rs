@@ -261,7 +261,7 @@ fn socket(request: &mut Request<Incoming>) -> Response<BoxBody<Bytes, BoxError>>
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
     response.headers_mut().insert("connection", "upgrade".parse().unwrap());
-    // The example of RFC 6455; who looks at it (HAProxy does) sends that.
+    // The example of RFC 6455; HAProxy checks it.
     if key == Some(b"dGhlIHNhbXBsZSBub25jZQ==") {
         let accepted = HeaderValue::from_static("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         response.headers_mut().insert("sec-websocket-accept", accepted);

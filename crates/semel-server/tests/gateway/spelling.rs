@@ -72,7 +72,7 @@ async fn a_path_or_a_method_in_another_case_is_no_way_round_a_route() {
     {
         let mut raw = Raw::connect(&gateway).await;
         raw.say(&format!("{line} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")).await;
-        let told = raw.hear("by it\n").await;
+        let told = raw.hear("rules here\n").await;
         assert!(told.starts_with("HTTP/1.1 400"), "{line}: {told}");
     }
     assert_eq!(shop.all(), 0);

@@ -8,7 +8,7 @@ use semel_core::{
     AttemptId, Command, Executor, Fingerprint, OnCrash, OnFailure, OperationId, Outcome, Recorded,
     Store,
 };
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::grpc::GrpcRules;
 use tonic::{Code, Status};
 
@@ -65,14 +65,14 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: 
     let store = FaultyStore::new(backend.store().await);
     let faults = store.faults().clone();
     let desk = Desk::with(layer(Executor::new(store), GrpcRules::new()), Bank::new(paid)).await;
-    faults.always(Verb::Open, Fault::Refuse);
+    faults.always(StoreCall::Open, Fault::Refuse);
     for _ in 0..3 {
         let status = desk.charge(keyed("k", 100)).await.expect_err("the store is down");
         assert_eq!(pushback(&status), Some(1_000));
         assert_eq!(refused(Err(status)), refusal(Code::Unavailable, "STORE_UNAVAILABLE"));
     }
     assert_eq!(desk.runs.count(), 0);
-    assert_ne!(faults.happened(Verb::Open), 0);
+    assert_ne!(faults.happened(StoreCall::Open), 0);
     desk.charge(unkeyed(100)).await.expect("a call without a key needs no store");
     faults.heal();
     assert_eq!(told(&desk.charge(keyed("k", 100)).await.expect("paid")), (2, false));
@@ -80,7 +80,7 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: 
 
 async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.store().await);
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let layer = layer(Executor::new(store), GrpcRules::new().fail_open());
     let desk = Desk::with(layer, Bank::new(paid)).await;
     let answer = desk.charge(keyed("k", 100)).await.expect("paid without a claim");
@@ -88,7 +88,7 @@ async fn a_store_that_is_down_is_passed_by_where_a_rule_says_so<G: Backend>(back
 }
 
 async fn a_claim_or_an_answer_whose_reply_was_lost_is_found_again<G: Backend>(backend: G) {
-    for verb in [Verb::Open, Verb::Settle] {
+    for verb in [StoreCall::Open, StoreCall::Settle] {
         let store = FaultyStore::new(backend.store().await);
         let faults = store.faults().clone();
         faults.next(verb, Fault::LoseReply);

@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 use semel_core::{Executor, OnFailure};
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant, Transaction};
@@ -292,14 +292,14 @@ async fn a_store_that_is_down_is_told_and_the_handler_never_runs_without_it<G: A
     // Without its transaction a handler has nothing to write to: failing open does not apply.
     let (server, faults, runs) = faulty(&backend, Rules::new().fail_open()).await;
     for path in ["/orders", "/elsewhere"] {
-        faults.next(Verb::Begin, Fault::Refuse);
+        faults.next(StoreCall::Begin, Fault::Refuse);
         let answer = server.send(post(path, "k", "[1]")).await;
         assert_eq!(
             (answer.status.as_u16(), answer.problem().as_deref()),
             (503, Some("store-unavailable"))
         );
     }
-    assert_eq!((faults.happened(Verb::Begin), backend.rows().await.len()), (2, 0));
+    assert_eq!((faults.happened(StoreCall::Begin), backend.rows().await.len()), (2, 0));
     assert_eq!(runs.count(), 0);
     assert_eq!(server.send(post("/orders", "k", "[1]")).await.text(), "done");
     assert_eq!(backend.rows().await, ["[1]"]);
@@ -307,10 +307,10 @@ async fn a_store_that_is_down_is_told_and_the_handler_never_runs_without_it<G: A
 
 async fn a_commit_whose_reply_was_lost_is_found_out<G: AtomicBackend>(backend: G) {
     let (server, faults, _) = faulty(&backend, Rules::new()).await;
-    faults.next(Verb::Commit, Fault::LoseReply);
+    faults.next(StoreCall::Commit, Fault::LoseReply);
     let answer = server.send(post("/orders", "k", "[1]")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "done"));
-    assert_eq!(faults.happened(Verb::Commit), 1);
+    assert_eq!(faults.happened(StoreCall::Commit), 1);
     let (other, ..) = faulty(&backend, Rules::new()).await;
     assert!(other.send(post("/orders", "k", "[1]")).await.replayed());
     assert_eq!(backend.rows().await, ["[1]"]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use http::{HeaderName, Request};
 use semel_core::{Executor, OperationId, Store as _};
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
@@ -202,14 +202,14 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(Executor::new(store));
     let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
-    faults.spare(Verb::Open, 1);
-    faults.next(Verb::Open, Fault::Refuse);
+    faults.spare(StoreCall::Open, 1);
+    faults.next(StoreCall::Open, Fault::Refuse);
     let first = server.sending(later("k", "respond-async"));
     gate.reached().await;
     // A repeat finds it running, and cannot have a URL either.
-    faults.spare(Verb::Open, 1);
-    faults.next(Verb::Open, Fault::Refuse);
-    while faults.happened(Verb::Open) == 0 {
+    faults.spare(StoreCall::Open, 1);
+    faults.next(StoreCall::Open, Fault::Refuse);
+    while faults.happened(StoreCall::Open) == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let repeat = server.send(later("k", "respond-async")).await;
@@ -217,7 +217,7 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
     gate.open();
     let answer = first.await.expect("an answer");
     assert_eq!((answer.status.as_u16(), answer.text()), (201, "run 1"));
-    assert_eq!((runs.count(), faults.happened(Verb::Open)), (1, 2));
+    assert_eq!((runs.count(), faults.happened(StoreCall::Open)), (1, 2));
 }
 
 async fn a_url_is_told_when_it_works_and_not_before<G: Backend>(backend: G) {
@@ -227,7 +227,7 @@ async fn a_url_is_told_when_it_works_and_not_before<G: Backend>(backend: G) {
     let layer = layer(Executor::new(store));
     let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     // While the handler runs, only its pointer is settled.
-    faults.next(Verb::Settle, Fault::Hang);
+    faults.next(StoreCall::Settle, Fault::Hang);
     let first = server.sending(later("k", "respond-async"));
     faults.hung(1).await;
     let mut second = server.sending(later("k", "respond-async"));
@@ -288,7 +288,7 @@ async fn a_store_that_is_down_is_told_to_who_asks<G: Backend>(backend: G) {
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
     assert_eq!(heard(&server, &place).await.status, 201);
-    faults.always(Verb::Peek, Fault::Refuse);
+    faults.always(StoreCall::Peek, Fault::Refuse);
     let answer = server.send(get(&place)).await;
     assert_eq!(
         (answer.status.as_u16(), answer.problem().as_deref()),

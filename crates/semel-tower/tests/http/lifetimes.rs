@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::request::Parts;
 use semel_core::Executor;
 use semel_core::executor::LocalReplay;
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::http::Rules;
 
 use crate::backend::{Backend, Server, in_memory, on_every_store, post};
@@ -92,7 +92,7 @@ async fn a_forgetful_service_asks_the_store_every_time<G: Backend>(backend: G) {
     let server = Server::start(&backend, router(&runs, created).layer(layer)).await;
     for n in 1..=3 {
         server.send(post("/orders", "k", "{}")).await;
-        assert_eq!(faults.calls(Verb::Open), n);
+        assert_eq!(faults.calls(StoreCall::Open), n);
     }
     assert_eq!(runs.count(), 1);
 }

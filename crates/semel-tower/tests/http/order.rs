@@ -2,7 +2,7 @@
 
 use http::{HeaderName, Method, Request};
 use semel_core::{Executor, Principal};
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
@@ -23,7 +23,7 @@ fn with(method: Method, lines: Lines<'_>) -> Request<Sent> {
 
 async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let faults = store.faults().clone();
     let named = |name: &'static str| {
         move |parts: &http::request::Parts| {
@@ -51,7 +51,7 @@ async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
         let answer = server.send(with(Method::POST, lines)).await;
         assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (status, Some(slug)));
     }
-    assert_eq!(faults.happened(Verb::Open), 0, "the store is asked last");
+    assert_eq!(faults.happened(StoreCall::Open), 0, "the store is asked last");
 
     let mut small = with(Method::POST, &[key, tenant, user]);
     *small.body_mut() = crate::backend::body("[1]");
@@ -60,7 +60,7 @@ async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
         (answer.status.as_u16(), answer.problem().as_deref()),
         (503, Some("store-unavailable"))
     );
-    assert_ne!(faults.happened(Verb::Open), 0);
+    assert_ne!(faults.happened(StoreCall::Open), 0);
     assert_eq!(runs.count(), 0);
 
     // The route comes before everything: what takes no part may be wrong in every way.

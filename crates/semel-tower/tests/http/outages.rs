@@ -14,7 +14,7 @@ use semel_core::{Executor, OnCrash, Store};
 use semel_redis::RedisStore;
 use semel_servers::{self as servers, Options};
 use semel_sql::postgres::PgStore;
-use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall};
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
@@ -32,7 +32,7 @@ async fn faulty<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs, Faults)
 
 async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: G) {
     let (server, runs, faults) = faulty(&backend, Rules::new()).await;
-    faults.always(Verb::Open, Fault::Refuse);
+    faults.always(StoreCall::Open, Fault::Refuse);
     for _ in 0..3 {
         let answer = server.send(post("/orders", "k", "{}")).await;
         assert_eq!(
@@ -45,24 +45,24 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: 
         assert_eq!((&json["retryable"], &json["safe_new_key"]), (&true.into(), &false.into()));
     }
     assert_eq!(runs.count(), 0);
-    assert_ne!(faults.happened(Verb::Open), 0);
+    assert_ne!(faults.happened(StoreCall::Open), 0);
     faults.heal();
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
 }
 
 async fn a_request_without_a_key_needs_no_store<G: Backend>(backend: G) {
     let (server, runs, faults) = faulty(&backend, Rules::new()).await;
-    faults.always(Verb::Open, Fault::Refuse);
+    faults.always(StoreCall::Open, Fault::Refuse);
     let unkeyed = crate::backend::request(http::Method::POST, "/orders", "{}");
     assert_eq!(server.send(unkeyed).await.status, 201);
-    assert_eq!((runs.count(), faults.calls(Verb::Open)), (1, 0));
+    assert_eq!((runs.count(), faults.calls(StoreCall::Open)), (1, 0));
 }
 
 async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Backend>(backend: G) {
     let (server, runs, faults) = faulty(&backend, Rules::new()).await;
-    faults.next(Verb::Open, Fault::LoseReply);
+    faults.next(StoreCall::Open, Fault::LoseReply);
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
-    assert_eq!(faults.happened(Verb::Open), 1);
+    assert_eq!(faults.happened(StoreCall::Open), 1);
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());
     assert_eq!(runs.count(), 1);
 }
@@ -70,10 +70,10 @@ async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Backend>(b
 async fn an_answer_whose_record_was_confirmed_by_nobody_is_kept<G: Backend>(backend: G) {
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
         let (server, runs, faults) = faulty(&backend, Rules::new()).await;
-        faults.next(Verb::Settle, fault);
+        faults.next(StoreCall::Settle, fault);
         let key = format!("{fault:?}");
         assert_eq!(server.send(post("/orders", &key, "{}")).await.text(), "run 1");
-        assert_eq!(faults.happened(Verb::Settle), 1);
+        assert_eq!(faults.happened(StoreCall::Settle), 1);
         // In a process that has not seen it.
         let (other, _, _) = faulty(&backend, Rules::new()).await;
         assert!(other.send(post("/orders", &key, "{}")).await.replayed());
@@ -88,12 +88,12 @@ async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G:
     let lease = Duration::from_secs(6);
     let rules = Rules::new().command(move |command| command.lease(lease).on_crash(OnCrash::Hold));
     let (server, runs, faults) = faulty(&backend, rules).await;
-    for verb in [Verb::Settle, Verb::Renew] {
+    for verb in [StoreCall::Settle, StoreCall::Renew] {
         faults.always(verb, Fault::Refuse);
     }
     let first = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((first.status.as_u16(), first.text()), (201, "run 1"));
-    assert_ne!(faults.happened(Verb::Settle), 0);
+    assert_ne!(faults.happened(StoreCall::Settle), 0);
     faults.heal();
     backend.advance(2 * lease).await;
     let again = server.send(post("/orders", "k", "{}")).await;
@@ -104,7 +104,7 @@ async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G:
 async fn a_route_may_run_unprotected_while_the_store_is_down<G: Backend>(backend: G) {
     let (server, runs, faults) = faulty(&backend, Rules::new().fail_open()).await;
     assert_eq!(server.send(post("/orders", "before", "{}")).await.text(), "run 1");
-    faults.always(Verb::Open, Fault::Refuse);
+    faults.always(StoreCall::Open, Fault::Refuse);
     for n in 2..=3 {
         let answer = server.send(post("/orders", "k", r#"{"amount":1}"#)).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (201, &*format!("run {n}")));
@@ -117,7 +117,7 @@ async fn a_route_may_run_unprotected_while_the_store_is_down<G: Backend>(backend
 
 async fn a_request_that_runs_unprotected_is_whole<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let handler = axum::routing::any(async |request: axum::extract::Request| {
         let read = request.into_body().collect().await.expect("a whole body");
@@ -136,7 +136,7 @@ async fn a_request_that_runs_unprotected_is_whole<G: Backend>(backend: G) {
 
 async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
-    store.faults().next(Verb::Open, Fault::Refuse);
+    store.faults().next(StoreCall::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let handler = axum::routing::any(async |_: OperationContext| "done");
     let server =

@@ -9,7 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, Store as _};
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -61,7 +61,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called<G: Backend>(backen
 
 async fn a_service_that_runs_unprotected_is_ready_too<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
-    store.faults().always(Verb::Open, Fault::Refuse);
+    store.faults().always(StoreCall::Open, Fault::Refuse);
     let layer = layer(Executor::new(store)).rules(Rules::new().fail_open());
     let strict = Strict { ready: false, runs: Runs::default() };
     let server = Server::start(&backend, layer.layer(strict)).await;

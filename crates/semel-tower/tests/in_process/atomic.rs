@@ -6,7 +6,7 @@ use http::StatusCode;
 use semel_core::Executor;
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant};
@@ -42,7 +42,7 @@ fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
         let creating = writing(there, "created", StatusCode::CREATED);
         // The refusal is recorded after the rollback, under a claim of its own. Before that one is
         // asked for, the key is anybody's.
-        faults.next(Verb::Open, Fault::Hang);
+        faults.next(StoreCall::Open, Fault::Hang);
         let refused = sending(&refusing, order());
         faults.hung(1).await;
         let created = send(&creating, order()).await;

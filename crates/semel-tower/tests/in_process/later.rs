@@ -8,7 +8,7 @@ use axum::routing::{MethodRouter, post as on_post};
 use http::StatusCode;
 use semel_core::Wait;
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::http::{OPERATIONS, Rules};
 
 use crate::backend::{Answer, get, post, run, until};
@@ -51,8 +51,8 @@ fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
         let rules = Rules::new().command(semel_core::Command::attended);
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
         // The claim comes first, then the pointer.
-        faults.spare(Verb::Open, 1);
-        faults.next(Verb::Open, Fault::Hang);
+        faults.spare(StoreCall::Open, 1);
+        faults.next(StoreCall::Open, Fault::Hang);
         let asking = sending(&app, with(order(), "prefer", "respond-async"));
         faults.hung(1).await;
         gate.open();

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post as on_post;
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::http::Rules;
 use tracing::Instrument as _;
 
@@ -48,7 +48,7 @@ async fn a_handler_under_a_claim_writes_to_its_requests_log() {
 async fn a_handler_without_a_claim_writes_to_its_requests_log() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let (store, faults) = faulty(MemoryStore::new());
-    faults.always(Verb::Open, Fault::Refuse);
+    faults.always(StoreCall::Open, Fault::Refuse);
     let app = logging().layer(layer(store).rules(Rules::new().fail_open()));
     let answer = send(&app, order()).instrument(tracing::info_span!("the request")).await;
     assert_eq!(answer.status, 200);

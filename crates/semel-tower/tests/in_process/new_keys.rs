@@ -11,7 +11,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, OperationId};
 use semel_sql::sqlite::SqliteStore;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::axum::Tx;
 use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules, Slug};
 use semel_tower::{PrincipalFrom, Tenant};
@@ -144,7 +144,7 @@ async fn told_of_stores(said: &mut Said) {
     said.note(Slug::InProgress, &send(&app, order()).await);
     gate.open();
     assert_eq!(first.await.expect("an answer").status, 200);
-    faults.next(Verb::Open, Fault::Refuse);
+    faults.next(StoreCall::Open, Fault::Refuse);
     said.note(Slug::StoreUnavailable, &send(&app, post("/orders", "other", "{}")).await);
     executor.shutdown(Duration::from_secs(30)).await;
     said.note(Slug::ShuttingDown, &send(&app, post("/orders", "other", "{}")).await);

@@ -11,7 +11,7 @@ use semel_core::store::memory::MemoryStore;
 use semel_core::{Outcome, Wait};
 use semel_sql::sqlx;
 use semel_testkit::Fixture as _;
-use semel_testkit::faulty::{Fault, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::StoredResponse;
 use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
@@ -43,7 +43,7 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
         let (store, faults) = faulty(backend.store().await);
         abandoned(&store).await;
         backend.advance(Duration::from_secs(60)).await;
-        faults.always(Verb::Settle, Fault::Refuse);
+        faults.always(StoreCall::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
             // As long as recording is tried.
@@ -53,7 +53,7 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
         let app = counting(&runs).layer(layer(store).rules(rules));
         let answer = send(&app, order()).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (201, "was done"));
-        assert_ne!(faults.happened(Verb::Settle), 0);
+        assert_ne!(faults.happened(StoreCall::Settle), 0);
         assert_eq!(runs.count(), 0);
     });
 }
@@ -65,7 +65,7 @@ fn what_a_verifier_cannot_tell_is_not_done_because_it_cannot_be_recorded() {
         let (store, faults) = faulty(backend.store().await);
         abandoned(&store).await;
         backend.advance(Duration::from_secs(60)).await;
-        faults.always(Verb::Settle, Fault::Refuse);
+        faults.always(StoreCall::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
             let command = command.lease(Duration::from_secs(6));
@@ -120,15 +120,15 @@ fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
         gate.reached().await;
         let duplicate = sending(&app, order());
         // Somebody looks at the record only once somebody waits for it.
-        until(async || faults.calls(Verb::Peek) > 0).await;
-        for verb in [Verb::Open, Verb::Renew] {
+        until(async || faults.calls(StoreCall::Peek) > 0).await;
+        for verb in [StoreCall::Open, StoreCall::Renew] {
             faults.always(verb, Fault::Refuse);
         }
         // The holder, which cannot renew, seems to be gone: that is when the duplicate would run.
         backend.advance(Duration::from_secs(3_600)).await;
         let told = duplicate.await.expect("an answer");
         assert_eq!((told.status.as_u16(), told.problem().as_deref()), (409, Some("in-progress")));
-        assert_ne!(faults.happened(Verb::Open), 0);
+        assert_ne!(faults.happened(StoreCall::Open), 0);
         assert_eq!(runs.count(), 1);
         gate.open();
         assert_eq!(holder.await.expect("an answer").text(), "run 1");
@@ -143,7 +143,7 @@ fn a_handler_that_needs_its_claim_is_not_asked_for_a_key_while_the_store_is_away
             on_post(async |OperationContext(claim): OperationContext| claim.attempt().to_string());
         let rules = Rules::new().fail_open();
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
-        faults.next(Verb::Open, Fault::Refuse);
+        faults.next(StoreCall::Open, Fault::Refuse);
         let answer = send(&app, order()).await;
         assert_eq!(
             (answer.status.as_u16(), answer.problem().as_deref()),
@@ -166,7 +166,7 @@ fn a_handler_without_a_claim_may_go_without_it_too() {
         let handler = on_post(async |claim: Option<OperationContext>| claim.is_some().to_string());
         let rules = Rules::new().fail_open();
         let app = Router::new().route("/orders", handler).layer(layer(store).rules(rules));
-        faults.next(Verb::Open, Fault::Refuse);
+        faults.next(StoreCall::Open, Fault::Refuse);
         assert_eq!(send(&app, order()).await.text(), "false");
         assert_eq!(send(&app, order()).await.text(), "true");
     });
@@ -176,7 +176,7 @@ fn a_handler_without_a_claim_may_go_without_it_too() {
 fn a_handler_that_runs_without_a_claim_outlives_its_caller() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
-        faults.always(Verb::Open, Fault::Refuse);
+        faults.always(StoreCall::Open, Fault::Refuse);
         let gate = Gate::new();
         let waits = gate.clone();
         let (finished, done) = oneshot::channel::<()>();

@@ -8,7 +8,7 @@ use axum::extract::{OriginalUri, Path};
 use axum::routing::post as on_post;
 use http::{Request, Response};
 use semel_core::store::memory::MemoryStore;
-use semel_testkit::faulty::{Fault, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::Body;
 use semel_tower::http::Rules;
 use tower::{Layer as _, service_fn};
@@ -116,7 +116,7 @@ fn a_layer_that_stands_there_twice_runs_a_request_once() {
 fn a_layer_that_stands_there_twice_fails_open_once() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
-        faults.always(Verb::Open, Fault::Refuse);
+        faults.always(StoreCall::Open, Fault::Refuse);
         let runs = Runs::default();
         let counting = runs.clone();
         let handler = on_post(async move || format!("run {}", counting.next()));

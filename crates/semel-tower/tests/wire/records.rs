@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel_core::Executor;
 use semel_core::store::memory::MemoryStore;
 use semel_redis::RedisStore;
-use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall as Verb};
+use semel_testkit::faulty::{Fault, Faults, FaultyStore, StoreCall};
 
 use crate::backend::{Protocol, run};
 use crate::raw::keyed;
@@ -21,7 +21,7 @@ async fn faulty() -> (Shop, Faults) {
 fn nobody_is_told_before_it_is_on_record() {
     run(async {
         let (shop, faults) = faulty().await;
-        faults.next(Verb::Settle, Fault::Hang);
+        faults.next(StoreCall::Settle, Fault::Hang);
         let mut wire = shop.connect().await;
         wire.send(&keyed("/orders", "k-1", b"{}")).await;
         faults.hung(1).await;
@@ -38,7 +38,7 @@ fn nobody_is_told_before_it_is_on_record() {
 fn who_leaves_while_it_is_being_recorded_finds_it_recorded() {
     run(async {
         let (shop, faults) = faulty().await;
-        faults.next(Verb::Settle, Fault::Hang);
+        faults.next(StoreCall::Settle, Fault::Hang);
         let mut wire = shop.connect().await;
         wire.send(&keyed("/patient", "k-1", b"{}")).await;
         faults.hung(1).await;
@@ -55,12 +55,12 @@ fn who_leaves_while_it_is_being_recorded_finds_it_recorded() {
 fn a_record_that_takes_several_tries_is_made_before_the_answer() {
     run(async {
         let (shop, faults) = faulty().await;
-        faults.next(Verb::Settle, Fault::Refuse);
-        faults.next(Verb::Settle, Fault::LoseRequest);
-        faults.next(Verb::Settle, Fault::LoseReply);
+        faults.next(StoreCall::Settle, Fault::Refuse);
+        faults.next(StoreCall::Settle, Fault::LoseRequest);
+        faults.next(StoreCall::Settle, Fault::LoseReply);
         let answer = shop.ask(Protocol::H1, "/orders", "k-1").await;
         assert_eq!((answer.status.as_u16(), answer.replayed()), (200, false));
-        assert_eq!(faults.happened(Verb::Settle), 3);
+        assert_eq!(faults.happened(StoreCall::Settle), 3);
         let again = shop.ask(Protocol::H2, "/orders", "k-1").await;
         assert_eq!((again.replayed(), again.body), (true, answer.body));
         assert_eq!(shop.journal.times("k-1"), 1);

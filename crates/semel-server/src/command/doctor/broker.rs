@@ -1,17 +1,15 @@
-//! Whether a broker can be reached, and what about it weakens what publishing promises.
-//!
-//! Looks only: no stream, exchange or queue is made.
+//! Checks that a broker can be reached, and its configuration. No stream, exchange or queue is created.
 
 use std::time::Duration;
 
-use super::Check;
 use crate::broker::BrokerHandle;
+use crate::command::check::Check;
 use crate::exit::ExitError;
 
 /// How long a broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Looks at the broker at `url`, and at what is called `name` there.
+/// Checks the broker at `url`, and its stream, exchange or keys of this name.
 pub(super) async fn check(url: &str, name: &str) -> Result<Vec<Check>, ExitError> {
     let wrong = |flag, why: String| ExitError::usage(format_args!("{flag}: {why}"));
     let url = url.parse().map_err(|why| wrong("--broker", why))?;

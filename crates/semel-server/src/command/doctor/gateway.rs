@@ -1,16 +1,12 @@
-//! Whether a gateway would start with these settings, and reach the service behind it.
+//! Checks that a gateway would start with these settings, and reach its upstream.
 //!
-//! What is built is what `semel gateway` builds, from the same settings; nothing listens and nothing is
-//! sent.
+//! It builds what `semel gateway` builds; nothing listens and nothing is sent.
 
-use super::{Check, Level};
-use crate::gateway::identity::PrincipalSource;
-use crate::gateway::settings::GatewaySettings;
+use crate::command::check::{Check, Level};
 use crate::gateway::{reach, rehearse};
-use crate::settings::ServerSettings;
+use crate::settings::{GatewaySettings, PrincipalSource, ServerSettings};
 
-/// Looks at the gateway that the settings describe. Where they say nothing of one, only what its default
-/// principal would mean.
+/// Checks the gateway that the settings describe. Without any, only the default principal is reported.
 pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
     let gateway = &settings.gateway;
     let ours = *gateway != GatewaySettings::default() || !settings.route.is_empty();
@@ -22,11 +18,11 @@ pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
         Ok(()) => {
             let routes = settings.route.len();
             let found =
-                format!("the gateway can be built: {routes} routes, and its files are there");
+                format!("the gateway can be built: {routes} routes, all files are readable");
             Check::good("gateway", "gateway-builds", found)
         }
         Err(failure) => {
-            let fix = "mend what is named; `semel gateway` refuses to start with it, too";
+            let fix = "fix what is named; `semel gateway` refuses to start with it, too";
             Check::error("gateway", "gateway-refused", failure.to_string(), fix)
         }
     });
@@ -37,14 +33,14 @@ pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
     checks
 }
 
-/// An address that cannot be listened on. Whether another process has its port is not asked: that may be
-/// the gateway itself.
+/// Returns an address that cannot be listened on. Whether its port is in use is not checked: that may be the
+/// gateway itself.
 async fn unlistenable(name: &str, address: &str) -> Option<Check> {
     if name == "admin_listen" && address == "off" {
         return None;
     }
     let error = tokio::net::lookup_host(address).await.err()?;
-    let found = format!("gateway.{name} = \"{address}\" is no address to listen on: {error}");
+    let found = format!("gateway.{name} = \"{address}\" is not an address to listen on: {error}");
     let fix = "write it as 127.0.0.1:7080 or [::]:7080";
     Some(Check::error("gateway", "listen-invalid", found, fix))
 }
@@ -60,37 +56,38 @@ async fn upstream(gateway: &GatewaySettings) -> Check {
             Check::good("gateway", "upstream-reached", format!("{upstream} takes connections"))
         }
         Err(failure) => {
-            let fix = "see that the service runs, and that its address and certificate are right; until \
-                       then every call is answered with 502";
+            let fix = "check that the service runs, and that its address and certificate are right; until \
+                       then every call gets 502";
             Check::error("gateway", "upstream-unreachable", failure.to_string(), fix)
         }
     }
 }
 
-/// What the gateway's callers are told apart by, and what that costs. What lets one caller pass for
-/// another is a warning where these settings are a gateway's. That a token or a session must outlive a
-/// retry is worth a note: an API key does, and no setting shows whether it is one.
+/// Reports what distinguishes callers. What lets one caller pose as another is a warning, if the settings
+/// configure a gateway. That a token or a session must outlive a retry is a note: an API key does, and no
+/// setting shows whether it is one.
 fn principal(gateway: &GatewaySettings, ours: bool) -> Vec<Check> {
     let (level, fix) = match &gateway.principal {
         PrincipalSource::Header(_) | PrincipalSource::Cookie(_) => (
             Level::Note,
             "nothing, if it stays the same over a retry, as an API key does; with tokens or sessions \
-             that are renewed, principal = \"jwt-claim:sub\", and jwks = FILE unless something in \
+             that are renewed, set principal = \"jwt-claim:sub\", and jwks = FILE unless a proxy in \
              front has checked the tokens",
         ),
         PrincipalSource::Claim(_) => {
-            (Level::Warning, "set jwks = FILE, unless something in front has checked the tokens")
+            (Level::Warning, "set jwks = FILE, unless a proxy in front has checked the tokens")
         }
-        PrincipalSource::Global => {
-            (Level::Warning, "set principal to what tells callers apart, such as \"jwt-claim:sub\"")
-        }
+        PrincipalSource::Global => (
+            Level::Warning,
+            "set principal to what distinguishes callers, such as \"jwt-claim:sub\"",
+        ),
     };
     let level = if ours { level } else { Level::Note };
     let check = |found| Check { level, ..Check::note("gateway", "principal", found, fix) };
     let mut checks: Vec<Check> =
         gateway.principal.warnings(gateway.jwks.is_some()).into_iter().map(check).collect();
     if checks.is_empty() {
-        let found = format!("callers are told apart by {}", gateway.principal);
+        let found = format!("callers are distinguished by {}", gateway.principal);
         checks.push(Check::good("gateway", "principal", found));
     }
     checks

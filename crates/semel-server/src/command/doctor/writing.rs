@@ -1,17 +1,17 @@
-//! Whether a store can be written to: by this user, on this disk, in this memory.
+//! Checks that a store accepts writes.
 //!
-//! A record of its own is written by the [probe](crate::store::probe), an event in a transaction that is
+//! The [probe](crate::store::probe) writes a record of its own; an event is appended in a transaction that is
 //! rolled back.
 
 use semel_core::outbox::{Outbox, RowAction, Selection};
 use semel_core::store::{Error, ErrorKind, TransactionalStore};
 use semel_core::{AnyStore, Event, EventId};
 
-use super::Check;
+use crate::command::check::Check;
 use crate::exit::ExitError;
 use crate::store::probe;
 
-/// Writes a record, changes it and removes it.
+/// Writes a record, settles it and removes it.
 pub(super) async fn ledger(ledger: &AnyStore) -> Check {
     match probe::write(ledger, "DOCTOR", "semel doctor").await {
         Ok(()) => {
@@ -22,8 +22,8 @@ pub(super) async fn ledger(ledger: &AnyStore) -> Check {
     }
 }
 
-/// Appends an event in a transaction that is rolled back, and changes rows that are not there: a
-/// server asks for the right to do it all the same.
+/// Appends an event in a transaction that is rolled back, and changes rows that do not exist: servers check
+/// the permission even so.
 pub(super) async fn outbox<S>(store: &S) -> Check
 where
     S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection>,
@@ -46,15 +46,15 @@ where
     }
 }
 
-/// Why it was not written, and what to do.
+/// Returns the failed check of a refused write, with its fix.
 fn refused(about: &'static str, error: Error) -> Check {
     let (code, fix) = if error.kind() == ErrorKind::Capacity {
         ("store-full", "make room: free the disk or memory, or let expired records be swept")
     } else {
         (
             "store-unwritable",
-            "let this user SELECT, INSERT, UPDATE and DELETE in the tables semel_*, and see that the \
-             server is no read-only replica and that its disk is not full",
+            "let this user SELECT, INSERT, UPDATE and DELETE in the tables semel_*, and check that the \
+             server is not a read-only replica and that its disk is not full",
         )
     };
     Check::error(about, code, ExitError::from(error).to_string(), fix)

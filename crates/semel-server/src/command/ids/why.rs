@@ -1,10 +1,10 @@
-//! Why a text is no public id. A codec only says that it is none; a person wants to know more.
+//! Explains why a text is not a public id, in more detail than the codec.
 
 use semel_ids::{Codec, Prefix};
 
 use super::Payload;
 
-/// What is wrong with a text that `codec` does not read.
+/// Returns what is wrong with a text that `codec` refuses.
 pub(super) fn not(text: &str, codec: &Codec) -> String {
     if text.is_empty() {
         return "it is empty".to_owned();
@@ -13,14 +13,14 @@ pub(super) fn not(text: &str, codec: &Codec) -> String {
         return format!("it holds {c:?}; an id is letters, digits and underscores");
     }
     if let Some(other) = other(text) {
-        return format!("it is written another way; read it {other}");
+        return format!("it has another encoding; decode it {other}");
     }
     let Some((prefix, rest)) = text.split_once('_') else {
         return "it has no prefix; an id reads prefix_payload, such as ord_01arz3…".to_owned();
     };
     if Prefix::new(prefix).is_err() {
         return format!(
-            "`{prefix}` is no prefix: a letter and 1 to 9 lower-case letters or digits"
+            "`{prefix}` is not a prefix: a letter and 1 to 9 lower-case letters or digits"
         );
     }
     let sample = codec.encode(Prefix::new("aa").expect("a prefix"), ulid::Ulid::nil());
@@ -56,7 +56,7 @@ pub(super) fn not(text: &str, codec: &Codec) -> String {
     "its checksum does not fit: a character is wrong, or two changed places".to_owned()
 }
 
-/// How the text could be read.
+/// Returns the flags that would decode the text.
 fn other(text: &str) -> Option<&'static str> {
     let ways = [
         (Payload::Ulid, false, "without --payload and --checksum"),
@@ -82,7 +82,7 @@ mod tests {
             ("ord_02WP8qFtGJTkHk10j5u4aZ", false, "--payload base62"),
             ("ord_01arz3ndektsv4rrffq69g5fav", true, "without"),
             ("01arz3ndektsv4rrffq69g5fav", false, "prefix_payload"),
-            ("Ord_01arz3ndektsv4rrffq69g5fav", false, "`Ord` is no prefix"),
+            ("Ord_01arz3ndektsv4rrffq69g5fav", false, "`Ord` is not a prefix"),
             ("ord_01arz3ndektsv4rrffq69g5fa", false, "25 characters, not 26"),
             ("ord_01ARZ3NDEKTSV4RRFFQ69G5FAV", false, "capital A"),
             ("ord_01arz3ndektsv4rrffq69g5fau", false, "letter u"),

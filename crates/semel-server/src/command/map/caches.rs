@@ -1,4 +1,4 @@
-//! Telling the caches of running services what a repair changed.
+//! Invalidates the shared cache of running services after a repair.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::command::PATIENCE;
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// The cache that services share, if the settings name one.
+/// The shared cache, if the settings name one.
 pub(super) struct Caches {
     shared: Option<RedisCache>,
     ttl: Duration,
@@ -22,17 +22,18 @@ impl Caches {
     pub(super) fn of(settings: &ServerSettings) -> Result<Self, ExitError> {
         let cache = &settings.idresolve.resolver.cache;
         let shared = settings.idresolve.cache(Some(PATIENCE)).transpose()?;
-        // As long as anybody believes a presence that was seen before.
+        // As long as any cache may hold an id that was found before.
         let ttl = cache.l2_ttl.max(cache.l1_ttl) * 2;
         Ok(Self { shared, ttl, missed: AtomicU64::new(0) })
     }
 
-    /// How many changes no cache was told of.
+    /// Returns how many changes could not be propagated.
     pub(super) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn tell(&self, changes: &[RepairedMapping]) {
+    /// Propagates changes to the shared cache.
+    pub(super) async fn invalidate(&self, changes: &[RepairedMapping]) {
         let key = |changed: &RepairedMapping| {
             format!("{}:{}:{}", changed.tenant, changed.kind.name(), changed.public)
         };
@@ -40,13 +41,13 @@ impl Caches {
             changes.iter().partition(|changed| changed.is_live());
         let [live, revoked] =
             [live, revoked].map(|some| some.into_iter().map(key).collect::<Vec<_>>());
-        let told = async {
+        let propagated = async {
             let Some(shared) = &self.shared else { return false };
             let live = live.is_empty() || shared.repaired(&live).await.is_ok();
             let gone = revoked.is_empty() || shared.revoked(&revoked, self.ttl).await.is_ok();
             live && gone
         };
-        if !told.await {
+        if !propagated.await {
             self.missed.fetch_add(changes.len() as u64, Ordering::Relaxed);
         }
     }

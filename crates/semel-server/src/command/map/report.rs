@@ -1,4 +1,4 @@
-//! What a backfill, a comparison or a repair came to, for people and for machines.
+//! The results of backfill, verify and repair, as text and as JSON.
 
 use semel_ids::migration::{Backfilled, Refusals, Repaired, Sample, SampledCount, Verified};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub(super) fn verified(report: &Verified, json: bool) -> Result<(), ExitError> {
     match report.wrong() {
         0 => Ok(()),
         wrong => Err(ExitError::findings(format_args!(
-            "{} between map and table; `semel map repair` mends what can be mended",
+            "{} between map and table; `semel map repair` repairs what can be repaired",
             shown::counted(wrong, "difference")
         ))),
     }
@@ -68,11 +68,11 @@ pub(super) fn repaired(
     }
     let untold = Some(untold).filter(|untold| *untold > 0 && !dry).map(|untold| {
         format!(
-            "{untold} changes were told to no cache: services that run believe what they remember \
-             for as long as their caches' times to live (idresolve.cache.l2_url names the shared one)"
+            "{untold} changes were not propagated to the shared cache: running services may use old \
+             entries until they expire (idresolve.cache.l2_url names the cache)"
         )
     });
-    let left = "something was left to a later run or to somebody's judgement; it is listed above";
+    let left = "not everything was repaired; what is left for a later run or for your decision is listed above";
     match (report.finished(), untold) {
         (true, None) => Ok(()),
         (true, Some(untold)) => {

@@ -1,5 +1,4 @@
-//! An answer that an operator puts in, as its door will give it, and one that is stored, as it was
-//! given.
+//! Outcomes: reads one from an operator's file, and shows a stored one.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -13,11 +12,10 @@ use semel_tower::StoredResponse;
 use super::is_http;
 use crate::exit::ExitError;
 
-/// Largest file that is read: more than any ledger takes from an operator.
+/// The largest file that is read: more than a ledger accepts.
 const LARGEST: u64 = 8 << 20;
 
-/// The answer in `file`, for a record of this kind; one that no ledger would take is refused here, before
-/// anything else is said of it.
+/// Reads the outcome in `file` for a record of this kind, and refuses one that is too large.
 pub(super) fn read(
     kind: Kind,
     file: &Path,
@@ -27,7 +25,7 @@ pub(super) fn read(
     let outcome = made(kind, contents(file)?, content_type, status)?;
     match outcome.size() {
         size if size > Resolution::MAX_OUTCOME => Err(ExitError::usage(format_args!(
-            "{} is too large to be an answer: {size} bytes as it is stored, of {} at most",
+            "{} is too large for an outcome: {size} bytes as stored, of {} at most",
             file.display(),
             Resolution::MAX_OUTCOME
         ))),
@@ -42,16 +40,19 @@ fn made(
     status: Option<u16>,
 ) -> Result<Outcome, ExitError> {
     if status.is_some() && !is_http(kind) {
-        return Err(ExitError::usage(format_args!("a {} answer has no --status", kind.name())));
+        return Err(ExitError::usage(format_args!(
+            "the outcome of a {} record has no --status",
+            kind.name()
+        )));
     }
     match kind {
         Kind::Http => http(body, content_type, status),
         Kind::Grpc => grpc(&body, content_type),
         Kind::Command => command(body, content_type),
-        // Who consumes keeps no result.
+        // Consumers store no result.
         Kind::Message | Kind::Event if body.is_empty() => Ok(Outcome::empty()),
         Kind::Message | Kind::Event => Err(ExitError::usage(format_args!(
-            "a {} has no answer; give an empty file, such as /dev/null",
+            "a {} record has no outcome; give an empty file, such as /dev/null",
             kind.name()
         ))),
     }
@@ -68,16 +69,16 @@ fn contents(file: &Path) -> Result<Vec<u8>, ExitError> {
     };
     match read {
         Err(error) => {
-            Err(ExitError::usage(format_args!("cannot read the answer {shown}: {error}")))
+            Err(ExitError::usage(format_args!("cannot read the outcome {shown}: {error}")))
         }
         Ok(_) if body.len() as u64 > LARGEST => {
-            Err(ExitError::usage(format_args!("{shown} is too large to be an answer")))
+            Err(ExitError::usage(format_args!("{shown} is too large for an outcome")))
         }
         Ok(_) => Ok(body),
     }
 }
 
-/// A response, as the HTTP layer stores and replays one.
+/// Returns a response as the HTTP layer stores it.
 fn http(
     body: Vec<u8>,
     content_type: Option<&str>,
@@ -94,7 +95,7 @@ fn http(
     Ok(Outcome::new(StoredResponse::HTTP, envelope.encode()))
 }
 
-/// A message, as the gRPC layer stores and replays one: framed, and followed by its status.
+/// Returns a message as the gRPC layer stores it: framed, and followed by its status.
 fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, ExitError> {
     let length = u32::try_from(message.len()).map_err(ExitError::usage)?;
     let body = [&[0][..], &length.to_be_bytes(), message].concat();
@@ -106,14 +107,14 @@ fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, ExitError
     Ok(Outcome::new(StoredResponse::GRPC, envelope.encode()))
 }
 
-/// A result, which is read as JSON unless somebody says otherwise.
+/// Returns the result of a command, which is JSON unless a content type is given.
 fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, ExitError> {
     match content_type {
         Some(content_type) => Ok(Outcome::new(content_type.to_owned(), body)),
         None => match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
             Ok(_) => Ok(Outcome::new(Outcome::JSON, body)),
             Err(error) => Err(ExitError::usage(format_args!(
-                "a command's answer is JSON, and this is none ({error}); say what it is with \
+                "the outcome of a command is JSON, and this is not ({error}); give its type with \
                  --content-type"
             ))),
         },
@@ -122,7 +123,7 @@ fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, ExitErr
 
 fn header(text: &str) -> Result<HeaderValue, ExitError> {
     HeaderValue::from_str(text)
-        .map_err(|_| ExitError::usage(format_args!("`{text}` cannot be a content type")))
+        .map_err(|_| ExitError::usage(format_args!("`{text}` is not a content type")))
 }
 
 fn guess(body: &[u8]) -> String {
@@ -135,7 +136,7 @@ fn guess(body: &[u8]) -> String {
     .to_owned()
 }
 
-/// The status and the type of a stored answer, as its door would give them.
+/// Returns the status and the content type of a stored outcome.
 pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
     let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
     match StoredResponse::decode(outcome.body()) {
@@ -148,7 +149,7 @@ pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
     }
 }
 
-/// The answer's own text.
+/// Returns the body of a stored outcome.
 pub(super) fn stored(record: &Record) -> Option<Bytes> {
     let Some(Recorded::Whole(outcome)) = &record.outcome else { return None };
     let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());

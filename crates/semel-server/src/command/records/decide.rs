@@ -1,7 +1,7 @@
-//! `semel records release` and `resolve`: what an operator says became of an operation.
+//! `semel records release` and `resolve`: an operator decides the outcome of an operation.
 //!
-//! A decision is about the very version that was looked at. Only a renewal may come in between, for it
-//! changes nothing but the end of the lease; whoever else wrote the record has made another one of it.
+//! A decision applies to the version that was read. Only renewals may happen in between: they change nothing
+//! but the end of the lease.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use super::super::{shown, words};
 use super::{answer, entry};
 use crate::exit::ExitError;
 
-/// How often a verb looks again at a record that was renewed under its hands.
+/// How often a verb reads a record again that was renewed meanwhile.
 const TRIES: u32 = 5;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecisionArgs {
-    /// Decide over a holder whose lease runs: its answer is refused from then on, its work goes on
+    /// Decide even if the lease still runs: the holder's outcome is refused, its work goes on
     #[arg(long)]
     force: bool,
-    /// Say what would be done, and change nothing
+    /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -33,29 +33,29 @@ pub(super) struct DecisionArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ResolutionArgs {
-    /// It happened: repeats are answered with what is in FILE (- is standard input)
+    /// It succeeded: duplicates get the content of FILE (- is standard input)
     #[arg(long, value_name = "FILE")]
     succeeded: Option<PathBuf>,
-    /// It failed: repeats are told so until the failure expires
+    /// It failed: duplicates get the failure until it expires
     #[arg(long)]
     failed: bool,
     /// It did not happen: the next caller runs it
     #[arg(long)]
     rerun: bool,
-    /// What FILE is [default: told from what is in it]
+    /// Content type of FILE [default: detected]
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["failed", "rerun"])]
     content_type: Option<String>,
-    /// The status of an HTTP answer [default: 200]
+    /// HTTP status of the outcome [default: 200]
     #[arg(long, value_name = "CODE", conflicts_with_all = ["failed", "rerun"],
         value_parser = clap::value_parser!(u16).range(200..=599))]
     status: Option<u16>,
-    /// How long the decision is kept, 1s or more [default: as long as the record's claim said]
+    /// How long the decision is kept, 1s or more [default: keep of the record]
     #[arg(long, value_name = "DURATION", conflicts_with = "rerun", value_parser = words::kept)]
     keep: Option<Duration>,
 }
 
 impl ResolutionArgs {
-    /// What the decision says, and the word for it once it is made.
+    /// Returns the resolution, and its name in the past tense.
     pub(super) fn resolution(
         &self,
         listed: &Listed,
@@ -68,7 +68,7 @@ impl ResolutionArgs {
             return Ok(("resolved as succeeded", Resolution::Happened { outcome, keep }));
         }
         if self.failed {
-            let reason = reason.unwrap_or("an operator said so").to_owned();
+            let reason = reason.unwrap_or("decided by an operator").to_owned();
             return Ok(("resolved as failed", Resolution::Failed { reason, keep }));
         }
         Ok(("resolved to be run again", Resolution::DidNotHappen))
@@ -113,8 +113,7 @@ pub(super) async fn decide(
     }
 }
 
-/// Decides about what was seen. A holder renews its lease meanwhile, under the same attempt: that is no
-/// reason to ask the operator again.
+/// Applies the decision to the version that was read, or to a renewal of it under the same attempt.
 async fn decided(
     ledger: &AnyStore,
     listed: &Listed,
@@ -137,7 +136,7 @@ async fn decided(
     Ok(operated)
 }
 
-/// What [`semel_core::Operate::decide`] would answer.
+/// Returns what [`semel_core::Operate::decide`] would return.
 async fn foresee(
     ledger: &AnyStore,
     key: &semel_core::Key,
@@ -152,7 +151,7 @@ async fn foresee(
     })
 }
 
-/// Who holds the record, and for how long still.
+/// Returns the error of a held record, with its holder and the rest of its lease.
 async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, ExitError> {
     let holder = match ledger.peek(key).await? {
         Some(found) => {
@@ -160,27 +159,27 @@ async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, ExitEr
             let left = left.map_or_else(String::new, |left| format!(" for {}", shown::span(left)));
             format!("{} holds it{left}", shown::clean(&found.record.owner))
         }
-        None => "somebody held it".to_owned(),
+        None => "another caller held it".to_owned(),
     };
     Ok(format!(
-        "the operation runs: {holder} unless it renews its lease; wait, or --force a decision over it"
+        "the operation runs: {holder} unless it renews its lease; wait, or decide anyway with --force"
     ))
 }
 
-/// Why nothing was changed.
+/// Returns the error of a verb that changed nothing.
 pub(super) fn refused(operated: Operated) -> ExitError {
     match operated {
         Operated::Refused { state: State::Succeeded } => ExitError::failed(
-            "the operation succeeded, and an answer that was given is not changed; `records purge` \
-             forgets it altogether",
+            "the operation succeeded, and an outcome that was delivered is not changed; `records purge` \
+             removes it altogether",
         ),
         Operated::Refused { state } => ExitError::failed(format_args!(
             "the record is {}, which this does not apply to",
             state.name()
         )),
-        Operated::Missing => ExitError::failed("the record is gone meanwhile"),
+        Operated::Missing => ExitError::failed("the record no longer exists"),
         Operated::Moved | Operated::Done => {
-            ExitError::failed("the record moved meanwhile and was left alone; look at it again")
+            ExitError::failed("the record changed meanwhile and was left alone; show it again")
         }
     }
 }
@@ -238,9 +237,9 @@ mod tests {
         decide(ledger, listed, &how, verb, true, Resolution::DidNotHappen).await
     }
 
-    /// What was seen is gone, and something else is there that a decision would apply to as well.
+    /// The record was replaced by another one that the decision would apply to as well.
     #[tokio::test]
-    async fn what_changed_between_the_look_and_the_decision_is_left_alone() {
+    async fn a_record_that_changed_since_it_was_read_is_left_alone() {
         let failed = || Settlement::Failed {
             error: ErrorText::new("no"),
             retry_after: Some(HOUR),
@@ -262,14 +261,14 @@ mod tests {
                 ended(&ledger, now.clone()).await;
                 let there = looked(&ledger).await;
                 let refused = release(&ledger, &listed, force).await.unwrap_err();
-                assert!(refused.to_string().contains("moved meanwhile"), "{refused}");
+                assert!(refused.to_string().contains("changed meanwhile"), "{refused}");
                 assert_eq!(looked(&ledger).await, there);
             }
         }
     }
 
     #[tokio::test]
-    async fn a_holder_is_overruled_through_its_renewals_and_no_other_in_its_place() {
+    async fn a_holder_is_overruled_despite_renewals_and_a_new_holder_is_not() {
         let ledger = AnyStore::new(MemoryStore::new());
         let lease = claimed(&ledger).await;
         let listed = looked(&ledger).await;
@@ -285,7 +284,7 @@ mod tests {
         assert_eq!(ledger.settle(&lease, &Settlement::Removed).await.unwrap(), Settled::Done);
         let other = claimed(&ledger).await;
         let refused = release(&ledger, &listed, true).await.unwrap_err();
-        assert!(refused.to_string().contains("moved meanwhile"), "{refused}");
+        assert!(refused.to_string().contains("changed meanwhile"), "{refused}");
         let Some(found) = ledger.peek(&key()).await.unwrap() else { panic!("a record") };
         assert_eq!(found.record.attempt_id, other.attempt_id);
     }

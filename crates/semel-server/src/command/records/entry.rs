@@ -1,4 +1,4 @@
-//! A record as an operator sees it.
+//! A record as text and as JSON.
 
 use semel_core::store::{Content, Filter, Listed, UnreadableRecord};
 use semel_core::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
@@ -7,23 +7,23 @@ use serde_json::{Value, json};
 use super::super::{shown, unread, words};
 use crate::exit::ExitError;
 
-/// The principal's digest in hex; nothing for those who share a scope.
+/// Returns the principal's digest in hex; `None` for the global principal.
 pub(crate) fn principal(principal: &Principal) -> Option<String> {
     Some(words::hex(principal.as_bytes())).filter(|digits| !digits.is_empty())
 }
 
-/// The digits that lists and logs show.
+/// Returns the short digest that lists and logs show.
 pub(crate) fn digest(key: &Key) -> String {
     key.digest().to_string()
 }
 
-/// A record in a sentence.
+/// Returns a record's name for sentences.
 pub(crate) fn name(key: &Key) -> String {
     let (kind, scope, id) = (key.kind().name(), shown::clean(key.scope()), shown::clean(key.id()));
     format!("{kind} {scope} `{id}` of {} ({})", shown::clean(key.tenant()), digest(key))
 }
 
-/// Everything about a record but what its answer says.
+/// Returns a record as JSON, without the body of its outcome.
 pub(crate) fn json(listed: &Listed) -> Value {
     let Listed { key, record, content } = listed;
     let on_crash = match record.on_crash {
@@ -58,7 +58,7 @@ pub(crate) fn json(listed: &Listed) -> Value {
     })
 }
 
-/// How long an answer is and what it is stored as; a retry payload is none.
+/// Returns the size and the type of an outcome; a retry payload is none.
 fn answer(record: &Record, content: Option<&Content>) -> Value {
     match (&record.outcome, content) {
         (Some(Recorded::Omitted { bytes }), _) => json!({ "omitted_bytes": bytes }),
@@ -69,13 +69,13 @@ fn answer(record: &Record, content: Option<&Content>) -> Value {
     }
 }
 
-/// The short name of what an operation made, or the type of the event that a record is about.
+/// Returns the outcome's reference, or the type of a record's event.
 pub(crate) fn reference(listed: &Listed) -> Option<String> {
     let reference = listed.content.as_ref().and_then(|content| content.reference.as_ref());
     reference.map(ToString::to_string)
 }
 
-/// One line for each, those that cannot be read among them.
+/// Prints records, one line each, unreadable ones included.
 pub(crate) fn table(
     entries: &[Listed],
     unreadable: &[UnreadableRecord],
@@ -94,13 +94,13 @@ pub(crate) fn table(
         "NOTE",
     ]);
     for listed @ Listed { key, record, .. } in entries {
-        let who = principal(key.asked_by()).map(|digits| digits[..8].to_owned());
+        let caller = principal(key.asked_by()).map(|digits| digits[..8].to_owned());
         grid.row([
             digest(key),
             key.kind().name().to_owned(),
             key.tenant().to_owned(),
             key.scope().to_owned(),
-            who.unwrap_or_else(|| "global".to_owned()),
+            caller.unwrap_or_else(|| "global".to_owned()),
             key.id().to_owned(),
             state(record, now),
             record.attempt.to_string(),
@@ -129,7 +129,7 @@ pub(crate) fn table(
     grid.print()
 }
 
-/// The state, and whether nobody is behind it any more.
+/// Returns the state, and whether the record is lapsed or expired.
 pub(crate) fn state(record: &Record, now: Timestamp) -> String {
     let lapsed = record.state == State::Running && !record.held(now);
     let word = match () {
@@ -152,7 +152,7 @@ fn note(listed: &Listed, now: Timestamp) -> String {
     }
 }
 
-/// Everything about an event's handling by anybody.
+/// Returns the filter for all consumers' records of an event.
 pub(crate) fn consumers(tenant: &str, id: &str) -> Filter {
     Filter {
         kind: Some(semel_core::Kind::Event),

@@ -1,7 +1,6 @@
-//! Which record is meant: by its id, its reference, its digest or its operation.
+//! Finds a record by its id, reference, digest or operation id.
 //!
-//! An id is only one part of a key, so it may name several records; then the flags narrow it, or the
-//! digest, which names one. Nothing is guessed.
+//! An id is one part of a key, so it may match several records; flags narrow it, and a digest matches one.
 
 use clap::Args;
 use semel_core::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
@@ -14,12 +13,12 @@ use super::super::{shown, words};
 use super::entry;
 use crate::exit::ExitError;
 
-/// Candidates that are shown at most.
+/// The most candidates that are shown.
 pub(super) const SHOWN: usize = 50;
-/// Records that one look takes.
+/// Records in one page.
 const LOOK: u32 = 500;
 
-/// Which records.
+/// The filters of records.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RecordFilter {
     /// Only of this kind: command, http, grpc, message or event
@@ -31,13 +30,13 @@ pub(super) struct RecordFilter {
     /// Only of this operation; with --kind event, of this consumer group and its handlers
     #[arg(long)]
     scope: Option<String>,
-    /// Only of this caller: `global`, or the first hex digits that lists show
+    /// Only of this principal: `global`, or the first hex digits that lists show
     #[arg(long, value_name = "DIGITS", value_parser = digits)]
     principal: Option<String>,
     /// Only in this state: running, succeeded, failed, dead, uncertain or discarded
     #[arg(long, value_parser = words::state)]
     state: Option<State>,
-    /// Only what waits for somebody to run it
+    /// Only records that are due to run
     #[arg(long)]
     due: bool,
 }
@@ -56,7 +55,7 @@ impl RecordFilter {
             kind: self.kind,
             tenant: self.tenant.clone(),
             scope: self.scope.clone(),
-            // An operation is a path over HTTP, and what lies below another path is another one.
+            // Scopes of HTTP are paths, and a path below another is another operation.
             below: self.kind == Some(Kind::Event),
             state: self.state,
             due: self.due,
@@ -71,7 +70,7 @@ impl RecordFilter {
         kind.is_none() && state.is_none() && !due && texts.iter().all(|part| part.is_none())
     }
 
-    /// The filters that are set, for an audit.
+    /// Returns the filters that are set, for an audit.
     pub(super) fn json(&self) -> Value {
         let Self { kind, tenant, scope, principal, state, due } = self;
         let mut set = json!({});
@@ -93,7 +92,7 @@ impl RecordFilter {
         set
     }
 
-    /// What no store filters by.
+    /// Whether a key matches the principal, which no store filters by.
     pub(super) fn narrows(&self, key: &semel_core::Key) -> bool {
         let shown = entry::principal(key.asked_by());
         match self.principal.as_deref() {
@@ -103,9 +102,8 @@ impl RecordFilter {
         }
     }
 
-    /// A page with at most `room` records that are meant, among those of other callers. One that has
-    /// more of them is asked for again, up to the first for which there is no room: only the store
-    /// knows where a list goes on.
+    /// Returns a page with at most `room` matching records. A page with more is read again up to the first
+    /// record that does not fit, because only the store can make a cursor.
     pub(super) async fn page(
         &self,
         ledger: &AnyStore,
@@ -124,7 +122,7 @@ impl RecordFilter {
         }
     }
 
-    /// The key, where every part of it is known.
+    /// Returns the key, if every part of it is known.
     fn key(&self, id: &str) -> Option<semel_core::Key> {
         let principal = match self.principal.as_deref() {
             None | Some("global") => Principal::global(),
@@ -138,7 +136,7 @@ impl RecordFilter {
 /// One record.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Key {
-    /// The record: its id, reference, digest (8 to 64 hex digits) or operation id
+    /// Id, reference, digest (8 to 64 hex digits) or operation id of the record
     key: String,
     #[command(flatten)]
     which: RecordFilter,
@@ -153,12 +151,12 @@ impl Key {
         &self.key
     }
 
-    /// The tenant that was named.
+    /// Returns the tenant of the filters.
     pub(super) fn tenant(&self) -> Option<&str> {
         self.which.tenant.as_deref()
     }
 
-    /// The one record that is meant.
+    /// Returns the record, or an error if none or several match.
     pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Listed, ExitError> {
         let Matches { mut found, unread } = self.all(ledger).await?;
         match found.len() {
@@ -172,16 +170,16 @@ impl Key {
         let words = format!(
             "no record has `{}` as its id, reference, digest or operation id{}",
             shown::clean(&self.key),
-            if self.which.is_open() { "" } else { ", within what the flags leave" }
+            if self.which.is_open() { "" } else { ", among those that match the flags" }
         );
         match unread.is_empty() {
             true => ExitError::usage(words),
-            // It may be one of those.
+            // It may be one of the unreadable ones.
             false => ExitError::findings(format_args!("{words}; but {unread}")),
         }
     }
 
-    /// Shows the candidates, and asks for more.
+    /// Prints the candidates, and returns the error.
     pub(super) fn ambiguous(&self, found: &[Listed], json: bool) -> ExitError {
         let shown = match json {
             true => {
@@ -195,14 +193,14 @@ impl Key {
         }
         let many = if found.len() >= SHOWN { "or more " } else { "" };
         ExitError::usage(format_args!(
-            "`{}` may be {} {many}records; choose with --tenant, --scope, --kind or --principal, or \
-             name the digest",
+            "`{}` matches {} {many}records; narrow it with --tenant, --scope, --kind or --principal, or \
+             give the digest",
             shown::clean(&self.key),
             found.len()
         ))
     }
 
-    /// Every record that may be meant. The first reading of the text that finds one counts.
+    /// Returns every record that matches, by the first interpretation of the text that matches any.
     pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, ExitError> {
         let (text, all) = (&self.key, self.which.filter());
         if self.which.principal.is_some()
@@ -221,7 +219,7 @@ impl Key {
         ];
         if let Some(digest) = words::unhex(text).filter(|digest| (4..=32).contains(&digest.len())) {
             let by_digest = Filter { digest: Some(digest.clone()), ..all.clone() };
-            // A whole digest can hardly be anything else, and is found at once.
+            // A whole digest is hardly anything else, and is found at once.
             let handle = if digest.len() == 32 { 0 } else { readings.len() };
             readings.insert(handle, by_digest);
         }
@@ -249,7 +247,7 @@ impl Key {
             let page = ledger.survey(filter, after.as_ref(), LOOK).await?;
             unread.add(page.unreadable);
             for listed in page.entries {
-                // A store may show one twice.
+                // A store may list a record twice.
                 let known = found.iter().any(|other| other.key == listed.key);
                 if !known && self.which.narrows(&listed.key) {
                     found.push(listed);
@@ -266,10 +264,10 @@ impl Key {
     }
 }
 
-/// What a text may name.
+/// The records that match a text.
 #[derive(Default)]
 pub(super) struct Matches {
     pub(super) found: Vec<Listed>,
-    /// What was passed and could not be read.
+    /// Unreadable records on the way.
     pub(super) unread: Unread,
 }

@@ -1,6 +1,6 @@
-//! `semel records purge`: records removed, one by its name or many by what they have in common.
+//! `semel records purge`: removes one record, or many by filters.
 //!
-//! What was seen is what is removed: a record that moved since, or whose lease runs, stays.
+//! A record that changed since it was read, or whose lease runs, stays.
 
 use clap::Args;
 use semel_core::clock::Clock;
@@ -16,23 +16,22 @@ use super::decide::refused;
 use super::find::{Key, RecordFilter};
 use crate::exit::ExitError;
 
-/// Records that one look takes.
+/// Records in one page.
 const LOOK: u32 = 500;
-/// What the audit calls it.
+/// The verb in the audit.
 const VERB: &str = "records purge";
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct PurgeArgs {
-    /// The record: its id, reference, digest or operation id
+    /// Id, reference, digest or operation id of the record
     #[arg(required_unless_present = "all")]
     key: Option<String>,
     #[command(flatten)]
     which: RecordFilter,
-    /// Every record that the filters let through, but for claims whose lease runs
+    /// Every record that matches the filters, except claims whose lease runs
     #[arg(long, conflicts_with = "key")]
     all: bool,
-    /// Count what would be removed, and change nothing; with --all leases are judged by this machine's
-    /// clock
+    /// Count what would be removed, and change nothing; with --all by this machine's clock
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -41,11 +40,11 @@ pub(super) struct PurgeArgs {
     by: AuditArgs,
 }
 
-/// What it came to.
+/// The result of a purge.
 #[derive(Default)]
 struct Tally {
     removed: u64,
-    /// Held, or moved since they were listed.
+    /// Held, or changed since they were listed.
     left: u64,
     unread: Unread,
 }
@@ -60,15 +59,15 @@ pub(super) async fn purge(
         let listed = Key::new(text, many.which.clone()).one(ledger, json).await?;
         one(ledger, &listed, many).await?;
         tally.removed = 1;
-        return told(&tally, many, json);
+        return report(&tally, many, json);
     }
     if many.which.is_open() {
-        return Err(unfiltered("forget", "--state, --scope, --tenant, --kind or --principal"));
+        return Err(unfiltered("remove", "--state, --scope, --tenant, --kind or --principal"));
     }
     if !many.dry_run {
-        // Where a filter narrows further than a store can, there are fewer.
+        // An upper bound: the store does not filter by principal.
         let count = ledger.tally(&many.which.filter()).await?.records;
-        many.guard.allows("forget", count, true, Guard::USUAL)?;
+        many.guard.allows("remove", count, true, Guard::USUAL)?;
     }
     let mut trail = many.trail(json!({ "filter": many.which.json() }))?;
     let walked = walk(ledger, many, &mut tally, &mut trail).await;
@@ -78,7 +77,7 @@ pub(super) async fn purge(
         count => failure.during(format_args!("{} removed, then", shown::counted(count, "record"))),
     })?;
     trail.end(tally.removed);
-    told(&tally, many, json)
+    report(&tally, many, json)
 }
 
 impl PurgeArgs {
@@ -104,7 +103,7 @@ async fn one(ledger: &AnyStore, listed: &Listed, many: &PurgeArgs) -> Result<(),
     match operated {
         Operated::Done => Ok(()),
         Operated::Refused { state: State::Running } => Err(ExitError::failed(
-            "the operation runs, and a claim that is held is not removed; wait, or decide it with \
+            "the operation runs, and a held claim is not removed; wait, or decide it with \
              `records resolve --force` first",
         )),
         other @ (Operated::Missing | Operated::Moved | Operated::Refused { .. }) => {
@@ -140,7 +139,7 @@ async fn walk(
     }
 }
 
-fn told(tally: &Tally, many: &PurgeArgs, json: bool) -> Result<(), ExitError> {
+fn report(tally: &Tally, many: &PurgeArgs, json: bool) -> Result<(), ExitError> {
     let Tally { removed, left, unread } = tally;
     if json {
         shown::json(&json!({
@@ -151,7 +150,7 @@ fn told(tally: &Tally, many: &PurgeArgs, json: bool) -> Result<(), ExitError> {
     }
     let would = if many.dry_run { "would be " } else { "" };
     let left =
-        if *left > 0 { format!(", {left} held or moved and left alone") } else { String::new() };
+        if *left > 0 { format!(", {left} held or changed and left alone") } else { String::new() };
     shown::line(format!("{} {would}removed{left}", shown::counted(*removed, "record")))?;
     unread.none(None)
 }

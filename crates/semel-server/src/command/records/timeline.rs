@@ -1,5 +1,4 @@
-//! `semel records show`: one operation from its command to its events, their deliveries and their
-//! consumers.
+//! `semel records show`: one operation with its events, their deliveries and their consumers.
 
 use std::fmt::Write as _;
 
@@ -14,23 +13,23 @@ use super::find::{Key, Matches, SHOWN};
 use super::trace::{self, Found};
 use super::{answer, entry};
 use crate::exit::ExitError;
-use crate::store::{StoreHandle, on_database};
+use crate::store::StoreHandle;
 
-/// What is known of one operation.
+/// One operation.
 struct Timeline {
-    /// The command; nothing where an event was asked for.
+    /// The command; `None` if an event was asked for.
     command: Option<Entry>,
     events: Vec<Event>,
-    /// Whether everything was looked through.
+    /// Whether everything was searched.
     complete: bool,
-    /// What was passed on the way and could not be read: it may belong here.
+    /// Unreadable records on the way, which may belong to it.
     unread: Unread,
     now: Timestamp,
 }
 
 struct Event {
     id: String,
-    /// Its row in the outbox, unless that was cleaned or is elsewhere.
+    /// The row in the outbox; `None` if it was cleaned or is in another store.
     row: Option<Row>,
     consumers: Vec<Listed>,
 }
@@ -73,17 +72,16 @@ async fn of_command(
     command: &Listed,
     groups: &[String],
 ) -> Result<Timeline, ExitError> {
-    // Read whole, with the store's clock, by which ages are told.
+    // Read whole, with the store's clock, to which ages refer.
     let Some(found) = ledger.peek(&command.key).await? else {
-        return Err(ExitError::failed("the record is gone meanwhile"));
+        return Err(ExitError::failed("the record no longer exists"));
     };
     let (now, mut unread) = (found.now, Unread::default());
     let command = Entry { key: command.key.clone(), record: found.record };
-    let Found { items: rows, mut complete } = on_database!(
-        handle,
-        store => trace::events(store, &command.record, now).await?,
-        Found { items: Vec::new(), complete: true }
-    );
+    let Found { items: rows, mut complete } = match handle.database() {
+        Some(database) => trace::events(&database, &command.record, now).await?,
+        None => Found { items: Vec::new(), complete: true },
+    };
     let mut events = Vec::new();
     for row in rows {
         let Ok(event) = &row.envelope else { continue };
@@ -95,7 +93,7 @@ async fn of_command(
     Ok(Timeline { command: Some(command), events, complete, unread, now })
 }
 
-/// An event that somebody has a record of. What was met and could not be read may be another's.
+/// Returns the timeline of an event with consumers' records. Unreadable records on the way may belong to it.
 async fn of_event(
     handle: &StoreHandle,
     ledger: &AnyStore,
@@ -108,19 +106,17 @@ async fn of_event(
         [] => Found { items: found.to_vec(), complete: found.len() < SHOWN },
         groups => trace::consumers(ledger, key.tenant(), key.id(), groups, &mut unread).await?,
     };
-    let row = match key.id().parse::<EventId>() {
-        Ok(id) => on_database!(
-            handle,
-            store => trace::event(store, Some(key.tenant()), id).await?.into_iter().next(),
-            None
-        ),
-        Err(_) => None,
+    let row = match (key.id().parse::<EventId>(), handle.database()) {
+        (Ok(id), Some(database)) => {
+            trace::event(&database, Some(key.tenant()), id).await?.into_iter().next()
+        }
+        (Err(_), _) | (_, None) => None,
     };
     let events = vec![Event { id: key.id().to_owned(), row, consumers }];
     Ok(Timeline { command: None, events, complete, unread, now: Clock::system().now() })
 }
 
-/// An event that nobody has handled yet.
+/// Returns the timeline of an event without a consumer's record.
 async fn of_unhandled(
     handle: &StoreHandle,
     ledger: &AnyStore,
@@ -128,11 +124,10 @@ async fn of_unhandled(
     groups: &[String],
 ) -> Result<Option<Timeline>, ExitError> {
     let Ok(id) = key.text().parse::<EventId>() else { return Ok(None) };
-    let rows = on_database!(
-        handle,
-        store => trace::event(store, key.tenant(), id).await?,
-        Vec::new()
-    );
+    let rows = match handle.database() {
+        Some(database) => trace::event(&database, key.tenant(), id).await?,
+        None => Vec::new(),
+    };
     let (mut events, mut complete, mut unread) = (Vec::new(), true, Unread::default());
     for row in rows {
         let Ok(event) = &row.envelope else { continue };
@@ -146,22 +141,22 @@ async fn of_unhandled(
     Ok((!timeline.events.is_empty()).then_some(timeline))
 }
 
-/// A record with the head of its answer, for machines.
+/// Returns a record as JSON, with the head of its outcome.
 fn whole(entry: &Entry) -> Value {
-    let mut told = entry::json(&Listed::from(entry.clone()));
+    let mut json = entry::json(&Listed::from(entry.clone()));
     if let Some(Recorded::Whole(outcome)) = &entry.record.outcome {
         let (status, content_type) = answer::head(outcome);
-        told["answer"]["status"] = status.into();
-        told["answer"]["content_type"] = content_type.into();
+        json["answer"]["status"] = status.into();
+        json["answer"]["content_type"] = content_type.into();
     }
-    told
+    json
 }
 
-/// The answer of a record in a few words, if it has one.
+/// Returns a short text about a record's outcome.
 fn answered(record: &Record) -> String {
     match &record.outcome {
         Some(Recorded::Omitted { bytes }) => {
-            format!(", its answer of {bytes} bytes was too large to keep")
+            format!(", its outcome of {bytes} bytes was too large to store")
         }
         Some(Recorded::Whole(outcome)) if !outcome.body().is_empty() => {
             let (status, kind) = answer::head(outcome);
@@ -203,17 +198,17 @@ impl Timeline {
             self.write_event(&mut text, event);
         }
         if !self.complete {
-            text.push_str("There is more than was looked through; there may be other events.\n");
+            text.push_str("The search was limited; there may be other events.\n");
         }
         text
     }
 
     fn write_command(&self, text: &mut String, command: &Entry) {
         let Entry { key, record } = command;
-        let who = entry::principal(key.asked_by()).unwrap_or_else(|| "global".to_owned());
+        let principal = entry::principal(key.asked_by()).unwrap_or_else(|| "global".to_owned());
         let _ = writeln!(text, "command      {}", entry::name(key));
         let _ = writeln!(text, "digest       {}", words::hex(key.digest().as_bytes()));
-        let _ = writeln!(text, "principal    {who}");
+        let _ = writeln!(text, "principal    {principal}");
         let _ = writeln!(text, "operation    {}", record.operation_id);
         let _ = writeln!(text, "owner        {}", shown::clean(&record.owner));
         let _ = writeln!(text, "claimed      {}", self.when(record.created_at));
@@ -229,7 +224,7 @@ impl Timeline {
         }
     }
 
-    /// When all this began: the first time that anything is known of.
+    /// Returns the first time of the timeline.
     fn began(&self) -> Option<Timestamp> {
         let command = self.command.as_ref().map(|command| command.record.created_at);
         let first = self.events.first();
@@ -238,7 +233,7 @@ impl Timeline {
         command.or(row).or(handled.map(|listed| listed.record.created_at))
     }
 
-    /// A moment of the timeline: how long ago the first was, and how long after it the others were.
+    /// Returns a time of the timeline: the first with its age, the others with their distance from it.
     fn when(&self, at: Timestamp) -> String {
         match self.began() {
             Some(began) if began != at => shown::apart(at, began),
@@ -246,7 +241,7 @@ impl Timeline {
         }
     }
 
-    /// The state of a record, and what belongs to it; `answer` is said of one that succeeded.
+    /// Returns the state of a record with its details; `answer` is added if it succeeded.
     fn ending(&self, record: &Record, answer: &str) -> String {
         let tries = shown::counted(record.attempt.into(), "attempt");
         let error = || match &record.error {
@@ -292,7 +287,7 @@ impl Timeline {
             text.push_str("  consumer   none has a record of it\n");
         }
         for Listed { key, record, .. } in consumers {
-            // Who consumes keeps no answer to speak of.
+            // Consumers store no outcome of interest.
             let ending = self.ending(record, "");
             let at = self.when(record.completed_at.unwrap_or(record.updated_at));
             let _ = writeln!(text, "  consumer   {} {ending}, {at}", shown::clean(key.scope()));
@@ -327,9 +322,9 @@ impl Timeline {
                 format!("published after {tries}, {}", self.when(at))
             }
             (Status::Published, None) => format!("published after {tries}"),
-            (Status::Pending, _) => "waits for its first try".to_owned(),
+            (Status::Pending, _) => "waits for its first attempt".to_owned(),
             (Status::Leased, _) => {
-                format!("a relay is at it, {tries} so far, lease ends {}", due())
+                format!("being published, {tries} so far, lease ends {}", due())
             }
             (Status::Failed, _) => format!("failed after {tries}, next {}{error}", due()),
             (Status::Dead, _) => format!("dead after {tries}{error}"),

@@ -1,7 +1,7 @@
-//! Finding what an operation caused: its events in the outbox, and their records in the ledger.
+//! Finds the events that an operation caused in the outbox, and their records in the ledger.
 //!
-//! No index leads from an operation to its events. But rows are numbered in the order of time, so
-//! that a few looks find where the operation's own time begins, and only that is read.
+//! No index leads from an operation to its events. But rows are numbered in the order of time: a binary search
+//! finds the operation's time, and only that part is read.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use semel_core::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
 use super::super::unread::Unread;
 use super::entry;
 
-/// How far before and after its record's times an operation's events are looked for.
+/// How far before and after the record's times events are searched.
 const SLACK: Duration = Duration::from_secs(5);
-/// Events are committed with the attempt that succeeds: this much before its end is read first.
+/// Events commit with the attempt that succeeds: this much before its end is read first.
 const LAST: Duration = Duration::from_secs(300);
-/// Rows in one look.
+/// Rows in one page.
 const LOOK: u32 = 200;
-/// Rows that are read at most, for each of the two stretches.
+/// The most rows that are read, for each of the two stretches.
 const MOST: usize = 50_000;
-/// Looks for the consumers of an event at most.
+/// The most pages of consumers of an event.
 const PAGES: usize = 1_000;
 
-/// What was found, and whether that is all.
+/// What was found, and whether it is complete.
 pub(super) struct Found<T> {
     pub(super) items: Vec<T>,
     pub(super) complete: bool,
 }
 
-/// The events that this operation caused.
+/// Returns the events that an operation caused.
 pub(super) async fn events<O: Outbox>(
     outbox: &O,
     record: &Record,
@@ -77,7 +77,7 @@ async fn stretch<O: Outbox>(
     Ok(Found { items, complete: false })
 }
 
-/// A number that no row of `begin` or later has or is below, by halving what is left.
+/// Returns a number below those of all rows since `begin`, by binary search.
 async fn before<O: Outbox>(outbox: &O, begin: Timestamp) -> Result<u64> {
     let (mut low, mut high) = (0, i64::MAX.unsigned_abs());
     while high - low > 1 {
@@ -91,7 +91,7 @@ async fn before<O: Outbox>(outbox: &O, begin: Timestamp) -> Result<u64> {
     Ok(low)
 }
 
-/// The event's row in the outbox, if it is still there.
+/// Returns the event's rows in the outbox.
 pub(super) async fn event<O: Outbox>(
     outbox: &O,
     tenant: Option<&str>,
@@ -102,7 +102,7 @@ pub(super) async fn event<O: Outbox>(
     outbox.list(&selection, None, LOOK).await
 }
 
-/// Who has handled an event, or tried: in these groups, or in any.
+/// Returns the consumers' records of an event, in these groups or in all.
 pub(super) async fn consumers(
     ledger: &AnyStore,
     tenant: &str,
@@ -183,7 +183,7 @@ mod tests {
             let event = Event::builder("acme", "t", "/s").attribute("at", &at.to_string());
             let event = match caused.contains(&at) {
                 true => event.causation_id(&operation.to_string()),
-                false => event.causation_id("somebody"),
+                false => event.causation_id("another"),
             };
             outbox.append(&mut outbox.clone(), &[event.build().unwrap()]).await.unwrap();
             clock.advance(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! What is shown of a load: a table redrawn in place on a terminal, a line a second elsewhere.
+//! Shows the load: a table that is redrawn in place on a terminal, a line every second elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table};
 use super::load::Counted;
 use crate::demo::tally::{GROUPS, Tally};
 
-/// What there is to show.
+/// The numbers to show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) counts: Counted,
@@ -16,30 +16,30 @@ pub(super) struct View {
     pub(super) pending: u64,
 }
 
-/// Where it is shown.
+/// The output.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// Lines of the last table, which the next is drawn over; none where there was a plain line.
+    /// Lines of the last table, which the next is drawn over; 0 after a plain line.
     drawn: usize,
 }
 
 impl Board {
-    /// Whether a new table takes the place of the old one.
+    /// Whether a new table replaces the old one.
     pub(super) fn in_place(&self) -> bool {
         self.drawn > 0
     }
 
-    /// On the standard output.
+    /// Shows the numbers on stdout.
     pub(super) fn show(&mut self, view: &View) {
         let mut out = std::io::stdout().lock();
         let room = out.is_terminal().then(|| terminal_size::terminal_size_of(&out)).flatten();
         let text = self.draw(view, room.map(|(width, height)| (width.0, height.0)));
-        // Nobody may be looking any more.
+        // Stdout may be closed.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// A table over the last one, if there is a terminal with room for it: a line that wraps, or that
-    /// has left the screen, could not be drawn over.
+    /// Returns a table over the last one, if it fits into the terminal: a line that wraps or has scrolled
+    /// away cannot be drawn over.
     fn draw(&mut self, view: &View, room: Option<(u16, u16)>) -> String {
         let table = view.table();
         let lines = table.lines().count();
@@ -52,7 +52,7 @@ impl Board {
         self.drawn = lines;
         match before {
             0 => format!("{table}\n"),
-            // From the beginning of the line: a terminal writes ^C where it was pressed.
+            // From the start of the line: a terminal echoes ^C.
             up => format!("\r\x1b[{up}A\x1b[J{table}\n"),
         }
     }
@@ -90,7 +90,7 @@ impl View {
     fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
-        // A call that was hung up on may have placed its order all the same.
+        // A call whose caller hung up may have placed its order.
         table.set_header(["callers saw", "", "the database has", ""]);
         for (call, effect) in self.calls().iter().zip(&self.effects()) {
             table.add_row([call.0, &call.1, effect.0, &effect.1]);
@@ -136,7 +136,7 @@ mod tests {
         assert!(!board.draw(&view, Some((80, 24))).contains('\x1b'), "nothing to draw over yet");
         let again = board.draw(&view, Some((80, 24)));
         assert!(again.starts_with(&format!("\r\x1b[{height}A\x1b[J")), "{again:?}");
-        // Made narrower, or lower, or no terminal at all: plain lines, which nobody draws over.
+        // Too narrow, too low, or no terminal: plain lines, which are not drawn over.
         for room in [Some((40, 24)), Some((80, 8)), None] {
             assert_eq!(board.draw(&view, room), format!("{}\n", view.line()));
             assert!(!board.in_place());

@@ -1,4 +1,4 @@
-//! A caller on real sockets.
+//! A client of the orders service.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName};
@@ -11,14 +11,14 @@ use semel_tower::http::{REPLAYED, Slug};
 use serde::Deserialize;
 
 use crate::demo::fault::{self, InjectedFault};
-use crate::demo::http::TENANT;
-use crate::demo::orders::{Order, OrderId};
+use crate::demo::order::{Order, OrderId};
+use crate::demo::tenant::TENANT;
 use crate::exit::ExitError;
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const CHAOS: HeaderName = HeaderName::from_static(fault::HEADER);
 
-/// Somebody of a tenant who places orders.
+/// A client that places orders of a tenant.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -26,36 +26,35 @@ pub(super) struct Caller {
     tenant: HeaderValue,
 }
 
-/// What was answered.
+/// The response to an order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// 201, made now.
+    /// 201, placed by this call.
     Executed(Placed),
-    /// 201, made before.
+    /// 201, placed before.
     Replayed(Placed),
-    /// 409: somebody else is at it.
+    /// 409: another call is in progress.
     InProgress,
-    /// Anything else, or nothing at all.
+    /// Anything else, or no response.
     Failed,
 }
 
-/// An order as a caller was told of it. Two are equal if they are byte for byte.
+/// The order of a response. Two are equal if their bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// `None` if it is no order for what was asked for.
+    /// `None` if it is not an order for the product.
     pub(super) id: Option<OrderId>,
     body: Bytes,
 }
 
-/// All that matters about a problem.
+/// The part of a problem that counts.
 #[derive(Deserialize)]
 struct Problem {
     code: String,
 }
 
 impl Answer {
-    /// What this says to whoever asked for `sku`. Not every 409 asks to wait: an operation may have been
-    /// given up, or be in doubt.
+    /// Reads the response to an order for `sku`. A 409 may also mean that an operation is dead or uncertain.
     fn read(sku: &str, status: StatusCode, replayed: bool, body: Bytes) -> Self {
         match status {
             StatusCode::CREATED => {

@@ -1,4 +1,4 @@
-//! Callers who retry, who call several times at once, who hang up, and whose calls are made to fail.
+//! Concurrent clients that retry, send duplicates at once, hang up, and ask for faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,42 +14,42 @@ use super::responses::ResponseLog;
 use crate::demo::fault::InjectedFault;
 use crate::exit::ExitError;
 
-/// Callers at once, each with its own keys.
+/// Concurrent clients, each with its own keys.
 const CALLERS: usize = 12;
-/// How long a caller waits for one answer, which takes some milliseconds: then nobody will answer.
+/// How long a client waits for one response, which takes milliseconds.
 const CALL: Duration = Duration::from_secs(20);
-/// How long a key may have no answer.
+/// How long a client tries to get a response for a key.
 const ANSWERED: Duration = Duration::from_secs(60);
-/// How long a caller waits before it tries again, at first and at most: it is impatient.
+/// The pause before a retry, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// Within this many milliseconds a caller hangs up.
+/// A client hangs up within this many milliseconds.
 const HANGS_UP: u64 = 8;
 
-/// The load, and what it has seen.
+/// The load and its counts.
 #[derive(Debug)]
 pub(super) struct Load {
     caller: Caller,
     counts: Counts,
-    told: ResponseLog,
+    responses: ResponseLog,
 }
 
-/// What a caller does with one key before it asks until it is answered.
+/// What a client does with a key before it retries until it has a response.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
-    /// Asks once.
+    /// Nothing.
     Once,
-    /// Asks several times at once.
+    /// Sends duplicates at once.
     AtOnce,
     /// Hangs up.
     HangUp,
-    /// Asks for a handler that fails.
+    /// Asks for a failing handler.
     Fail,
-    /// Asks for one that is slow, and asks again meanwhile.
+    /// Asks for a slow handler, and sends duplicates meanwhile.
     Slow,
 }
 
-/// What a caller does with its keys, in turn: the harmless more often. Callers begin at different
-/// places, so that all of it goes on at any time.
+/// The plans of a client's keys, in turn. Clients start at different plans, so that all are under way at any
+/// time.
 const PLANS: [Plan; 13] = [
     Plan::Once,
     Plan::AtOnce,
@@ -67,21 +67,20 @@ const PLANS: [Plan; 13] = [
 ];
 
 impl Load {
-    pub(super) fn new(url: &str, tenant: &str, told: ResponseLog) -> Result<Self, ExitError> {
-        Ok(Self { caller: Caller::new(url, tenant)?, counts: Counts::default(), told })
+    pub(super) fn new(url: &str, tenant: &str, responses: ResponseLog) -> Result<Self, ExitError> {
+        Ok(Self { caller: Caller::new(url, tenant)?, counts: Counts::default(), responses })
     }
 
-    /// What callers were told of their keys.
-    pub(super) fn told(&self) -> &ResponseLog {
-        &self.told
+    /// Returns the responses by key.
+    pub(super) fn responses(&self) -> &ResponseLog {
+        &self.responses
     }
 
     pub(super) fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Calls in the background. After `over` no key is begun, and those begun are seen to their end;
-    /// after `stop` nothing is.
+    /// Starts the clients. After `over` no key is begun, and begun ones are finished; `stop` ends everything.
     pub(super) fn start(
         self: &Arc<Self>,
         over: &CancellationToken,
@@ -104,9 +103,9 @@ impl Load {
         tasks
     }
 
-    /// The whole story of one key.
+    /// Runs the plan of one key, and retries until it has a response.
     async fn one(&self, key: &str, plan: Plan) {
-        self.told.begun(key);
+        self.responses.begun(key);
         let mut answers = Vec::new();
         match plan {
             Plan::Once => {}
@@ -133,10 +132,10 @@ impl Load {
             return;
         };
         if let Some(order) = answer.id {
-            self.told.answered(key, order);
+            self.responses.answered(key, order);
         }
         answers.push(Some(answer));
-        // And once more, as a client would that lost the answer.
+        // Once more, as a client that lost the response.
         answers.push(self.call(key, InjectedFault::None).await);
         let mut heard = answers.into_iter().flatten();
         let first = heard.next();
@@ -147,7 +146,7 @@ impl Load {
         add(&self.counts.answered, 1);
     }
 
-    /// The order, or nothing if there is no answer for so long that there will be none.
+    /// Retries until there is an order; `None` after [`ANSWERED`].
     async fn until_answered(&self, key: &str) -> Option<Placed> {
         let (mut pause, end) = (RETRY.0, Instant::now() + ANSWERED);
         while Instant::now() < end {
@@ -157,15 +156,15 @@ impl Load {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
-        tracing::warn!("a key had no answer within {ANSWERED:?}");
+        tracing::warn!(key, "no response within {ANSWERED:?}");
         None
     }
 
-    /// One call; gives the order, if that was the answer.
+    /// Makes one call; returns the order, if the response has one.
     async fn call(&self, key: &str, fault: InjectedFault) -> Option<Placed> {
         add(&self.counts.requests, 1);
         let call = self.caller.place(key, fault);
-        // A call that hangs must not keep the load from ending.
+        // A call that hangs must not block the end of the load.
         let Ok(answer) = tokio::time::timeout(CALL, call).await else {
             add(&self.counts.hung_up, 1);
             return None;
@@ -181,7 +180,7 @@ impl Load {
     }
 }
 
-/// What was seen so far.
+/// The counts so far.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     requests: AtomicU64,
@@ -196,38 +195,38 @@ pub(super) struct Counts {
     differing: AtomicU64,
 }
 
-/// The same at one moment.
+/// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Calls made.
     pub(super) requests: u64,
-    /// Answered with an order that was placed by this call.
+    /// Responses with an order that this call placed.
     pub(super) executed: u64,
-    /// Answered with an order that was placed before.
+    /// Responses with an order that was placed before.
     pub(super) replayed: u64,
-    /// Told that somebody else is at it.
+    /// Responses that the operation is in progress.
     pub(super) in_progress: u64,
-    /// Told that it failed, or cut off.
+    /// Other responses, and failed calls.
     pub(super) failed: u64,
-    /// Left by their callers.
+    /// Calls that the client dropped.
     pub(super) hung_up: u64,
     /// Events that were published again.
     pub(super) resent: u64,
-    /// Keys that have their answer.
+    /// Keys with a response.
     pub(super) answered: u64,
-    /// Keys that will have none.
+    /// Keys without a response.
     pub(super) unanswered: u64,
-    /// Keys that had two answers, or one that was about something else.
+    /// Keys with differing responses, or one for another product.
     pub(super) differing: u64,
 }
 
 impl Counts {
-    /// So many events were published again.
+    /// Adds events that were published again.
     pub(super) fn resent(&self, events: u32) {
         add(&self.resent, events.into());
     }
 
-    /// As if so many keys had had no answer, and so many two.
+    /// Sets the counts of keys without a response and with differing ones.
     #[cfg(test)]
     pub(super) fn planted(&self, unanswered: u64, differing: u64) {
         add(&self.unanswered, unanswered);
@@ -259,7 +258,7 @@ fn add(count: &AtomicU64, more: u64) {
 mod tests {
     use super::*;
 
-    /// As of 127.0.0.1: a connection is taken, and nothing is ever said on it.
+    /// Returns the URL of a server that accepts connections and never answers.
     async fn silent() -> (String, tokio_util::task::AbortOnDropHandle<()>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

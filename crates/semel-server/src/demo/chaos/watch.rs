@@ -1,9 +1,9 @@
-//! Looks at what the load and the database say, while it goes on and when it is over.
+//! Shows counts of the load and the database while it runs, and checks them at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::outbox::{RowAction, Selection, Status};
+use semel_core::outbox::{Outbox as _, RowAction, Selection, Status};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,34 +13,32 @@ use super::responses::Differences;
 use crate::demo::OrderService;
 use crate::demo::arrivals::Arrivals;
 use crate::demo::events::QUIET;
-use crate::demo::tables::Tables;
 use crate::demo::tally::Tally;
 use crate::exit::ExitError;
 
-/// Between two looks of a table that is redrawn in place, and between two plain lines.
+/// The interval of a table that is redrawn in place, and of plain lines.
 const REDRAWN: Duration = Duration::from_millis(250);
 const LINES: Duration = Duration::from_secs(1);
-/// How many times as long as a look the pause after it is at least: counting is not what the database
-/// is there for.
+/// The pause after counting is at least this many times as long as counting took.
 const LEISURE: u32 = 4;
-/// Events that are published again in one go, though they were published before.
+/// Published events that are published again in one step.
 const RESENT: u32 = 20;
-/// How long the end may go without any progress before what is missing counts as lost.
+/// How long the end may see no progress before what is missing counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the database may be away when all depends on what it says.
+/// How long the database may be unavailable at the end.
 const AWAY: Duration = Duration::from_secs(30);
 
-/// Who looks, and what was seen last.
-pub(super) struct Watch<'d, S: Tables> {
-    service: &'d OrderService<S>,
+/// The last counts, and where they come from.
+pub(super) struct Watch<'d> {
+    service: &'d OrderService,
     tenant: &'d str,
     load: &'d Load,
-    /// Messages of the load's events, where a broker brings them.
+    /// Messages of the load's events, if a broker delivers them.
     arrivals: Option<Arc<Arrivals>>,
     board: Board,
     tally: Tally,
     pending: u64,
-    /// How long the last look took.
+    /// How long the last count took.
     took: Duration,
     /// The last event that was published again.
     resent: Option<u64>,
@@ -48,9 +46,9 @@ pub(super) struct Watch<'d, S: Tables> {
     quiet: Duration,
 }
 
-impl<'d, S: Tables> Watch<'d, S> {
+impl<'d> Watch<'d> {
     pub(super) fn new(
-        service: &'d OrderService<S>,
+        service: &'d OrderService,
         tenant: &'d str,
         load: &'d Load,
         arrivals: Option<Arc<Arrivals>>,
@@ -80,7 +78,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         }
     }
 
-    /// What a broker may do at any time: brings events that were handled once more.
+    /// Publishes events again, as a broker may deliver duplicates at any time.
     pub(super) async fn send_again(&mut self) {
         let published = Selection {
             tenant: Some(self.tenant.to_owned()),
@@ -91,10 +89,12 @@ impl<'d, S: Tables> Watch<'d, S> {
         match store.apply(&published, &RowAction::Republish, self.resent, RESENT).await {
             Ok(applied) => {
                 self.load.counts().resent(applied.changed);
-                // From the beginning again when the end is reached.
+                // Starts over when the end is reached.
                 self.resent = applied.last;
             }
-            Err(error) => tracing::warn!(%error, "no event could be sent again"),
+            Err(error) => {
+                tracing::warn!(%error, "events could not be published again; trying again later")
+            }
         }
     }
 
@@ -102,7 +102,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         let began = Instant::now();
         let backlog = self.service.executor.store().backlog().await;
         self.pending = backlog.map_err(uncounted)?.waiting;
-        let tally = <S as Tables>::tally(&self.service.reading, Some(self.tenant)).await;
+        let tally = self.service.tables.tally(Some(self.tenant)).await;
         self.tally = tally.map_err(uncounted)?;
         self.took = began.elapsed();
         let (counts, tally, pending) = (self.load.counts().read(), self.tally, self.pending);
@@ -113,13 +113,13 @@ impl<'d, S: Tables> Watch<'d, S> {
     /// Waits until everything has arrived and nothing more comes, or nothing moves any more.
     pub(super) async fn settle(&mut self, stop: &CancellationToken) -> Result<(), ExitError> {
         let mut seen = None;
-        // Others may place orders all the while: only that less waits than ever is progress.
+        // Other clients may place orders meanwhile: only a new minimum of the backlog is progress.
         let mut least = u64::MAX;
         let (mut moved, mut complete) = (Instant::now(), None);
         while !stop.is_cancelled() {
             let looking = Instant::now();
             surely(async || self.look().await).await?;
-            // While nobody could look, nobody knows that nothing moved.
+            // The time of counting does not count as time without progress.
             moved += looking.elapsed();
             let sees = (self.tally, self.arrivals.as_ref().map(|arrivals| arrivals.count()));
             if seen != Some(sees) || self.pending < least {
@@ -131,7 +131,7 @@ impl<'d, S: Tables> Watch<'d, S> {
             }
             complete = arrived.then(|| complete.unwrap_or_else(Instant::now));
             if complete.is_some_and(|since| since.elapsed() > self.patience) {
-                tracing::warn!("the broker brings events again without an end");
+                tracing::warn!("the broker keeps redelivering events");
                 break;
             }
             self.pause(None, stop).await;
@@ -139,8 +139,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         Ok(())
     }
 
-    /// What can be said of a load that was stopped: what is on its way is not lost, but what should
-    /// not be there will not be right either.
+    /// Checks a load that was stopped: what is missing may be on its way, but what is doubled is wrong.
     pub(super) async fn leave(&mut self) -> Result<(), ExitError> {
         surely(async || self.look().await).await?;
         self.judge(&self.wrong(self.tally.repeated()))?;
@@ -153,13 +152,14 @@ impl<'d, S: Tables> Watch<'d, S> {
         Ok(())
     }
 
-    /// What can be said of a load that has ended.
+    /// Checks a load that has ended.
     pub(super) async fn verdict(&self) -> Result<(), ExitError> {
-        let (reading, tenant) = (&self.service.reading, self.tenant);
-        let placed = surely(async || S::placed(reading, tenant).await.map_err(uncounted)).await?;
+        let (tables, tenant) = (&self.service.tables, self.tenant);
+        let placed = surely(async || tables.placed(tenant).await.map_err(uncounted)).await?;
         let (counts, orders) = (self.load.counts().read(), placed.len());
         let nothing = Differences { lost: 0, too_many: self.tally.repeated() };
-        let Differences { lost, too_many } = self.load.told().compare(placed).unwrap_or(nothing);
+        let Differences { lost, too_many } =
+            self.load.responses().compare(placed).unwrap_or(nothing);
         let mut found = self.wrong(too_many);
         found.extend([
             (self.tally.missing(), "effects lost"),
@@ -174,7 +174,7 @@ impl<'d, S: Tables> Watch<'d, S> {
         Ok(())
     }
 
-    /// What should not be there.
+    /// Returns counts that must be 0.
     fn wrong(&self, orders: i64) -> Vec<(i64, &'static str)> {
         vec![
             (self.tally.doubled(), "effects doubled"),
@@ -196,14 +196,13 @@ impl<'d, S: Tables> Watch<'d, S> {
     }
 }
 
-/// Asks the database, and asks again if that fails: one that is away for a moment is what this is
-/// about.
+/// Asks the database, and retries for [`AWAY`] if it is unavailable.
 async fn surely<T>(mut ask: impl AsyncFnMut() -> Result<T, ExitError>) -> Result<T, ExitError> {
     let end = Instant::now() + AWAY;
     loop {
         match ask().await {
             Err(failure) if Instant::now() < end => {
-                tracing::warn!(%failure, "asking again in a moment");
+                tracing::warn!(%failure, "the database could not be read; trying again");
                 tokio::time::sleep(REDRAWN).await;
             }
             asked => return asked,

@@ -1,12 +1,13 @@
 //! Faults planted by hand: none hides another, and none is missed for being late.
 
 use semel_ids::Generator;
-use semel_sql::sqlite::SqliteStore;
-use sqlx::{AssertSqlSafe, Executor as _};
+use sqlx::{AssertSqlSafe, Executor as _, Sqlite, SqlitePool};
 
 use super::*;
 use crate::demo::chaos::responses::ResponseLog;
-use crate::demo::orders::{Order, OrderId};
+use crate::demo::order::{Order, OrderId};
+use crate::demo::tables::Tables;
+use crate::demo::tables::statements::Statements as _;
 use crate::demo::tally::GROUPS;
 use crate::exit::Code;
 use crate::settings::ServerSettings;
@@ -14,10 +15,10 @@ use crate::store::{OpenMode, StoreHandle, StoreUrl};
 
 const TENANT: &str = "chaos-x";
 
-/// A database with the demo's tables, and a load that has called nobody.
+/// A database with the demo's tables, and a load without calls.
 struct Ground {
     directory: std::path::PathBuf,
-    service: OrderService<SqliteStore>,
+    service: OrderService,
     load: Load,
 }
 
@@ -28,46 +29,49 @@ impl Ground {
         std::fs::create_dir(&directory).unwrap();
         let url = format!("sqlite:{}", directory.join("demo.db").display());
         let url: StoreUrl = url.parse().unwrap();
-        let StoreHandle::Sqlite(store) =
-            StoreHandle::open(&url, OpenMode::Serve, "").await.unwrap()
-        else {
-            panic!("it is SQLite's")
-        };
-        let opened = crate::demo::open(store, &url, &ServerSettings::default(), None).await;
+        let handle = StoreHandle::open(&url, OpenMode::Serve, "").await.unwrap();
+        let database = handle.database().unwrap();
+        let opened = crate::demo::open(database, &url, &ServerSettings::default(), None).await;
         let load = Load::new("http://127.0.0.1:1", TENANT, ResponseLog::kept()).unwrap();
         Self { directory, service: opened.unwrap(), load }
     }
 
+    fn pool(&self) -> &SqlitePool {
+        match &self.service.tables {
+            Tables::Sqlite(pool) => pool,
+            Tables::Postgres(_) | Tables::MySql(_) => panic!("it is SQLite"),
+        }
+    }
+
     /// As the load would look at it, but sooner at the end.
-    fn watch(&self, arrivals: Option<Arc<Arrivals>>) -> Watch<'_, SqliteStore> {
+    fn watch(&self, arrivals: Option<Arc<Arrivals>>) -> Watch<'_> {
         let mut watch = Watch::new(&self.service, TENANT, &self.load, arrivals);
         watch.patience = Duration::from_millis(100);
         watch
     }
 
-    /// An order for a key, with its effects. Its caller has not been told.
+    /// An order for a key, with its effects. No response has it.
     async fn order(&self, key: &str) -> OrderId {
         let order_id = OrderId::new(Generator::new().generate().unwrap());
         let order = Order { order_id, sku: key.to_owned(), quantity: 1, amount_cents: 1 };
-        let mut connection = self.service.reading.acquire().await.unwrap();
-        SqliteStore::insert_order(&mut connection, TENANT, &order).await.unwrap();
+        let mut connection = self.pool().acquire().await.unwrap();
+        Sqlite::insert_order(&mut connection, TENANT, &order).await.unwrap();
         for group in GROUPS {
-            let effect = SqliteStore::insert_effect(&mut connection, TENANT, group, order_id).await;
-            effect.unwrap();
+            Sqlite::insert_effect(&mut connection, TENANT, group, order_id).await.unwrap();
         }
         order_id
     }
 
-    /// An order for a key, whose caller was told of it.
+    /// An order for a key, that a response has.
     async fn answered(&self, key: &str) -> OrderId {
         let order = self.order(key).await;
-        self.load.told().begun(key);
-        self.load.told().answered(key, order);
+        self.load.responses().begun(key);
+        self.load.responses().answered(key, order);
         order
     }
 
     async fn execute(&self, statement: &str) {
-        self.service.reading.execute(AssertSqlSafe(statement)).await.unwrap();
+        self.pool().execute(AssertSqlSafe(statement)).await.unwrap();
     }
 
     /// What is found when it has ended.
@@ -142,7 +146,7 @@ async fn a_copy_that_comes_late_is_waited_for() {
         // One copy after another is recognised, and the last is not.
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(700)).await;
-            arrivals.came(TENANT);
+            arrivals.add(TENANT);
         }
         ground.execute("INSERT INTO effects SELECT * FROM effects LIMIT 1").await;
     };
@@ -162,7 +166,7 @@ async fn copies_that_come_without_an_end_are_not_waited_for() {
     watch.patience = Duration::from_millis(1_500);
     let endless = async {
         loop {
-            arrivals.came(TENANT);
+            arrivals.add(TENANT);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -191,7 +195,7 @@ async fn a_database_that_is_away_for_a_moment_does_not_end_the_load() {
 #[tokio::test]
 async fn keys_without_an_answer_and_answers_that_differ_are_found() {
     let ground = Ground::new().await;
-    ground.load.told().begun("a");
+    ground.load.responses().begun("a");
     ground.load.counts().planted(3, 2);
     assert_eq!(
         ground.found().await,

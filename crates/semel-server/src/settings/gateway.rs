@@ -1,6 +1,4 @@
-//! `[gateway]` and `[[route]]`: what the file and the environment say.
-//!
-//! Nothing is opened or built here; `routes` makes rules of this.
+//! `[gateway]` and `[[route]]`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,29 +8,29 @@ use semel_core::Pointer;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-use super::identity::PrincipalSource;
+use super::duration;
+use super::principal::PrincipalSource;
 use super::upstream::Upstream;
-use crate::settings::duration;
 
 /// `[gateway]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewaySettings {
-    /// The service behind it.
+    /// The service behind the gateway.
     #[serde(deserialize_with = "written")]
     pub upstream: Option<Upstream>,
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: String,
-    /// Where metrics and health are asked for; `off` for nowhere.
+    /// The address of metrics and health, or `off`.
     pub admin_listen: String,
-    /// Who a caller is: keys belong to callers.
+    /// What distinguishes callers.
     #[serde(deserialize_with = "said")]
     pub principal: PrincipalSource,
-    /// Keys that tokens are signed with. Without them claims are believed as they come.
+    /// The keys that verify tokens. Without them claims are not verified.
     pub jwks: Option<PathBuf>,
-    /// Who must have issued a token, as its `iss` has it. Anybody with a key of the set if nothing is said.
+    /// The required `iss` of a token; any if `None`.
     pub jwt_issuer: Option<String>,
-    /// Whom a token must be for, as its `aud` has it. Anybody if nothing is said.
+    /// The required `aud` of a token; any if `None`.
     pub jwt_audience: Option<String>,
     /// The header that names the tenant. A request without it belongs to the default tenant.
     #[serde(deserialize_with = "said")]
@@ -40,47 +38,46 @@ pub struct GatewaySettings {
     /// Headers that may carry the key.
     #[serde(deserialize_with = "list")]
     pub key_headers: Vec<HeaderName>,
-    /// How long the upstream may take for a request with a key, and be silent in any other.
+    /// Time limit of a call with a key; the longest silence of any other.
     #[serde(with = "duration")]
     pub upstream_timeout: Duration,
-    /// Whether an upstream without TLS speaks HTTP/2. One with TLS says so itself.
+    /// Whether an upstream without TLS uses HTTP/2. With TLS it is negotiated.
     pub upstream_http2: bool,
-    /// Certificates of authorities that the upstream's own is checked with, instead of the system's.
+    /// The authorities that the upstream's certificate is checked against, instead of the system's.
     pub upstream_ca: Option<PathBuf>,
-    /// The certificate chain to speak TLS with, PEM.
+    /// The certificate chain of the gateway, PEM.
     pub tls_cert: Option<PathBuf>,
     /// Its private key, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Connections of callers at once; more wait to be accepted.
+    /// Concurrent connections of callers; further ones wait to be accepted.
     pub max_connections: u32,
-    /// Calls of the upstream at once; more are refused unsent.
+    /// Concurrent calls to the upstream; further ones are refused unsent.
     pub max_calls: u32,
-    /// Bytes of requests with a key that are held at once; more are refused unsent.
+    /// Bytes of requests with a key that are held at once; further ones are refused unsent.
     pub max_buffered: u64,
-    /// Of these, the bytes that requests from one address may take, unless there is only one of them.
+    /// Of these, the bytes of requests from one address. A single request may take more.
     pub max_buffered_per_peer: u64,
-    /// How long a caller may take for a TLS handshake, and for a request's head.
+    /// Time limit of a TLS handshake and of a request's head.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
-    /// How long the body of a request with a key may take to arrive.
+    /// Time limit of the body of a request with a key.
     #[serde(with = "duration")]
     pub body_timeout: Duration,
-    /// Whether `X-Forwarded-Proto` and `X-Forwarded-Host` of callers are handed on: something in
-    /// front sets them.
+    /// Whether forwarding headers are trusted: a proxy in front sets them.
     pub trust_forwarded: bool,
-    /// How long calls under way may take after SIGTERM.
+    /// Time limit for calls under way after SIGTERM.
     #[serde(with = "duration")]
     pub drain: Duration,
-    /// An encoded `google.protobuf.FileDescriptorSet` whose unary methods take part.
+    /// An encoded `google.protobuf.FileDescriptorSet` whose unary methods get rules.
     pub descriptor_set: Option<PathBuf>,
-    /// What the type of a problem begins with.
+    /// The prefix of the type of problems.
     pub problem_types: String,
-    /// Whether problems also carry an `error` object, as Stripe's SDKs want it.
+    /// Whether problems also carry an `error` object, as Stripe's SDKs expect it.
     pub error_object: bool,
-    /// Origins whose pages may read what the gateway itself answers.
+    /// Origins whose pages may read the gateway's own responses.
     #[serde(deserialize_with = "origins")]
     pub cors: Vec<String>,
-    /// What comes before a path outside, where something in front takes it away.
+    /// The prefix of the gateway's paths that a proxy in front removes.
     #[serde(deserialize_with = "public_path")]
     pub public_path: String,
 }
@@ -123,14 +120,14 @@ impl Default for GatewaySettings {
 }
 
 impl GatewaySettings {
-    /// Headers whose values are believed to say whose a request is, and which.
-    pub(super) fn believed(&self) -> Vec<HeaderName> {
+    /// Returns the headers that identify a request.
+    pub(crate) fn identifying_headers(&self) -> Vec<HeaderName> {
         let keys = self.key_headers.iter().cloned();
         keys.chain([self.tenant_header.clone()]).chain(self.principal.header()).collect()
     }
 
-    /// The name of a limit that no request could keep.
-    pub(super) fn lets_nothing_through(&self) -> Option<&'static str> {
+    /// Returns the name of a limit that is 0.
+    pub(crate) fn zero_limit(&self) -> Option<&'static str> {
         let limits = [
             ("--upstream-timeout", self.upstream_timeout.is_zero()),
             ("gateway.header_timeout", self.header_timeout.is_zero()),
@@ -144,13 +141,13 @@ impl GatewaySettings {
     }
 }
 
-/// One `[[route]]`: what the gateway does with some requests.
+/// One `[[route]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
-    /// Which paths: `/orders/{id}/refunds`, `/files/{*rest}`.
+    /// The pattern of paths: `/orders/{id}/refunds`, `/files/{*rest}`.
     pub path: String,
-    /// Which methods. POST and PATCH if nothing is said.
+    /// The methods. Default POST and PATCH.
     #[serde(default = "writing", alias = "method", deserialize_with = "methods")]
     pub methods: Vec<Method>,
     /// Whether the path is that of a unary gRPC method.
@@ -159,87 +156,87 @@ pub struct RouteSettings {
     /// Whether a request without a key is refused.
     #[serde(default)]
     pub required: bool,
-    /// How long a repeat waits for the first answer. `[ledger] wait` if nothing is said.
+    /// How long a duplicate waits for the first response. Default `[ledger] wait`.
     #[serde(default, deserialize_with = "period")]
     pub wait: Option<Duration>,
-    /// How long answers are kept. `[ledger] keep` if nothing is said.
+    /// How long responses are stored. Default `[ledger] keep`.
     #[serde(default, deserialize_with = "period")]
     pub keep: Option<Duration>,
-    /// How long a claim lives without renewal. `[ledger] lease` if nothing is said.
+    /// How long a claim lives without renewal. Default `[ledger] lease`.
     #[serde(default, deserialize_with = "period")]
     pub lease: Option<Duration>,
-    /// How long the upstream may take. `[gateway] upstream_timeout` if nothing is said.
+    /// Time limit of the upstream. Default `[gateway] upstream_timeout`.
     #[serde(default, deserialize_with = "period")]
     pub upstream_timeout: Option<Duration>,
-    /// Which answers are kept.
+    /// Which responses are stored.
     #[serde(default)]
     pub preset: PresetName,
-    /// How long a request's body may take. `[gateway] body_timeout` if nothing is said.
+    /// Time limit of a request's body. Default `[gateway] body_timeout`.
     #[serde(default, deserialize_with = "period")]
     pub body_timeout: Option<Duration>,
     /// Largest request body, in bytes.
     pub max_request: Option<usize>,
-    /// Largest response body that is kept, in bytes.
+    /// Largest response body that is stored, in bytes.
     pub max_response: Option<usize>,
-    /// Headers that are kept with an answer, beside the usual ones.
+    /// Headers that are stored with a response, beside the default ones.
     #[serde(default, deserialize_with = "list")]
     pub kept_headers: Vec<HeaderName>,
-    /// Request headers that make a request another one.
+    /// Request headers that are part of the fingerprint.
     #[serde(default, deserialize_with = "list")]
     pub matched_headers: Vec<HeaderName>,
-    /// The only parts of a JSON body that make a request another one, as JSON pointers.
+    /// The only parts of a JSON body that are part of the fingerprint, as JSON pointers.
     #[serde(default, deserialize_with = "pointers")]
     pub matched: Vec<Pointer>,
-    /// Parts of a JSON body that do not make a request another one.
+    /// Parts of a JSON body that are not part of the fingerprint.
     #[serde(default, deserialize_with = "pointers")]
     pub ignored: Vec<Pointer>,
-    /// What the same key with another request is answered with: 422, or 409.
+    /// The status for a key that was used with another request: 422, or 409.
     #[serde(default = "unprocessable", deserialize_with = "refusal")]
     pub mismatch_status: StatusCode,
-    /// When a caller is told to come again. 1 s if nothing is said.
+    /// `Retry-After` of a request in progress. Default 1 s.
     #[serde(default, deserialize_with = "period")]
     pub retry_after: Option<Duration>,
-    /// Whether requests run unprotected while the store is away.
+    /// Whether requests run unprotected while the store is unavailable.
     #[serde(default)]
     pub fail_open: bool,
-    /// What becomes of an attempt that broke off.
+    /// What happens to an attempt that crashed.
     #[serde(default)]
     pub on_crash: OnCrashSetting,
-    /// Whether a 5xx of the upstream is treated as no answer: under `hold` the request is then not sent
-    /// again before an operator has decided.
+    /// Whether a 5xx of the upstream counts as a crash: under `hold` the request is then not sent again
+    /// before an operator has decided.
     #[serde(default)]
     pub doubt_5xx: bool,
-    /// Attempts before an operation is given up.
+    /// Attempts before an operation is dead.
     pub max_attempts: Option<u32>,
     /// Whether `Prefer: respond-async` is honoured.
     #[serde(default = "yes")]
     pub respond_async: bool,
 }
 
-/// Which answers are kept.
+/// Which responses are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PresetName {
     /// 2xx and 3xx; of gRPC, `OK`.
     #[default]
     SuccessOnly,
-    /// Everything below 500 that a repeat would get too.
+    /// Everything below 500 that a retry would get too.
     #[serde(rename = "below_500")]
     Below500,
-    /// 2xx, 3xx, and the 4xx that no repeat can change.
+    /// 2xx, 3xx, and the 4xx that no retry can change.
     Terminal,
     /// Everything.
     StripeV1,
 }
 
-/// What becomes of an attempt that broke off: the gateway died, or the upstream did not answer.
+/// What happens to an attempt that crashed: the gateway died, or the upstream did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCrashSetting {
     /// The next request with the key runs it again.
     #[default]
     Rerun,
-    /// It is not run again until an operator has decided.
+    /// It is not run again before an operator has decided.
     Hold,
 }
 
@@ -255,7 +252,7 @@ fn unprocessable() -> StatusCode {
     StatusCode::UNPROCESSABLE_ENTITY
 }
 
-/// Whatever has a spelling.
+/// Deserializes a value from its text.
 fn said<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -281,11 +278,11 @@ where
     E: serde::de::Error,
 {
     text.parse().map_err(|error: T::Err| {
-        E::custom(format_args!("`{}`: {error}", crate::store::redacted(text)))
+        E::custom(format_args!("`{}`: {error}", crate::redact::redacted(text)))
     })
 }
 
-/// One, or several.
+/// Deserializes one value or a list.
 fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -294,7 +291,7 @@ fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Ve
         Several(Vec<T>),
     }
     let written = Written::deserialize(from);
-    Ok(match written.map_err(|_| D::Error::custom("a text or a list of texts is wanted"))? {
+    Ok(match written.map_err(|_| D::Error::custom("expected a text or a list of texts"))? {
         Written::One(one) => vec![one],
         Written::Several(all) => all,
     })
@@ -304,12 +301,12 @@ fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error>
     several::<D, String>(from)?.iter().map(|text| spelt(text)).collect()
 }
 
-/// Origins as browsers write them, or all of them.
+/// Deserializes origins as browsers write them, or `*`.
 fn origins<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     let all = several::<D, String>(from)?;
     let wrong = |text: &String| {
         D::Error::custom(format_args!(
-            "`{text}` is no origin; write it as https://shop.example.com, or \"*\" alone for all"
+            "`{text}` is not an origin; write it as https://shop.example.com, or only \"*\" for all"
         ))
     };
     let is_origin = |text: &String| match text.split_once("://") {
@@ -330,12 +327,22 @@ fn origins<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> 
 
 fn public_path<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
-    match text.is_empty() || super::local::is_prefix(&text) {
+    match text.is_empty() || is_prefix(&text) {
         true => Ok(text),
         false => Err(D::Error::custom(format_args!(
-            "`{text}` is no path before others; write it as /api"
+            "`{text}` is not a prefix of paths; write it as /api"
         ))),
     }
+}
+
+/// Whether `text` can be the prefix of a path: `/api`, `/a/b`.
+pub(crate) fn is_prefix(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
+    let parts = text.strip_prefix('/').unwrap_or_default();
+    text.len() <= 256
+        && text.chars().all(plain)
+        && !parts.is_empty()
+        && parts.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
 fn methods<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Method>, D::Error> {
@@ -344,12 +351,12 @@ fn methods<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Method>, D::Error> 
         let method: Method = spelt(&text.to_ascii_uppercase())?;
         if ["*", "ANY", "ALL"].contains(&method.as_str()) {
             return Err(D::Error::custom(format_args!(
-                "`{text}` is no method: write out which ones take part, as in [\"POST\", \"PUT\"]"
+                "`{text}` is not a method: list the methods, as in [\"POST\", \"PUT\"]"
             )));
         }
         if [Method::HEAD, Method::CONNECT].contains(&method) {
             return Err(D::Error::custom(format_args!(
-                "{method} has no answer that could be kept"
+                "{method} has no response that could be stored"
             )));
         }
         methods.push(method);
@@ -387,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_needs_no_more_than_its_path() {
+    fn a_route_needs_only_its_path() {
         let route = route("path = \"/orders\"").unwrap();
         assert_eq!(route.methods, [Method::POST, Method::PATCH]);
         assert_eq!(
@@ -398,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_about_a_route_can_be_written() {
+    fn every_setting_of_a_route_is_read() {
         let route = route(
             "path = \"/pay\"\nmethod = \"put\"\nrequired = true\nwait = \"5s\"\nkeep = \"PT48H\"\n\
              preset = \"below_500\"\nmax_request = 10\nkept_headers = [\"X-Rate\"]\n\
@@ -414,12 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn invalid_values_are_refused_by_name() {
         for (text, named) in [
             ("path = \"/a\"\nrequierd = true", "requierd"),
             ("path = \"/a\"\nmethods = []", "without methods"),
             ("path = \"/a\"\nmethods = \"HEAD\"", "HEAD"),
-            ("path = \"/a\"\nmethods = \"*\"", "write out"),
+            ("path = \"/a\"\nmethods = \"*\"", "list the methods"),
             ("path = \"/a\"\npreset = \"all\"", "all"),
             ("path = \"/a\"\nmismatch_status = 400", "400"),
             ("path = \"/a\"\nkept_headers = [\"a b\"]", "a b"),
@@ -428,6 +435,20 @@ mod tests {
         ] {
             let refused = route(text).unwrap_err();
             assert!(refused.contains(named), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn invalid_origins_and_prefixes_are_refused() {
+        for wrong in [
+            "cors = [\"shop.example\"]",
+            "cors = [\"https://a/\"]",
+            "cors = [\"*\", \"https://a\"]",
+            "cors = [\"https://*.a\"]",
+            "public_path = \"api\"",
+            "public_path = \"/api/\"",
+        ] {
+            assert!(toml::from_str::<GatewaySettings>(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The service behind the gateway: one address, whatever a request says.
+//! `upstream` of `[gateway]`: the fixed address of the service behind it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
-/// Where requests go. A path of its own comes before theirs.
+/// The URL that requests are forwarded to. Its path is the prefix of theirs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     scheme: Scheme,
@@ -19,7 +19,8 @@ impl FromStr for Upstream {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "is no upstream; write it as http://127.0.0.1:8080 or https://…".to_owned();
+        let wrong =
+            || "is not an upstream; write it as http://127.0.0.1:8080 or https://…".to_owned();
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let parts = uri.into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
@@ -29,7 +30,7 @@ impl FromStr for Upstream {
             return Err(wrong());
         }
         if authority.as_str().contains('@') {
-            return Err("has a name or a password in it, which nobody would send".to_owned());
+            return Err("has a user or a password in it, which would not be sent".to_owned());
         }
         let path = parts.path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
         if path.query().is_some() {
@@ -41,14 +42,14 @@ impl FromStr for Upstream {
 }
 
 impl Upstream {
-    /// Whether it is spoken to over TLS.
+    /// Whether it uses TLS.
     pub fn is_secure(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Where a request for `target` goes: scheme and authority are ours, whatever it has. `None` if it
-    /// asks for no path, or for one that would lead out of ours.
-    pub(super) fn join(&self, target: &Uri) -> Option<Uri> {
+    /// Returns where a request for `target` is forwarded: with the scheme and the authority of the upstream.
+    /// `None` if the target has no path, or one that would leave the upstream's.
+    pub(crate) fn join(&self, target: &Uri) -> Option<Uri> {
         let path = target.path_and_query()?;
         if !path.as_str().starts_with('/') {
             return None;
@@ -63,7 +64,7 @@ impl Upstream {
     }
 }
 
-/// Whether a server may take some segment for `..`, in any spelling.
+/// Whether a server may read a segment as `.` or `..`, in any spelling.
 fn climbs(path: &str) -> bool {
     let plain =
         path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");

@@ -1,0 +1,124 @@
+//! Removes passwords and other secrets from URLs before they are shown.
+
+/// Parts of the names of secret parameters.
+const SECRET: [&str; 4] = ["pass", "pwd", "secret", "token"];
+
+/// Returns a URL without its password, for people and logs. A password may hold any character, and half a
+/// URL is pasted as easily as a whole one: what stands before the last `@`, or after `password=`, may be it.
+/// Where both occur, nothing but the scheme is shown.
+pub(crate) fn redacted(url: &str) -> String {
+    let (scheme, rest) = match url.find("://").map(|end| url.split_at(end + 3)) {
+        Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
+        Some(_) | None => ("", url),
+    };
+    // A path has no password, and may have an `@`.
+    if url.trim_start_matches(QUOTES).starts_with("sqlite:") {
+        return url.to_owned();
+    }
+    let (at, value) = (rest.rfind('@'), secret(rest));
+    if at.zip(value).is_some_and(|(at, value)| at >= value) {
+        return format!("{scheme}***");
+    }
+    let (shown, hidden) = match value {
+        Some(value) => (&rest[..value], "***"),
+        None => (rest, ""),
+    };
+    match at {
+        Some(at) => {
+            let (user, after) = shown.split_at(at);
+            format!("{scheme}{}{after}{hidden}", user_alone(scheme, user))
+        }
+        None if scheme.is_empty() => format!("{shown}{hidden}"),
+        None => match unfinished(shown) {
+            Some(user) => format!("{scheme}{user}:***"),
+            None => format!("{scheme}{shown}{hidden}"),
+        },
+    }
+}
+
+/// Characters that people and messages put in front of a URL.
+const QUOTES: [char; 5] = ['\'', '"', '`', '(', '['];
+
+/// Whether `text`, which ends with `://`, is a scheme: a password may contain `://` too.
+fn is_scheme(text: &str) -> bool {
+    let name = text.trim_start_matches(QUOTES).trim_end_matches("://");
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+}
+
+/// Returns the part before the `@` without the password.
+fn user_alone(scheme: &str, user: &str) -> String {
+    let plain = |name: &str| {
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-%+".contains(&byte))
+    };
+    match user.split_once(':') {
+        Some((name, _)) if !scheme.is_empty() && plain(name) => format!("{name}:***"),
+        // An e-mail address, or other text with an `@`.
+        None if scheme.is_empty() => user.to_owned(),
+        // A lone name is a user to a database, and a token to NATS.
+        None if (scheme.contains("sql") || scheme.contains("postgres")) && plain(user) => {
+            user.to_owned()
+        }
+        Some(_) | None => "***".to_owned(),
+    }
+}
+
+/// Returns the user of a URL without `@` whose `:` is followed by something else than a port: that is the
+/// beginning of a password.
+fn unfinished(rest: &str) -> Option<&str> {
+    let host = &rest[..rest.find(['/', '?', '#', ',']).unwrap_or(rest.len())];
+    let (before, port) = host.rsplit_once(':')?;
+    // `[::1]` has colons too, and a quoted URL ends with its quote.
+    let port = port.trim_end_matches(|end: char| !end.is_alphanumeric());
+    let is_port = port.bytes().all(|digit| digit.is_ascii_digit());
+    (!is_port && !host.ends_with(']')).then_some(before)
+}
+
+/// Returns where the value of the first secret parameter begins.
+fn secret(text: &str) -> Option<usize> {
+    text.match_indices('=').map(|(at, _)| at + 1).find(|value| {
+        let before = text[..value - 1].to_ascii_lowercase();
+        let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c)).next();
+        name.is_some_and(|name| SECRET.iter().any(|word| name.contains(word)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (url, shown) in [
+            ("postgres://ann:se:cr@et@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://ann:se cr et@db/shop", "postgres://ann:***@db/shop"),
+            ("redis://:secret@cache:6379", "redis://:***@cache:6379"),
+            ("postgres://ann@db/shop", "postgres://ann@db/shop"),
+            ("postgres://ann:se/cr?et@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://ann:1/2?3@db/shop", "postgres://ann:***@db/shop"),
+            ("postgres://db/x?user=a&password=pw&b=c", "postgres://db/x?user=a&password=***"),
+            ("postgres://ann:pw@db/x?sslpassword=pw", "postgres://ann:***@db/x?sslpassword=***"),
+            ("postgres://ann:pw@db/x?password=p@w", "postgres://***"),
+            ("mysql://db/x?SSLPassword=pw", "mysql://db/x?SSLPassword=***"),
+            ("host=db password=pw user=ann", "host=db password=***"),
+            ("nats://token@broker:4222", "nats://***@broker:4222"),
+            // The last of several hosts.
+            ("nats://a:pw@one,nats://b:pw@two", "nats://a:***@two"),
+            ("redis+cluster://:pw@a:1,:pw@b:2", "redis+cluster://:***@b:2"),
+            ("ann:pw@db/shop", "***@db/shop"),
+            ("jdbc:postgresql://ann:pw@db/shop", "***@db/shop"),
+            // Without a host.
+            ("postgres://ann:secret", "postgres://ann:***"),
+            // A user with a password, or a parameter with an `@`: ambiguous.
+            ("postgres://db:5432/shop?a=x@y", "postgres://db:***@y"),
+            ("postgres://db:5432/shop?a=x", "postgres://db:5432/shop?a=x"),
+            ("nats://one:4222,nats://[::1]:4222", "nats://one:4222,nats://[::1]:4222"),
+            ("`redis://[::1]`:", "`redis://[::1]`:"),
+            ("'root'@'localhost'", "'root'@'localhost'"),
+            ("sqlite:semel.db", "sqlite:semel.db"),
+            ("sqlite:/var/me@work/a.db", "sqlite:/var/me@work/a.db"),
+            ("sqlite:///var/me@work/a.db", "sqlite:///var/me@work/a.db"),
+        ] {
+            assert_eq!(redacted(url), shown);
+        }
+    }
+}

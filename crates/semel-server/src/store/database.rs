@@ -1,0 +1,396 @@
+//! A SQL database behind one type: its ledger, outbox and id map, and transactions that cover all three.
+//!
+//! Code that is generic over its store is compiled once for [`Database`] instead of once for each kind of
+//! database. An open transaction is its own connection: which statements it takes depends on its kind.
+
+use std::time::Duration;
+
+use semel_core::event::Event;
+use semel_core::outbox::{
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
+    Ticket, Verb,
+};
+use semel_core::store::{
+    AnyRenewer, Change, Cursor, Draft, Filter, Finding, Guarantee, Held, Inspect, Listed, Listen,
+    Opened, Page, Peeked, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
+    TransactionalStore,
+};
+use semel_core::{AnyStore, Hint, Key, Lease, Version};
+use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
+use semel_ids::{IdMap, PublicId, ResourceType};
+use semel_sql::mysql::MySqlStore;
+use semel_sql::postgres::PgStore;
+use semel_sql::sqlite::SqliteStore;
+
+/// A SQL database that holds a ledger. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Database {
+    ledger: AnyStore,
+    store: SqlStore,
+}
+
+#[derive(Clone, Debug)]
+enum SqlStore {
+    Sqlite(SqliteStore),
+    Postgres(PgStore),
+    MySql(MySqlStore),
+}
+
+impl From<SqliteStore> for Database {
+    fn from(store: SqliteStore) -> Self {
+        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::Sqlite(store) }
+    }
+}
+
+impl From<PgStore> for Database {
+    fn from(store: PgStore) -> Self {
+        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::Postgres(store) }
+    }
+}
+
+impl From<MySqlStore> for Database {
+    fn from(store: MySqlStore) -> Self {
+        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::MySql(store) }
+    }
+}
+
+/// An open transaction of a [`Database`], and the connection that its statements run on.
+pub(crate) enum DatabaseTransaction {
+    Sqlite(<SqliteStore as TransactionalStore>::Transaction),
+    Postgres(<PgStore as TransactionalStore>::Transaction),
+    MySql(<MySqlStore as TransactionalStore>::Transaction),
+}
+
+/// The connection of an open transaction, for statements of the caller's.
+pub(crate) enum SqlConnection<'a> {
+    Sqlite(&'a mut sqlx::SqliteConnection),
+    Postgres(&'a mut sqlx::PgConnection),
+    MySql(&'a mut sqlx::MySqlConnection),
+}
+
+impl DatabaseTransaction {
+    /// Returns the connection inside.
+    pub(crate) fn sql(&mut self) -> SqlConnection<'_> {
+        match self {
+            DatabaseTransaction::Sqlite(open) => {
+                SqlConnection::Sqlite(SqliteStore::connection(open))
+            }
+            DatabaseTransaction::Postgres(open) => {
+                SqlConnection::Postgres(PgStore::connection(open))
+            }
+            DatabaseTransaction::MySql(open) => SqlConnection::MySql(MySqlStore::connection(open)),
+        }
+    }
+}
+
+/// The executor hands every transaction back to the store that began it.
+const FOREIGN: &str = "the transaction belongs to a database of another kind";
+
+/// Awaits `$work` with the store inside as `$store`. Boxed: one future must not be as large as three.
+macro_rules! with_store {
+    ($database:expr, $store:ident => $work:expr) => {
+        match &$database.store {
+            SqlStore::Sqlite($store) => Box::pin($work).await,
+            SqlStore::Postgres($store) => Box::pin($work).await,
+            SqlStore::MySql($store) => Box::pin($work).await,
+        }
+    };
+}
+
+/// Awaits `$work` with the store inside as `$store` and the transaction's connection as `$connection`.
+macro_rules! in_transaction {
+    ($database:expr, $transaction:expr, $store:ident, $connection:ident => $work:expr) => {
+        match (&$database.store, $transaction) {
+            (SqlStore::Sqlite($store), DatabaseTransaction::Sqlite(open)) => {
+                let $connection = SqliteStore::connection(open);
+                Box::pin($work).await
+            }
+            (SqlStore::Postgres($store), DatabaseTransaction::Postgres(open)) => {
+                let $connection = PgStore::connection(open);
+                Box::pin($work).await
+            }
+            (SqlStore::MySql($store), DatabaseTransaction::MySql(open)) => {
+                let $connection = MySqlStore::connection(open);
+                Box::pin($work).await
+            }
+            _ => unreachable!("{FOREIGN}"),
+        }
+    };
+}
+
+impl Store for Database {
+    type Renewer = AnyRenewer;
+
+    async fn open(&self, draft: &Draft) -> Result<Opened> {
+        self.ledger.open(draft).await
+    }
+
+    async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
+        self.ledger.swap(key, judged, change).await
+    }
+
+    async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
+        self.ledger.settle(lease, settlement).await
+    }
+
+    async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
+        self.ledger.peek(key).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.ledger.sweep(limit).await
+    }
+
+    async fn renewer(&self) -> Result<AnyRenewer> {
+        self.ledger.renewer().await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Listen>>> {
+        self.ledger.listen().await
+    }
+
+    fn announce(&self, hint: Hint) {
+        self.ledger.announce(hint);
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        self.ledger.check().await
+    }
+
+    async fn writable(&self) -> Result<()> {
+        self.ledger.writable().await
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.ledger.guarantee()
+    }
+
+    fn max_retry_payload(&self) -> Option<usize> {
+        self.ledger.max_retry_payload()
+    }
+
+    fn is_near(&self) -> bool {
+        self.ledger.is_near()
+    }
+}
+
+impl Inspect for Database {
+    async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
+        self.ledger.list(filter, after, limit).await
+    }
+
+    async fn survey(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<Listed>> {
+        self.ledger.survey(filter, after, limit).await
+    }
+
+    async fn tally(&self, filter: &Filter) -> Result<Tally> {
+        self.ledger.tally(filter).await
+    }
+}
+
+impl TransactionalStore for Database {
+    type Connection = DatabaseTransaction;
+    type Transaction = DatabaseTransaction;
+
+    async fn begin(&self) -> Result<DatabaseTransaction> {
+        Ok(match &self.store {
+            SqlStore::Sqlite(store) => DatabaseTransaction::Sqlite(Box::pin(store.begin()).await?),
+            SqlStore::Postgres(store) => {
+                DatabaseTransaction::Postgres(Box::pin(store.begin()).await?)
+            }
+            SqlStore::MySql(store) => DatabaseTransaction::MySql(Box::pin(store.begin()).await?),
+        })
+    }
+
+    fn connection(transaction: &mut DatabaseTransaction) -> &mut DatabaseTransaction {
+        transaction
+    }
+
+    async fn adopt(&self, open: &mut DatabaseTransaction) -> Result<()> {
+        in_transaction!(self, open, store, connection => store.adopt(connection))
+    }
+
+    async fn open_in(&self, open: &mut DatabaseTransaction, draft: &Draft) -> Result<Opened> {
+        in_transaction!(self, open, store, connection => store.open_in(connection, draft))
+    }
+
+    async fn swap_in(
+        &self,
+        open: &mut DatabaseTransaction,
+        key: &Key,
+        judged: Version,
+        change: &Change,
+    ) -> Result<Swapped> {
+        in_transaction!(self, open, store, connection => {
+            store.swap_in(connection, key, judged, change)
+        })
+    }
+
+    async fn hold_in(&self, open: &mut DatabaseTransaction, lease: &Lease) -> Result<Held> {
+        in_transaction!(self, open, store, connection => store.hold_in(connection, lease))
+    }
+
+    async fn settle_in(
+        &self,
+        open: &mut DatabaseTransaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> Result<Settled> {
+        in_transaction!(self, open, store, connection => {
+            store.settle_in(connection, lease, settlement)
+        })
+    }
+
+    async fn commit(&self, transaction: DatabaseTransaction) -> Result<()> {
+        match (&self.store, transaction) {
+            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
+                Box::pin(store.commit(open)).await
+            }
+            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
+                Box::pin(store.commit(open)).await
+            }
+            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
+                Box::pin(store.commit(open)).await
+            }
+            _ => unreachable!("{FOREIGN}"),
+        }
+    }
+
+    async fn rollback(&self, transaction: DatabaseTransaction) {
+        match (&self.store, transaction) {
+            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
+                Box::pin(store.rollback(open)).await;
+            }
+            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
+                Box::pin(store.rollback(open)).await;
+            }
+            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
+                Box::pin(store.rollback(open)).await;
+            }
+            _ => unreachable!("{FOREIGN}"),
+        }
+    }
+
+    fn work_limit(&self, lease: Duration) -> Option<Duration> {
+        match &self.store {
+            SqlStore::Sqlite(store) => store.work_limit(lease),
+            SqlStore::Postgres(store) => store.work_limit(lease),
+            SqlStore::MySql(store) => store.work_limit(lease),
+        }
+    }
+}
+
+impl Outbox for Database {
+    type Connection = DatabaseTransaction;
+
+    async fn append(&self, open: &mut DatabaseTransaction, events: &[Event]) -> Result<()> {
+        in_transaction!(self, open, store, connection => store.append(connection, events))
+    }
+
+    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+        with_store!(self, store => store.claim(ask))
+    }
+
+    async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
+        with_store!(self, store => store.mark(marks))
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        with_store!(self, store => store.backlog())
+    }
+
+    async fn list(
+        &self,
+        selection: &Selection,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Row>> {
+        with_store!(self, store => Outbox::list(store, selection, after, limit))
+    }
+
+    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+        with_store!(self, store => Outbox::count(store, selection, verb))
+    }
+
+    async fn apply(
+        &self,
+        selection: &Selection,
+        verb: &Verb,
+        after: Option<u64>,
+        limit: u32,
+    ) -> Result<Applied> {
+        with_store!(self, store => store.apply(selection, verb, after, limit))
+    }
+
+    async fn clean(&self, keep: Duration, limit: u32) -> Result<Cleaned> {
+        with_store!(self, store => store.clean(keep, limit))
+    }
+
+    fn bell(&self) -> &Bell {
+        match &self.store {
+            SqlStore::Sqlite(store) => store.bell(),
+            SqlStore::Postgres(store) => store.bell(),
+            SqlStore::MySql(store) => store.bell(),
+        }
+    }
+}
+
+impl IdMap for Database {
+    type Connection = DatabaseTransaction;
+
+    async fn insert(&self, open: &mut DatabaseTransaction, binding: &Binding) -> Result<Inserted> {
+        in_transaction!(self, open, store, connection => store.insert(connection, binding))
+    }
+
+    async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+        with_store!(self, store => store.insert_many(bindings))
+    }
+
+    async fn find(
+        &self,
+        tenant: &str,
+        kind: ResourceType,
+        publics: &[PublicId],
+    ) -> Result<Vec<MapRow>> {
+        with_store!(self, store => store.find(tenant, kind, publics))
+    }
+
+    async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
+        with_store!(self, store => store.revoke(tenant, kind, public))
+    }
+
+    async fn revoke_in(
+        &self,
+        open: &mut DatabaseTransaction,
+        tenant: &str,
+        kind: ResourceType,
+        public: &PublicId,
+    ) -> Result<bool> {
+        in_transaction!(self, open, store, connection => {
+            store.revoke_in(connection, tenant, kind, public)
+        })
+    }
+
+    async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
+        with_store!(self, store => store.overwrite(bindings))
+    }
+
+    async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
+        with_store!(self, store => store.revoke_rows(kind, rows))
+    }
+
+    async fn list(
+        &self,
+        kind: ResourceType,
+        tenant: Option<&str>,
+        after: Option<&MapKey>,
+        limit: u32,
+    ) -> Result<Vec<MapRow>> {
+        with_store!(self, store => IdMap::list(store, kind, tenant, after, limit))
+    }
+}
