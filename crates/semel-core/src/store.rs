@@ -123,6 +123,21 @@ pub enum Held {
     Lost,
 }
 
+/// What came of a [`TransactionalStore::settle_and_commit`].
+#[derive(Debug)]
+#[must_use]
+pub enum Committed {
+    /// The settlement and all that was written in the transaction are committed.
+    Done,
+    /// The claim was no longer this lease's, or another transaction recorded the key first: nothing is
+    /// committed.
+    Lost,
+    /// The settlement could not be written: nothing is committed.
+    Unsettled(Error),
+    /// The commit failed. `Ambiguous` unless the store knows that nothing was committed.
+    Failed(Error),
+}
+
 /// The result of [`Store::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -332,6 +347,63 @@ pub trait TransactionalStore: Store {
         lease: &Lease,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Begins a transaction of ours and opens the key of `draft` in it: [`begin`](Self::begin) and
+    /// [`open_in`](Self::open_in), in as few trips as the store needs.
+    ///
+    /// A store may leave a fresh record unwritten until the end: `Inserted` then says that this
+    /// transaction holds the key, so that every rival is `Contended`, and
+    /// [`settle_and_commit`](Self::settle_and_commit) writes the record once, finished. It must end in
+    /// that call or in a rollback.
+    fn begin_and_open(
+        &self,
+        draft: &Draft,
+    ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
+        async {
+            let mut transaction = self.begin().await?;
+            match self.open_in(Self::connection(&mut transaction), draft).await {
+                Ok(opened) => Ok((transaction, opened)),
+                Err(error) => {
+                    self.rollback(transaction).await;
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    /// Settles a claim in a transaction of ours and commits it: [`settle_in`](Self::settle_in) and
+    /// [`commit`](Self::commit), in as few trips as the store needs. Rolls back unless it committed.
+    fn settle_and_commit(
+        &self,
+        transaction: Self::Transaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Committed> + Send {
+        self.settle_then_commit(transaction, lease, settlement)
+    }
+
+    /// [`settle_and_commit`](Self::settle_and_commit) in two steps, for a claim whose record is written.
+    fn settle_then_commit(
+        &self,
+        mut transaction: Self::Transaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Committed> + Send {
+        async move {
+            let refused =
+                match self.settle_in(Self::connection(&mut transaction), lease, settlement).await {
+                    Ok(Settled::Done) => {
+                        failpoint!("commit.before");
+                        let committed = self.commit(transaction).await;
+                        return committed.map_or_else(Committed::Failed, |()| Committed::Done);
+                    }
+                    Ok(Settled::Lost) => Committed::Lost,
+                    Err(error) => Committed::Unsettled(error),
+                };
+            self.rollback(transaction).await;
+            refused
+        }
+    }
 
     /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.
     fn commit(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;

@@ -16,6 +16,28 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Work also joins a transaction that the application begins and commits itself:
+//!
+//! ```no_run
+//! # use semel_core::{Command, Context, Executor, Key};
+//! # use semel_sql::postgres::PgStore;
+//! # use sqlx::{PgConnection, PgPool};
+//! # async fn example(executor: Executor<PgStore>, pool: PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let command = Command::new(Key::command("acme", "ORDER_CREATE", "k-1")?);
+//! let mut transaction = pool.begin().await?;
+//! let place = async |connection: &mut PgConnection, context: &Context| {
+//!     let id = context.operation_id().to_string();
+//!     let order = sqlx::query("insert into orders (id) values ($1)").bind(id.clone());
+//!     order.execute(connection).await?;
+//!     Ok::<_, sqlx::Error>(id)
+//! };
+//! let answer = executor.transact_in(&mut transaction, command, place).await?;
+//! transaction.commit().await?;
+//! # assert!(!answer.in_progress());
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "ids")]
 mod business;
@@ -24,6 +46,7 @@ mod busy;
 mod idmap;
 mod inspect;
 mod ledger;
+mod message;
 mod options;
 mod outbox;
 mod pool;
@@ -227,7 +250,7 @@ impl PgStore {
         let batched = ConnectionPool::new(settings.connections, &lifecycle);
         Ok(Self(Arc::new(Inner {
             batcher: Batcher::new(Arc::new(ledger), batched, limit),
-            transactions: TransactionPool::new(lent, settings, &lifecycle),
+            transactions: TransactionPool::new(lent, pooling, settings, &lifecycle),
             operators,
             outbox: outbox::OutboxSessions::new(ours.clone(), &lifecycle, limit),
             #[cfg(feature = "ids")]

@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::{
-    Change, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect, Listed,
-    Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Settlement, Store, Swapped,
-    Swept, Tally, TransactionalStore,
+    Change, Committed, Cursor, Draft, Error, ErrorKind, Filter, Finding, Guarantee, Held, Inspect,
+    Listed, Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Settlement, Store,
+    Swapped, Swept, Tally, TransactionalStore,
 };
 use semel_core::{Hint, Key, Lease, Version};
 
@@ -220,34 +220,45 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
             .await
     }
 
-    async fn commit(&self, transaction: S::Transaction) -> Result<()> {
-        // A commit that is not made must roll back: the transaction is gone either way.
-        match self.faults.draw(StoreCall::Commit) {
-            None => self.store.commit(transaction).await,
-            Some(Fault::Refuse) => {
-                self.store.rollback(transaction).await;
-                Err(self.faults.refusal(StoreCall::Commit))
-            }
-            Some(Fault::LoseRequest) => {
-                self.store.rollback(transaction).await;
-                Err(self.faults.lost_request(StoreCall::Commit))
-            }
-            Some(Fault::LoseReply) => {
-                self.store.commit(transaction).await?;
-                let what = "fault: the reply was lost";
-                Err(self.faults.fail(StoreCall::Commit, ErrorKind::Ambiguous, what))
-            }
-            Some(Fault::Delay(span)) => {
-                self.faults.count(StoreCall::Commit);
-                tokio::time::sleep(span).await;
-                self.store.commit(transaction).await
-            }
-            Some(Fault::Hang) => {
-                self.faults.count(StoreCall::Commit);
-                self.faults.hang().await;
-                self.store.commit(transaction).await
-            }
+    async fn begin_and_open(&self, draft: &Draft) -> Result<(S::Transaction, Opened)> {
+        let opening = self.faults.befall(Verb::OpenIn, self.store.begin_and_open(draft));
+        self.faults.befall(Verb::Begin, opening).await
+    }
+
+    async fn settle_and_commit(
+        &self,
+        transaction: S::Transaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> Committed {
+        // What is settled without an answer is rolled back: nothing of it is seen.
+        if let Err(error) = self.faults.befall(StoreCall::SettleIn, async { Ok(()) }).await {
+            self.store.rollback(transaction).await;
+            return Committed::Unsettled(error);
         }
+        let fault = match self.befall_commit().await {
+            Ok(fault) => fault,
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                return Committed::Failed(error);
+            }
+        };
+        match (self.store.settle_and_commit(transaction, lease, settlement).await, fault) {
+            (Committed::Done, Some(lost)) => Committed::Failed(lost),
+            (committed, _) => committed,
+        }
+    }
+
+    async fn commit(&self, transaction: S::Transaction) -> Result<()> {
+        let fault = match self.befall_commit().await {
+            Ok(fault) => fault,
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                return Err(error);
+            }
+        };
+        self.store.commit(transaction).await?;
+        fault.map_or(Ok(()), Err)
     }
 
     async fn rollback(&self, transaction: S::Transaction) {
@@ -256,6 +267,32 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
 
     fn work_limit(&self, lease: Duration) -> Option<Duration> {
         self.store.work_limit(lease)
+    }
+}
+
+impl<S> FaultyStore<S> {
+    /// What happens to a commit: an error in its place, which must roll back, since the transaction is gone
+    /// either way; else, perhaps, an error in the place of its reply.
+    async fn befall_commit(&self) -> Result<Option<Error>> {
+        match self.faults.draw(StoreCall::Commit) {
+            None => Ok(None),
+            Some(Fault::Refuse) => Err(self.faults.refusal(StoreCall::Commit)),
+            Some(Fault::LoseRequest) => Err(self.faults.lost_request(StoreCall::Commit)),
+            Some(Fault::LoseReply) => {
+                let what = "fault: the reply was lost";
+                Ok(Some(self.faults.fail(StoreCall::Commit, ErrorKind::Ambiguous, what)))
+            }
+            Some(Fault::Delay(span)) => {
+                self.faults.count(StoreCall::Commit);
+                tokio::time::sleep(span).await;
+                Ok(None)
+            }
+            Some(Fault::Hang) => {
+                self.faults.count(StoreCall::Commit);
+                self.faults.hang().await;
+                Ok(None)
+            }
+        }
     }
 }
 

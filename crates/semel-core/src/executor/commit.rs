@@ -15,52 +15,47 @@ use crate::clock::monotonic;
 use crate::judge::Verdict;
 use crate::measure;
 use crate::record::State;
-use crate::store::{self, ErrorKind, Renewed, Renewer as _, Settlement, TransactionalStore};
+use crate::store::{
+    self, Committed, ErrorKind, Renewed, Renewer as _, Settlement, TransactionalStore,
+};
 
 /// How long a commit whose reply was lost is looked into.
 const DOUBT: Duration = Duration::from_secs(10);
 
 /// Where the work of a transaction stands.
 pub(super) enum Worked<S: TransactionalStore, A> {
-    /// The settlement is in the transaction; only the commit is missing.
+    /// It ended well: the settlement and the commit are missing.
     Ready { answer: A, settlement: Settlement, transaction: S::Transaction },
-    /// The claim was taken over; rolled back.
-    Lost,
     /// Rolled back.
     RolledBack(Finished<A>),
 }
 
 impl<S: TransactionalStore> Inner<S> {
-    /// Commits, or records the failure after the rollback.
+    /// Settles and commits, or records the failure after the rollback.
     pub(super) async fn finish_one_commit<A>(
         &self,
         context: &Context,
         worked: Worked<S, A>,
     ) -> Result<Served<A>, Error> {
-        let command = context.command();
+        let (command, grant) = (context.command(), context.grant());
         let (answer, settlement, transaction) = match worked {
             Worked::Ready { answer, settlement, transaction } => (answer, settlement, transaction),
-            // The claim was this transaction's own: nothing of it is left.
-            Worked::Lost => return Err(Error::ClaimLost),
-            Worked::RolledBack(Finished { answer, settlement, .. }) => {
-                if let Some(settlement) = settlement {
-                    let refused = matches!(settlement, Settlement::Succeeded { .. });
-                    let raced = self.record_failure(context, settlement).await;
-                    // A refusal that another caller's answer came before is not the answer.
-                    if let Some(decision) = raced
-                        && refused
-                        && matches!(decision.verdict, Verdict::Completed { .. })
-                    {
-                        return self.answer(command, decision, None);
-                    }
-                }
-                return Ok(Served::Executed { answer: answer?, receipt: None });
+            Worked::RolledBack(finished) => {
+                return self.record_rolled_back(context, finished).await;
             }
         };
         let as_of = monotonic();
-        failpoint!("commit.before");
-        if let Err(error) = self.store.commit(transaction).await {
-            match self.resolve_commit(context, error).await {
+        failpoint!("settle.before");
+        match self.store.settle_and_commit(transaction, &grant.lease, &settlement).await {
+            Committed::Done => {}
+            // Another caller's record was there first: nothing of this transaction is left.
+            Committed::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
+            Committed::Unsettled(error) => {
+                let settlement = context.refused_by(&error);
+                let finished = Finished::broken(error.into(), settlement);
+                return self.record_rolled_back(context, finished).await;
+            }
+            Committed::Failed(error) => match self.resolve_commit(context, error).await {
                 Ok(true) => {}
                 Ok(false) => {
                     let lost = "the connection broke during commit; nothing was committed";
@@ -75,12 +70,32 @@ impl<S: TransactionalStore> Inner<S> {
                     }
                     return Err(error.into());
                 }
-            }
+            },
         }
         context.committed();
         failpoint!("commit.after");
-        let receipt = self.share(command, context.grant(), settlement, as_of);
+        let receipt = self.share(command, grant, settlement, as_of);
         Ok(Served::Executed { answer, receipt: Some(receipt) })
+    }
+
+    /// Records how one-commit work ended that was rolled back.
+    async fn record_rolled_back<A>(
+        &self,
+        context: &Context,
+        Finished { answer, settlement, .. }: Finished<A>,
+    ) -> Result<Served<A>, Error> {
+        if let Some(settlement) = settlement {
+            let refused = matches!(settlement, Settlement::Succeeded { .. });
+            let raced = self.record_failure(context, settlement).await;
+            // A refusal that another caller's answer came before is not the answer.
+            if let Some(decision) = raced
+                && refused
+                && matches!(decision.verdict, Verdict::Completed { .. })
+            {
+                return self.answer(context.command(), decision, None);
+            }
+        }
+        Ok(Served::Executed { answer: answer?, receipt: None })
     }
 
     /// Whether a commit whose reply was lost took place.
@@ -146,7 +161,7 @@ impl<S: TransactionalStore> Inner<S> {
         raced
     }
 
-    /// Commits work under a committed claim, or records how it ended.
+    /// Settles and commits work under a committed claim, or records how it ended.
     pub(super) async fn finish_claimed<A>(
         &self,
         context: &Context,
@@ -155,35 +170,38 @@ impl<S: TransactionalStore> Inner<S> {
         let (command, grant) = (context.command(), context.grant());
         let (answer, settlement, transaction) = match worked {
             Worked::Ready { answer, settlement, transaction } => (answer, settlement, transaction),
-            Worked::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
             Worked::RolledBack(finished) => {
                 return self.conclude_rolled_back(context, finished).await;
             }
         };
         let as_of = monotonic();
-        failpoint!("commit.before");
-        if let Err(error) = self.store.commit(transaction).await {
-            if error.kind() != ErrorKind::Ambiguous {
-                let settlement = context.refused_by(&error);
-                let finished = Finished::broken(error.into(), settlement);
-                return self.conclude(context, finished).await;
-            }
-            match self.settle_uncommitted(context).await {
-                Written::Recorded => {
-                    self.announce(&command.key);
-                    return Err(error.with_kind(ErrorKind::Unavailable).into());
-                }
-                Written::Unrecorded(_) => return Err(error.into()),
-                Written::Lost => {
-                    let found = self.store.peek(&command.key).await.ok().flatten();
-                    let ours = |found: &store::Peeked| {
-                        found.record.attempt_id == grant.lease.attempt_id
-                            && found.record.state == State::Succeeded
-                    };
-                    if !found.as_ref().is_some_and(ours) {
-                        return self.after_loss(command, Err(Error::ClaimLost)).await;
+        failpoint!("settle.before");
+        match self.store.settle_and_commit(transaction, &grant.lease, &settlement).await {
+            Committed::Done => {}
+            Committed::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
+            Committed::Failed(error) if error.kind() == ErrorKind::Ambiguous => {
+                match self.settle_uncommitted(context).await {
+                    Written::Recorded => {
+                        self.announce(&command.key);
+                        return Err(error.with_kind(ErrorKind::Unavailable).into());
+                    }
+                    Written::Unrecorded(_) => return Err(error.into()),
+                    Written::Lost => {
+                        let found = self.store.peek(&command.key).await.ok().flatten();
+                        let ours = |found: &store::Peeked| {
+                            found.record.attempt_id == grant.lease.attempt_id
+                                && found.record.state == State::Succeeded
+                        };
+                        if !found.as_ref().is_some_and(ours) {
+                            return self.after_loss(command, Err(Error::ClaimLost)).await;
+                        }
                     }
                 }
+            }
+            Committed::Unsettled(error) | Committed::Failed(error) => {
+                let settlement = context.refused_by(&error);
+                let finished = Finished::broken(error.into(), settlement);
+                return self.conclude_rolled_back(context, finished).await;
             }
         }
         context.committed();

@@ -7,14 +7,14 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::answer::answer;
+use super::answer::{answer, receipt};
 use super::attempt::{ABORTED, Attempted};
-use super::claim::{Acquired, Decision, Step, conclude, judge_opened, pause};
+use super::claim::{Acquired, ClaimRequest, Decision, Step, conclude, judge_opened, pause};
 use super::codec::{self, Json};
 use super::command::{Command, ResolvedCommand};
 use super::commit::Worked;
@@ -31,7 +31,7 @@ use super::{Executor, Inner};
 use crate::clock::monotonic;
 use crate::measure;
 use crate::outcome::{Outcome, Recorded};
-use crate::store::{self, ErrorKind, Held, Settled, TransactionalStore};
+use crate::store::{self, ErrorKind, Held, Opened, Settled, TransactionalStore};
 
 /// Tries to begin a transaction that locks its claim's record.
 const HOLDS: u32 = 10;
@@ -99,6 +99,34 @@ impl<S: TransactionalStore> Executor<S> {
         let served = self.0.execute(command, work, Inner::attempt_in_transaction).await;
         measure::executed(kind, served_label(&served));
         served
+    }
+
+    /// Runs `work` in the caller's own transaction on `connection`: claim, effects and outcome become
+    /// visible with the caller's commit.
+    ///
+    /// It is [`open_in`](Self::open_in), the work and [`settle_in`](Self::settle_in) in one call. The
+    /// transaction stays the caller's: commit it after an answer and roll it back after an error, which
+    /// leaves no trace. Nothing waits for a rival, no failure is recorded, no work timeout applies, what
+    /// waits for [`Context::after_commit`] is dropped, and an outcome is not remembered for repeats in this
+    /// process, since it may still be rolled back.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) asks for the whole
+    /// transaction again.
+    pub async fn transact_in<T, E, F>(
+        &self,
+        connection: &mut S::Connection,
+        command: Command,
+        work: F,
+    ) -> Result<Execution<T>, Error<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Display,
+        F: AsyncFnOnce(&mut S::Connection, &Context) -> Result<T, E>,
+    {
+        let command = self.0.accept(command).map_err(Error::widen)?;
+        command.survives_a_crash(false)?;
+        codec::execution::<Json, T, E>(self.0.attempt_in(connection, &command, work).await)
     }
 
     /// Claims inside the caller's own transaction: the claim becomes visible, and the work counts
@@ -191,8 +219,67 @@ impl<S: TransactionalStore> Inner<S> {
         command: &ResolvedCommand,
     ) -> store::Result<Acquired> {
         let since = monotonic();
-        let mut request = self.request_in(command);
+        let request = self.request_in(command);
         let opened = self.store.open_in(connection, &request.draft).await?;
+        self.judge_in(connection, command, request, opened, since).await
+    }
+
+    /// One attempt of work in the caller's transaction. Nothing is remembered: it may be rolled back.
+    async fn attempt_in<T, E, F>(
+        &self,
+        connection: &mut S::Connection,
+        command: &Arc<ResolvedCommand>,
+        work: F,
+    ) -> Result<Served<Result<T, Error<E>>>, Error>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Display,
+        F: AsyncFnOnce(&mut S::Connection, &Context) -> Result<T, E>,
+    {
+        let grant = match self.claim_in(connection, command).await? {
+            Acquired::Granted(grant) => grant,
+            Acquired::Decided(decision) => return answer(command, decision, None),
+        };
+        let context = self.context(command, grant, Place::OneCommit);
+        let result = work(connection, &context).await;
+        let finished = codec::finish::<Json, T, E>(&context, result);
+        let answer = finished.answer?;
+        let Some(settlement) = finished.settlement.filter(|_| finished.commits) else {
+            return Ok(Served::Executed { answer, receipt: None });
+        };
+        match self.store.settle_in(connection, &grant.lease, &settlement).await? {
+            Settled::Done => Ok(Served::Executed { answer, receipt: Some(receipt(&grant, true)) }),
+            Settled::Lost => Err(Error::ClaimLost),
+        }
+    }
+
+    /// Begins a transaction and claims in it.
+    async fn begin_claiming(
+        &self,
+        command: &ResolvedCommand,
+    ) -> store::Result<(S::Transaction, Acquired)> {
+        let since = monotonic();
+        let request = self.request_in(command);
+        let (mut transaction, opened) = self.store.begin_and_open(&request.draft).await?;
+        let connection = S::connection(&mut transaction);
+        match self.judge_in(connection, command, request, opened, since).await {
+            Ok(acquired) => Ok((transaction, acquired)),
+            Err(error) => {
+                self.store.rollback(transaction).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Judges what was opened in a transaction, and writes the verdict where it changes the record.
+    async fn judge_in(
+        &self,
+        connection: &mut S::Connection,
+        command: &ResolvedCommand,
+        mut request: ClaimRequest,
+        opened: Opened,
+        since: Instant,
+    ) -> store::Result<Acquired> {
         match judge_opened(command, &mut request, opened, since) {
             Step::Done(acquired) => Ok(acquired),
             Step::Write { record, change, then } => {
@@ -244,16 +331,9 @@ impl<S: TransactionalStore> Inner<S> {
         F: FnOnce(Unit<S>) -> Fut,
         Fut: Future<Output = Finished<A>>,
     {
-        let mut transaction = match self.store.begin().await {
-            Ok(transaction) => transaction,
+        let (transaction, acquired) = match self.begin_claiming(command).await {
+            Ok(begun) => begun,
             Err(error) => return Attempted::Finished(Err(error.into())),
-        };
-        let acquired = match self.claim_in(S::connection(&mut transaction), command).await {
-            Ok(acquired) => acquired,
-            Err(error) => {
-                self.store.rollback(transaction).await;
-                return Attempted::Finished(Err(error.into()));
-            }
         };
         failpoint!("begin.after");
         match acquired {
@@ -312,8 +392,8 @@ impl<S: TransactionalStore> Inner<S> {
         Attempted::Finished(finished)
     }
 
-    /// Runs the work with its unit and puts its settlement into the transaction. Everything that is not
-    /// ready to commit comes back rolled back.
+    /// Runs the work with its unit. Everything that is not ready to be settled and committed comes back
+    /// rolled back.
     async fn work<A, F, Fut>(
         &self,
         context: &Context,
@@ -341,7 +421,11 @@ impl<S: TransactionalStore> Inner<S> {
             WorkEnd::Finished(finished) if !finished.commits => finished,
             WorkEnd::Finished(finished) => match transaction {
                 Some(transaction) if !context.has_failed_append() => {
-                    return self.settle_in_transaction(context, finished, transaction).await;
+                    let (Ok(answer), Some(settlement)) = (finished.answer, finished.settlement)
+                    else {
+                        unreachable!("work that commits has an answer and a settlement");
+                    };
+                    return Worked::Ready { answer, settlement, transaction };
                 }
                 Some(transaction) => {
                     self.store.rollback(transaction).await;
@@ -374,32 +458,6 @@ impl<S: TransactionalStore> Inner<S> {
             self.store.rollback(transaction).await;
         }
         Worked::RolledBack(finished)
-    }
-
-    /// Puts the settlement of work that ended well into its transaction.
-    async fn settle_in_transaction<A>(
-        &self,
-        context: &Context,
-        finished: Finished<A>,
-        mut transaction: S::Transaction,
-    ) -> Worked<S, A> {
-        let (Ok(answer), Some(settlement)) = (finished.answer, finished.settlement) else {
-            unreachable!("work that commits has an answer and a settlement");
-        };
-        failpoint!("settle.before");
-        let (connection, lease) = (S::connection(&mut transaction), &context.grant().lease);
-        match self.store.settle_in(connection, lease, &settlement).await {
-            Ok(Settled::Done) => Worked::Ready { answer, settlement, transaction },
-            Ok(Settled::Lost) => {
-                self.store.rollback(transaction).await;
-                Worked::Lost
-            }
-            Err(error) => {
-                self.store.rollback(transaction).await;
-                let settlement = context.refused_by(&error);
-                Worked::RolledBack(Finished::broken(error.into(), settlement))
-            }
-        }
     }
 
     /// Begins the transaction of work under a committed claim. Where that would be broken by renewals

@@ -465,7 +465,7 @@ fn place<T>(
 
 /// The advisory lock of a key: its digest's first eight bytes. A collision makes two different keys
 /// contend for a moment, nothing worse.
-fn lock_key(digest: &[u8; 32]) -> i64 {
+pub(super) fn lock_key(digest: &[u8; 32]) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *digest;
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }

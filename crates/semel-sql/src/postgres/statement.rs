@@ -4,15 +4,12 @@
 //! the like in it are column lists (`template`). What is bound and how rows are read is in `ledger`,
 //! `outbox` and `idmap`.
 
-#[cfg(feature = "testing")]
 use std::borrow::Cow;
 
 use semel_core::store::{Error, ErrorKind};
-#[cfg(feature = "testing")]
-use sqlx::AssertSqlSafe;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::error::{Stage, classify};
 use crate::template::sql;
@@ -24,6 +21,9 @@ pub(super) const PEEK_MANY: &str = sql!(include_str!("queries/peek_many.sql"));
 pub(super) const SETTLE: &str = include_str!("queries/settle.sql");
 pub(super) const RELEASE: &str = include_str!("queries/release.sql");
 pub(super) const SETTLE_MANY: &str = include_str!("queries/settle_many.sql");
+pub(super) const HOLD_KEY: &str = include_str!("queries/hold_key.sql");
+pub(super) const FIND_KEY: &str = include_str!("queries/find_key.sql");
+pub(super) const FINISH: &str = sql!(include_str!("queries/finish.sql"));
 pub(super) const SETTLE_IN: &str = include_str!("queries/settle_in.sql");
 pub(super) const RELEASE_IN: &str = include_str!("queries/release_in.sql");
 pub(super) const HOLD: &str = include_str!("queries/hold.sql");
@@ -66,18 +66,19 @@ pub(super) const ROLLBACK: &str = reset!("rollback");
 pub(super) const CLOCK: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
 /// The text to send: the file's, unless a test took one of its guards away.
-#[cfg(not(feature = "testing"))]
 pub(super) fn text(sql: &'static str) -> SqlStr {
-    sql.into_sql_str()
-}
-
-/// The text to send: the file's, unless a test took one of its guards away.
-#[cfg(feature = "testing")]
-pub(super) fn text(sql: &'static str) -> SqlStr {
-    match sabotage(sql, semel_core::testing::sabotaged) {
+    match plain(sql) {
         Cow::Borrowed(sql) => sql.into_sql_str(),
         Cow::Owned(sql) => AssertSqlSafe(sql).into_sql_str(),
     }
+}
+
+/// As [`text`], to be made part of a longer one.
+pub(super) fn plain(sql: &'static str) -> Cow<'static, str> {
+    #[cfg(feature = "testing")]
+    return sabotage(sql, semel_core::testing::sabotaged);
+    #[cfg(not(feature = "testing"))]
+    return Cow::Borrowed(sql);
 }
 
 /// Drops the lines that end in `-- guard: <name>` and stops the clock at the transaction's start.
@@ -207,6 +208,13 @@ mod tests {
             assert_eq!(insert.matches("clock_timestamp()").count(), 1, "{insert}");
             assert!(!insert.contains("clock c"), "{insert}");
         }
+    }
+
+    #[test]
+    fn a_late_records_fence_is_read_after_its_lock_was_taken() {
+        // Two statements: the second one's snapshot is taken, and its clock read, when the first is through.
+        assert!(HOLD_KEY.contains("pg_try_advisory_xact_lock(") && !HOLD_KEY.contains("clock"));
+        assert!(FIND_KEY.contains("clock_timestamp()") && !FIND_KEY.contains("lock("));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Transactions that a claim shares with the caller's own writes.
 //!
-//! They run on a pool of the store's own: sqlx's would ping each connection when it is returned, and four
-//! trips are all that a protected transaction may cost. The work may do what it likes on the connection as
+//! They run on a pool of the store's own: sqlx's would ping each connection when it is returned, and two
+//! trips are all that a protected transaction may cost: see `reserve`. The work may do what it likes on the connection as
 //! long as it leaves the transaction open: its session is reset in the trip that ends the transaction, before
 //! another caller's work can see it.
 
 mod pool;
+mod reserve;
 
 use std::time::Duration;
 
@@ -14,14 +15,15 @@ use semel_core::claim::Lease;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
+    Change, Committed, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore,
 };
 use sqlx::error::DatabaseError;
-use sqlx::{PgConnection, Postgres};
+use sqlx::{PgConnection, Postgres, SqlSafeStr, SqlStr};
 use tokio::time::{Instant, timeout};
 
 pub(super) use self::pool::TransactionPool;
+use self::reserve::Reserved;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
 use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
@@ -34,6 +36,8 @@ use crate::unit;
 /// back.
 pub struct PgTransaction {
     session: Pooled<PgConnection>,
+    /// A claim that is not written yet.
+    reserved: Option<Box<Reserved>>,
 }
 
 impl std::fmt::Debug for PgTransaction {
@@ -42,70 +46,73 @@ impl std::fmt::Debug for PgTransaction {
     }
 }
 
-/// What came of the trip that ends a transaction and resets its session.
-enum Ended {
-    /// Both.
-    Clean,
-    /// The transaction ended; the session was not reset, and is closed.
-    Unclean,
-    /// Not even that is known.
-    Failed(sqlx::Error),
-    Late,
-}
-
 impl PgTransaction {
     async fn commit(mut self, limit: Duration) -> Result<()> {
-        if unit::depth::<Postgres>(self.session.connection()) != 1 {
-            // The work forgot to end a savepoint, and with it what it had in mind.
-            return Err(Error::new(
-                ErrorKind::Misconfigured,
-                "commit",
-                "the work left a savepoint open",
-            ));
+        at_its_depth(self.session.connection())?;
+        if self.reserved.is_some() {
+            let text =
+                "the claim of this transaction is not written; settle and commit in one step";
+            return Err(Error::new(ErrorKind::Misconfigured, "commit", text));
         }
-        match end(self.session.connection(), COMMIT, limit).await {
-            Ended::Clean => {
+        let sent = send(self.session.connection(), COMMIT.into_sql_str(), limit).await;
+        match sent.ended {
+            Ok(()) => {
                 self.session.keep();
                 Ok(())
             }
-            Ended::Unclean => Ok(()),
+            // It is committed; the session was not reset, and is closed.
+            Err(_) if sent.answered > 0 => Ok(()),
             // Unlike everything else in this module a commit can have happened without our knowing.
-            Ended::Failed(error) => {
+            Err(Some(error)) => {
                 if ends_session(&error) {
                     self.session.retire_all();
                 }
                 Err(classify(codes, Stage::Running, "commit", error))
             }
-            Ended::Late => Err(timed_out(Stage::Running, "commit", limit)),
+            Err(None) => Err(timed_out(Stage::Running, "commit", limit)),
         }
     }
 
     async fn rollback(mut self, limit: Duration) {
-        if let Ended::Clean = end(self.session.connection(), ROLLBACK, limit).await
-            && unit::depth::<Postgres>(self.session.connection()) == 1
-        {
+        let sent = send(self.session.connection(), ROLLBACK.into_sql_str(), limit).await;
+        if sent.ended.is_ok() && unit::depth::<Postgres>(self.session.connection()) == 1 {
             self.session.keep();
         }
         // Else it is closed, which rolls back as well.
     }
 }
 
-/// Sends `text`: its first statement ends the transaction, the others reset the session.
-async fn end(connection: &mut PgConnection, text: &'static str, limit: Duration) -> Ended {
-    let mut ended = false;
-    let sent = async {
-        let mut answers = sqlx::raw_sql(text).fetch_many(connection);
-        while answers.try_next().await?.is_some() {
-            ended = true;
+/// Fails if the work left a savepoint open, and with it what it had in mind.
+fn at_its_depth(connection: &PgConnection) -> Result<()> {
+    if unit::depth::<Postgres>(connection) == 1 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Misconfigured, "commit", "the work left a savepoint open"))
+}
+
+/// How far a message of several statements came.
+struct Sent {
+    /// How many of its statements were answered.
+    answered: usize,
+    /// The error that ended it before its last statement, which is `None` where no answer came in time.
+    ended: std::result::Result<(), Option<sqlx::Error>>,
+}
+
+/// Sends a message of several statements.
+async fn send(connection: &mut PgConnection, sql: SqlStr, limit: Duration) -> Sent {
+    let mut answered = 0;
+    let sending = async {
+        let mut answers = sqlx::raw_sql(sql).fetch_many(connection);
+        while let Some(answer) = answers.try_next().await? {
+            answered += usize::from(answer.is_left());
         }
         Ok(())
     };
-    match timeout(limit, sent).await {
-        Ok(Ok(())) => Ended::Clean,
-        Ok(Err(_)) | Err(_) if ended => Ended::Unclean,
-        Ok(Err(error)) => Ended::Failed(error),
-        Err(_) => Ended::Late,
-    }
+    let ended = match timeout(limit, sending).await {
+        Ok(sent) => sent.map_err(Some),
+        Err(_) => Err(None),
+    };
+    Sent { answered, ended }
 }
 
 impl TransactionalStore for PgStore {
@@ -113,7 +120,7 @@ impl TransactionalStore for PgStore {
     type Transaction = PgTransaction;
 
     async fn begin(&self) -> Result<PgTransaction> {
-        Ok(PgTransaction { session: self.0.transactions.begin().await? })
+        Ok(PgTransaction { session: self.0.transactions.begin().await?, reserved: None })
     }
 
     fn connection(transaction: &mut PgTransaction) -> &mut PgConnection {
@@ -178,6 +185,22 @@ impl TransactionalStore for PgStore {
             if !patience.again(settled.as_ref().is_err_and(is_busy)).await {
                 return settled;
             }
+        }
+    }
+
+    async fn begin_and_open(&self, draft: &Draft) -> Result<(PgTransaction, Opened)> {
+        self.begin_reserving(draft).await
+    }
+
+    async fn settle_and_commit(
+        &self,
+        mut transaction: PgTransaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> Committed {
+        match transaction.reserved.take() {
+            Some(reserved) => self.finish_reserved(transaction, *reserved, settlement).await,
+            None => self.settle_then_commit(transaction, lease, settlement).await,
         }
     }
 

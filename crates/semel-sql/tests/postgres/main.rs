@@ -14,6 +14,7 @@ mod isolation;
 mod outbox;
 mod pooled;
 mod proxy;
+mod reserved;
 mod rivals;
 mod schema;
 mod sessions;

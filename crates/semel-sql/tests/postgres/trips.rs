@@ -1,6 +1,6 @@
 //! What a step costs in round trips, counted on the wire.
 
-use semel_core::store::{Change, Opened, Settled, Store, Swapped, TransactionalStore};
+use semel_core::store::{Change, Committed, Opened, Settled, Store, Swapped, TransactionalStore};
 use semel_sql::postgres::{PgOptions, PgStore};
 
 use crate::database::{Database, draft, failure, key, lease, success};
@@ -36,6 +36,22 @@ async fn once(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
     [open, settle, replay, swap, proxy.trips()]
 }
 
+/// A whole operation; how many trips its beginning, its work and its end took.
+async fn execute(store: &PgStore, proxy: &Proxy, id: &str, body: &'static str) -> [u64; 3] {
+    let draft = draft(&key(id));
+    proxy.trips();
+    let (mut transaction, opened) = store.begin_and_open(&draft).await.expect("begun");
+    let begin = proxy.trips();
+    let work = sqlx::query("select 1").execute(PgStore::connection(&mut transaction)).await;
+    work.expect("the work");
+    let work = proxy.trips();
+    let claim = lease(&draft, &opened);
+    let committed = store.settle_and_commit(transaction, &claim, &success(body)).await;
+    assert!(matches!(committed, Committed::Done), "{committed:?}");
+    [begin, work, proxy.trips()]
+}
+
+/// A claim, its work and its end in steps of the caller's.
 async fn transact(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
     let first = draft(&key(id));
     proxy.trips();
@@ -62,7 +78,21 @@ async fn every_step_is_one_trip() {
 }
 
 #[tokio::test]
-async fn a_protected_transaction_costs_four_trips_beside_its_work() {
+async fn a_protected_transaction_costs_two_trips_beside_its_work() {
+    let database = Database::new().await;
+    let (store, proxy) = counted(&database).await;
+    for at in 0..2 {
+        let counts = execute(&store, &proxy, &format!("small {at}"), "done").await;
+        assert_eq!(counts, [1; 3], "begin and look, work, insert and commit");
+    }
+    let large: &'static str = "x".repeat(100_000).leak();
+    execute(&store, &proxy, "prepares the insert", large).await;
+    let counts = execute(&store, &proxy, "large", large).await;
+    assert_eq!(counts, [1, 1, 2], "begin and look, work, insert, commit");
+}
+
+#[tokio::test]
+async fn a_transaction_in_steps_costs_four_trips_beside_its_work() {
     let database = Database::new().await;
     let (store, proxy) = counted(&database).await;
     let counts = transact(&store, &proxy, "counted").await;

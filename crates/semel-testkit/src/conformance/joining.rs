@@ -2,8 +2,10 @@
 
 use semel_core::executor::{Claimed, Unit};
 use semel_core::store::{ErrorKind, TransactionalStore};
-use semel_core::{Command, Error, Execution, Key, Outcome, State};
+use semel_core::{Command, Context, Error, Execution, Executor, Key, Outcome, State};
 use tokio::sync::oneshot;
+
+use crate::Fixture;
 
 use super::transacting::{Leak, On, TransactionFixture, command, executor, place, state, value};
 
@@ -86,6 +88,46 @@ pub async fn a_claim_whose_plain_transaction_is_over_is_refused<F: TransactionFi
         "{late:?}"
     );
     assert_eq!(state::<F>(&executor).await, Some((State::Running, 1)), "nothing was written");
+}
+
+type Connection<F> = <<F as Fixture>::Store as TransactionalStore>::Connection;
+
+/// Work runs in a plain client's transaction, and is done when that client commits.
+pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: TransactionFixture>(
+    fixture: F,
+) {
+    // With its memory: nothing that may still be rolled back gets into it.
+    let executor = Executor::new(fixture.store().await);
+    let mut plain = fixture.plain().await;
+    let place = async |connection: &mut Connection<F>, answer: &str| {
+        let work = async |connection: &mut Connection<F>, _: &Context| {
+            F::effect(connection, "order").await;
+            if answer == "broken" { Err("no stock".to_owned()) } else { Ok(answer.to_owned()) }
+        };
+        executor.transact_in(connection, command(), work).await
+    };
+    for (answer, end) in [("broken", "ROLLBACK"), ("undone", "ROLLBACK"), ("done", "COMMIT")] {
+        F::tell(&mut plain, "BEGIN").await;
+        let executed = place(&mut plain, answer).await;
+        if answer == "broken" {
+            assert!(matches!(executed, Err(Error::Work(_))), "{executed:?}");
+        } else {
+            assert_eq!(value(&executed), answer);
+            assert!(executed.is_ok_and(|execution| !execution.replayed()), "{answer} ran");
+            let own = place(&mut plain, "not run").await;
+            assert_eq!(value(&own), answer, "it sees its own");
+        }
+        F::tell(&mut plain, end).await;
+        let committed = u64::from(end == "COMMIT");
+        assert_eq!(fixture.effects("order").await, committed, "after {end} of {answer}");
+        assert_eq!(state::<F>(&executor).await.is_some(), end == "COMMIT", "{answer}");
+    }
+    F::tell(&mut plain, "BEGIN").await;
+    let again = place(&mut plain, "not run").await;
+    F::tell(&mut plain, "ROLLBACK").await;
+    assert_eq!(value(&again), "done");
+    assert!(again.is_ok_and(|execution| execution.replayed()));
+    assert_eq!(fixture.effects("order").await, 1);
 }
 
 /// Runs `leave`, then `look`; fails after that if it must.

@@ -74,7 +74,7 @@ async fn a_remembered_answer_needs_no_store<G: Backend>(backend: G) {
     let router = router(&runs, created).layer(layer(Executor::new(store)));
     let server = Server::start(&backend, router).await;
     server.send(post("/orders", "k", "{}")).await;
-    for verb in Verb::ALL {
+    for verb in StoreCall::ALL {
         faults.always(verb, Fault::Refuse);
     }
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());

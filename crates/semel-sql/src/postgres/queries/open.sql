@@ -3,7 +3,8 @@
 -- rival is contended where it would otherwise wait for that transaction. A grant's clock is read
 -- under the lock (a case goes in order), so its fence is above that of every insert before it, also
 -- of one that came and went since our snapshot. An existing record is read and left alone. Also run
--- inside callers' transactions ($20), which it marks: see settle_in.sql.
+-- inside callers' transactions ($20), which it marks: see settle_in.sql. A transaction that holds the key
+-- itself, its record still unwritten (hold_key.sql), is a rival as any other.
 with seen as materialized (
     select * from semel_record r where r.digest = $1
 ),
@@ -19,6 +20,7 @@ won as (
         from (
             select (extract(epoch from case
                 when exists (select from seen) then null
+                when current_setting('semel.claim', true) = encode($1, 'hex') then null
                 when pg_try_advisory_xact_lock($16) then clock_timestamp()
             end) * 1000000)::bigint as us
             offset 0

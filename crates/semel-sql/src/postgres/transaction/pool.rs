@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::store::{Error, ErrorKind, Result};
+use semel_core::store::{Draft, Error, ErrorKind, Result};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, PgConnection, Postgres, SqlSafeStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, SqlSafeStr};
 use tokio::time::timeout;
 
-use super::super::PgOptions;
-use super::super::statement::{BEGIN, unconnected};
+use super::super::message::{self, Message};
+use super::super::statement::{BEGIN, failed_in, unconnected};
+use super::super::{PgOptions, Pooling};
+use super::reserve::{Looked, look};
 use crate::error::{Stage, timed_out};
 use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
@@ -21,11 +23,15 @@ pub(in crate::postgres) struct TransactionPool {
     limit: Duration,
     size: usize,
     wait: Duration,
+    pooling: Pooling,
+    /// Sent to a new session before its first transaction.
+    preparation: String,
 }
 
 impl TransactionPool {
     pub(in crate::postgres) fn new(
         options: PgConnectOptions,
+        pooling: Pooling,
         settings: &PgOptions,
         lifecycle: &Arc<Lifecycle>,
     ) -> Self {
@@ -35,12 +41,14 @@ impl TransactionPool {
             limit: settings.statement_timeout,
             size: settings.transactions,
             wait: settings.transaction_wait,
+            pooling,
+            preparation: message::preparation(pooling),
         }
     }
 
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<Pooled<PgConnection>> {
-        let mut session = self.connections.get("begin", self.wait, || self.exhausted()).await?;
+        let mut session = self.session().await?;
         // An idle connection may have died. Nothing was sent but BEGIN, so a new one may be tried; a second
         // failure is the caller's answer.
         if session.reuse().is_some() {
@@ -49,8 +57,7 @@ impl TransactionPool {
             }
             session.close();
         }
-        session.open(self.connect()).await?;
-        self.start(session.connection()).await?;
+        self.open(&mut session).await?;
         Ok(session)
     }
 
@@ -59,13 +66,65 @@ impl TransactionPool {
         self.connections.close();
     }
 
+    /// Begins a transaction that asks for the key of a draft, in one trip on a connection that was used before.
+    pub(super) async fn begin_looking(
+        &self,
+        draft: &Draft,
+    ) -> Result<(Pooled<PgConnection>, Looked)> {
+        let mut session = self.session().await?;
+        // As above: what was sent writes nothing, and its lock goes with its session.
+        if session.reuse().is_some() {
+            let begin = Message::new(self.pooling, "begin");
+            if let Ok(looked) = self.look(session.connection(), begin, draft).await {
+                return Ok((session, looked));
+            }
+            session.close();
+        }
+        self.open(&mut session).await?;
+        let begun = Message::new(self.pooling, "");
+        let looked = self.look(session.connection(), begun, draft).await?;
+        Ok((session, looked))
+    }
+
+    async fn session(&self) -> Result<Pooled<PgConnection>> {
+        self.connections.get("begin", self.wait, || self.exhausted()).await
+    }
+
+    /// Opens a new connection and begins a transaction on it.
+    async fn open(&self, session: &mut Pooled<PgConnection>) -> Result<()> {
+        session.open(self.connect()).await?;
+        self.start(session.connection()).await
+    }
+
+    async fn look(
+        &self,
+        connection: &mut PgConnection,
+        message: Message,
+        draft: &Draft,
+    ) -> Result<Looked> {
+        timeout(self.limit, look(connection, message, draft))
+            .await
+            .map_err(|_| timed_out(Stage::Connecting, "open", self.limit))?
+            .map_err(failed_in("open"))
+    }
+
     /// Retires every session: an error pointed at the server.
     pub(super) fn retire(&self) {
         self.connections.retire();
     }
 
     async fn connect(&self) -> Result<PgConnection> {
-        timeout(self.limit, self.options.connect())
+        let connecting = async {
+            let mut connection = self.options.connect().await?;
+            if !self.preparation.is_empty() {
+                // Not in one message with BEGIN: it takes a snapshot, and the work may still choose another
+                // isolation level where nothing was asked before it.
+                let preparation = AssertSqlSafe(self.preparation.as_str());
+                sqlx::raw_sql(preparation).execute(&mut connection).await?;
+            }
+            Ok(connection)
+        };
+        timeout(self.limit, connecting)
             .await
             .map_err(|_| timed_out(Stage::Connecting, "begin", self.limit))?
             .map_err(unconnected("begin"))

@@ -1,0 +1,8 @@
+-- Invariant: a transaction that holds a key is the only one that can insert its record, as in open.sql, and
+-- is marked with the key: the mark is gone once the transaction has ended, however it ended. Run before
+-- find_key.sql and as a statement of its own, so that what the lock's last holder committed is seen by it.
+select set_config(
+    'semel.claim',
+    case when pg_try_advisory_xact_lock($2::bigint) then encode($1::bytea, 'hex') else '' end,
+    true
+) as mark
