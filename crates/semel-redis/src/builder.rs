@@ -18,12 +18,19 @@ use crate::transport::Replicas;
 pub const CLUSTER_SCHEME: &str = "redis+cluster://";
 
 impl RedisStore {
-    /// Settings to connect with.
+    /// Returns the settings to connect with.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
     /// Connects to the server at `url` with the default settings.
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// let store = semel_redis::RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::connect`].
@@ -32,6 +39,14 @@ impl RedisStore {
     }
 
     /// Connects to a cluster by way of the nodes at `urls` with the default settings.
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// let nodes = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"];
+    /// let store = semel_redis::RedisStore::connect_cluster(nodes).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::connect_cluster`].
@@ -76,7 +91,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What keys begin with unless somebody says otherwise: `idem:`.
+    /// What keys begin with by default: `idem:`.
     pub const PREFIX: &'static str = "idem:";
 
     /// The defaults.
@@ -102,13 +117,13 @@ impl Builder {
         self
     }
 
-    /// How long dialling and shaking hands may take. Default 2 s.
+    /// How long connecting may take. Default 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.limits.connect = limit;
         self
     }
 
-    /// How long a command may wait for its answer; then its disposition is unknown. Default 3 s.
+    /// How long a command may wait for its answer; then its outcome is unknown. Default 3 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.limits.response = limit;
         self
@@ -123,7 +138,7 @@ impl Builder {
     ///
     /// Any other write that too few confirm is reported as `Ambiguous` although the master has it and
     /// keeps it. For a settle this means: the work is done, and its outcome is recorded and will be
-    /// replayed, unless the master is lost before a replica has it. Whoever looks the record up
+    /// replayed, unless the master is lost before a replica has it. A caller that looks the record up
     /// afterwards, as the executor does, finds it settled and takes it as done; after such a loss the
     /// claim is there again without its outcome, lapses, and is treated as a crash.
     pub fn wait_replicas(mut self, count: u32, within: Duration) -> Self {
@@ -147,7 +162,7 @@ impl Builder {
     ///
     /// # Errors
     /// `Misconfigured` for a URL, a password, a version before 7 or a cluster node that was opened
-    /// as a single server; `Unavailable` if nobody answers.
+    /// as a single server; `Unavailable` if no server answers.
     pub async fn connect(mut self, url: &str) -> Result<RedisStore> {
         let (nodes, cluster) = nodes(url)?;
         self.replication = declared(url)?.or(self.replication);

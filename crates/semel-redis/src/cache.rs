@@ -1,9 +1,9 @@
 //! The cache that the nodes of a resolver of public ids share (L2), and the invalidations that they
 //! publish.
 //!
-//! A cache is asked before the map and may be away: every call ends within
+//! A cache is read before the map and may be away: every call ends within
 //! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. What entries mean
-//! and when they are written is the resolver's to know; here they are read and written.
+//! and when they are written is decided by the resolver; here they are read and written.
 //!
 //! ```
 //! use semel_redis::RedisCache;
@@ -45,7 +45,7 @@ use crate::spread::{Batch, Spread};
 use crate::transport::Transport;
 use crate::{listen, reply};
 
-/// How long subscribing may take on each node. Nobody waits for it but the listener.
+/// How long subscribing may take on each node. Only the listener waits for it.
 const SUBSCRIBING: Duration = Duration::from_secs(2);
 
 static APPEAR: LazyLock<Script> =
@@ -64,7 +64,7 @@ struct Inner {
     channel: String,
     timeout: Duration,
     pong_timeout: Duration,
-    /// Dialled by whoever first needs it.
+    /// Connected by the first call that needs it.
     transport: tokio::sync::OnceCell<Transport>,
     spread: Spread,
     unreadable: Arc<AtomicU64>,
@@ -186,9 +186,9 @@ impl Inner {
             let args: &[&[u8]] = &[absences.as_bytes()];
             Call { script: &APPEAR, key: &names[at], args }.command(By::Source)
         };
-        let told =
+        let announcement =
             |of: &[usize]| self.publish(invalidations::registered(of.iter().map(|at| &*keys[*at])));
-        self.each("tell", &names, &command, &told).await
+        self.each("invalidate", &names, &command, &announcement).await
     }
 
     async fn revoked(&self, keys: &[String], ttl: Duration) -> Result<()> {
@@ -198,9 +198,9 @@ impl Inner {
             let args: &[&[u8]] = &[absent.as_bytes(), ttl.as_bytes()];
             Call { script: &REVOKE, key: &names[at], args }.command(By::Source)
         };
-        let told =
+        let announcement =
             |of: &[usize]| self.publish(invalidations::revoked(of.iter().map(|at| &*keys[*at])));
-        self.each("tell", &names, &command, &told).await
+        self.each("invalidate", &names, &command, &announcement).await
     }
 
     async fn repaired(&self, keys: &[String]) -> Result<()> {
@@ -210,9 +210,9 @@ impl Inner {
             command.arg(&names[at]);
             command
         };
-        let told =
+        let announcement =
             |of: &[usize]| self.publish(invalidations::repaired(of.iter().map(|at| &*keys[*at])));
-        self.each("tell", &names, &command, &told).await
+        self.each("invalidate", &names, &command, &announcement).await
     }
 
     fn names<'k>(&self, keys: impl Iterator<Item = &'k str>) -> Vec<Vec<u8>> {
@@ -289,7 +289,7 @@ impl SharedCache for RedisCache {
             if keys.is_empty() {
                 return Ok(());
             }
-            self.0.within("tell", Effect::Writes, self.0.registered(keys, absences)).await
+            self.0.within("invalidate", Effect::Writes, self.0.registered(keys, absences)).await
         })
     }
 
@@ -298,7 +298,7 @@ impl SharedCache for RedisCache {
             if keys.is_empty() {
                 return Ok(());
             }
-            self.0.within("tell", Effect::Writes, self.0.revoked(keys, ttl)).await
+            self.0.within("invalidate", Effect::Writes, self.0.revoked(keys, ttl)).await
         })
     }
 
@@ -307,7 +307,7 @@ impl SharedCache for RedisCache {
             if keys.is_empty() {
                 return Ok(());
             }
-            self.0.within("tell", Effect::Writes, self.0.repaired(keys)).await
+            self.0.within("invalidate", Effect::Writes, self.0.repaired(keys)).await
         })
     }
 

@@ -1,7 +1,7 @@
 //! What about a server breaks or weakens the ledger's promise.
 //!
-//! `INFO` tells almost everything and is allowed almost everywhere; `CONFIG`, which managed services
-//! refuse, is asked only for what `INFO` leaves out.
+//! `INFO` has almost everything and is allowed almost everywhere; `CONFIG`, which managed services
+//! refuse, is read only for what `INFO` leaves out.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ impl Facts {
         self.has_replicas() || self.get("role").is_some_and(|role| role != "master")
     }
 
-    /// Whether what the server acknowledges is on its disk. One that does not tell counts as one that
+    /// Whether what the server acknowledges is on its disk. One that does not say so counts as one that
     /// forgets.
     pub(crate) fn is_persistent(&self) -> bool {
         self.get("aof_enabled") == Some("1") && self.get("appendfsync") == Some("always")

@@ -1,4 +1,4 @@
-//! A Redis Cluster: the client library knows who owns a slot, this room decides what may be repeated.
+//! A Redis Cluster: the client library finds the owner of a slot, this module decides what may be repeated.
 //!
 //! The library's own retries are off: it would also repeat a command whose reply was lost. Here a
 //! command is repeated only after an answer that proves that it did not run.
@@ -46,7 +46,7 @@ enum Again {
 pub(crate) enum Turn {
     /// The key's slot is its own.
     Owner,
-    /// The slot is on its way to it.
+    /// The slot is being moved to it.
     Asked,
 }
 
@@ -167,7 +167,7 @@ impl Cluster {
             .map_err(after_sending)
     }
 
-    /// Sends a command that only reads to whoever has its key.
+    /// Sends a command that only reads to the node that has its key.
     pub(crate) async fn read_key(&self, key: &[u8], command: Cmd) -> Result<Value, Failure> {
         let route = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
         let route = RoutingInfo::SingleNode(route);

@@ -1,7 +1,7 @@
-//! What a failed command tells about the world: not sent, refused, or lost on the way.
+//! What a failed command means: it was not sent, refused, or its reply was lost.
 //!
 //! Every script writes once and nothing after that write can fail, so an error that the *server*
-//! answered proves that nothing was changed. Only a reply that never came leaves a doubt.
+//! answered proves that nothing was changed. Only after a lost reply is the outcome unknown.
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 use semel_core::store::{Error, ErrorKind as Kind};
@@ -20,14 +20,14 @@ pub(crate) enum Failure {
 /// Whether the lost command can have changed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It only reads: a lost reply is an unanswered question and nothing more.
+    /// It only reads: after a lost reply nothing has changed.
     Reads,
     /// It writes: whether it happened must be looked up.
     Writes,
 }
 
 impl Failure {
-    /// The same failure as callers of a store see it.
+    /// Returns the failure as callers of a store see it.
     pub(crate) fn during(self, operation: &'static str, effect: Effect) -> Error {
         match self {
             Failure::NotSent(error) => Error::new(unsent(&error), operation, error),

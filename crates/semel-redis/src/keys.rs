@@ -32,7 +32,7 @@ impl Keys {
         name
     }
 
-    /// Whose record has this name; `None` if it is not one of ours.
+    /// Returns the digest of the record with this name; `None` if it is not a record's.
     pub(crate) fn digest(&self, name: &[u8]) -> Option<Digest> {
         let digits = name.strip_prefix(self.prefix.as_bytes())?;
         if digits.len() != DIGITS {

@@ -68,7 +68,7 @@ const FAMILIAR: [&str; 5] = [
 /// The bytes of "no error, no outcome, no retry payload".
 pub(crate) const EMPTY_TAIL: [u8; 2] = [0, 0];
 
-/// A value that is not a record of this layout, in words for whoever must look at it.
+/// A value that is not a record of this layout, in words for an operator.
 pub(crate) type Readable<T> = Result<T, String>;
 
 /// A condition on stored bytes: the scripts compare `expected` with the bytes from `first` to
@@ -406,12 +406,12 @@ pub(crate) fn decode_entry(bytes: Bytes) -> Readable<Entry> {
     Ok(Entry { key, record: decode(bytes)? })
 }
 
-/// As many of a record's bytes as its answer's own begin after, but for a content type longer than
-/// anybody has.
+/// As many of a record's bytes as its answer's own begin after, unless its content type is extremely
+/// long.
 pub(crate) const OUTLINE: usize = 4_096;
 
 /// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its answer or retry payload is
-/// empty; how long it is, is told beside it.
+/// empty; its length is returned beside it.
 pub(crate) fn decode_outline(bytes: Bytes) -> Readable<(Entry, Option<u64>)> {
     let tail = HEADER + Header::read(&bytes)?.identity;
     let mut rest = Rest(bytes.get(tail..).ok_or("the identity is cut short")?);

@@ -1,8 +1,8 @@
-//! One connection to one server, shared by everybody and dialled again when it is lost.
+//! One connection to one server, shared by all callers and opened again when it is lost.
 //!
 //! Commands of concurrent callers share one socket and so travel in batches of their own accord.
-//! Nothing is ever sent twice: a command that was handed to a connection and got no answer is lost,
-//! and its caller is told so.
+//! Nothing is ever sent twice: a command that was sent on a connection and got no answer is lost,
+//! and its caller gets that as an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,15 +50,15 @@ impl State {
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
-    /// Set by the connection itself when it sees its end, and by whoever waited in vain on it.
+    /// Set by the connection itself when it ends, and by a caller that waited on it in vain.
     lost: Arc<AtomicBool>,
 }
 
 impl Link {
     /// A link that dials when it is first used.
     pub(crate) fn new(info: &ConnectionInfo, limits: Limits) -> RedisResult<Self> {
-        // RESP3 pushes word of a lost connection, so that the next command dials instead of being
-        // thrown into a dead socket, where its disposition would be unknown.
+        // RESP3 reports a lost connection, so that the next command opens a new one instead of being
+        // sent into a dead socket, where its outcome would be unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.clone().set_redis_settings(settings))?;
         Ok(Self {
@@ -103,7 +103,7 @@ impl Link {
         Box::pin(self.dialled(seen)).await
     }
 
-    /// A new connection, for somebody who has seen so many be dialled.
+    /// Opens a connection, for a caller that has seen so many attempts.
     async fn dialled(&self, seen: u64) -> Result<Live, Failure> {
         let _turn = self.dialling.lock().await;
         {
@@ -111,8 +111,8 @@ impl Link {
             if let Some(live) = state.unlost() {
                 return Ok(live.clone());
             }
-            // Somebody dialled in vain while we stood in the queue: that is our answer too, or a
-            // hundred callers would wait for a hundred time-outs in a row.
+            // Another caller failed to connect while this one waited: that is its answer too, or a
+            // hundred callers would wait for a hundred timeouts in a row.
             if let Some(error) = state.last.clone().filter(|_| state.dials > seen) {
                 return Err(Failure::NotSent(error));
             }
@@ -154,7 +154,7 @@ impl Link {
 }
 
 fn failed(live: &Live, error: RedisError) -> Failure {
-    // A silent server and a half-open socket look the same. Dialling anew tells them apart, and a
+    // A silent server and a half-open socket look the same. A new connection shows which it is, and a
     // handshake that gets no answer proves that the next command was not sent.
     if error.is_io_error() || error.is_unrecoverable_error() {
         live.lost.store(true, Ordering::Release);
@@ -162,7 +162,7 @@ fn failed(live: &Live, error: RedisError) -> Failure {
     after_sending(error)
 }
 
-/// A master that was demoted keeps its connections open. Only dialling anew can find the one that
+/// A master that was demoted keeps its connections open. Only a new connection can reach the one that
 /// the name means now.
 fn leave_a_replica(live: &Live, answer: &Value) {
     if matches!(answer, Value::ServerError(error) if is_replica(error)) {

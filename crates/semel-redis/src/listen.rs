@@ -15,8 +15,7 @@ use semel_core::store::{BoxFuture, Error, ErrorKind, Listen, Result};
 use crate::error::{Effect, Failure};
 use crate::settings::Settings;
 
-/// A connection on which nothing comes is asked this often whether it is still there: a half-open
-/// one would be silent for ever.
+/// A connection on which nothing comes is pinged this often: a half-open one would be silent for ever.
 const QUIET: Duration = Duration::from_secs(15);
 
 /// A stream of hints.
@@ -83,7 +82,7 @@ async fn subscribe_on(node: &ConnectionInfo, channel: &str) -> RedisResult<PubSu
     Ok(subscription)
 }
 
-/// Asks the server whether it is still there, and gives it so long to answer.
+/// Pings the server, and waits so long for its answer.
 pub(crate) async fn ping(sink: &mut PubSubSink, patience: Duration) -> Result<()> {
     match tokio::time::timeout(patience, sink.ping::<redis::Value>()).await {
         Ok(Ok(_)) => Ok(()),

@@ -69,7 +69,7 @@ impl Renewer for RedisRenewer {
                     failed.push(failure);
                     Renewed::Unknown
                 },
-                |value| told(lease, &value),
+                |value| renewed_by(lease, &value),
             ));
         }
         match failed.pop() {
@@ -81,8 +81,8 @@ impl Renewer for RedisRenewer {
     }
 }
 
-/// What the script answered about one lease.
-fn told(lease: &Lease, value: &Value) -> Renewed {
+/// Reads the script's answer about one lease.
+fn renewed_by(lease: &Lease, value: &Value) -> Renewed {
     match reply::int(value) {
         Some(1) => Renewed::Extended,
         Some(0) => Renewed::Lost,

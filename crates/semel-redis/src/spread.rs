@@ -1,9 +1,8 @@
 //! Many keys at once: one trip to each server that has some of them, all trips at the same time.
 //!
 //! A node of a cluster refuses a command on keys of several slots, even where all of them are its
-//! own. So every key has a command of its own, and those of a node travel together. Who has what is
-//! remembered until an answer says that it has changed; keys that have moved are asked for one by
-//! one.
+//! own. So every key has a command of its own, and those of a node travel together. The owners of
+//! slots are remembered until an answer says that they have changed; keys that have moved are asked for one by one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,11 +30,11 @@ pub(crate) struct Spread {
     owners: Mutex<Option<Arc<Owners>>>,
 }
 
-/// The first slot of every range, and who has it.
+/// The first slot of every range, and the node that has it.
 struct Owners(Vec<(u16, Node)>);
 
 impl Owners {
-    /// Slots that nobody has count as their neighbour's, who will say so.
+    /// Returns the node of a slot. A slot without one counts as its neighbour's, which will refuse.
     fn of(&self, slot: u16) -> Option<&Node> {
         let after = self.0.partition_point(|(first, _)| *first <= slot);
         self.0.get(after.saturating_sub(1)).map(|(_, node)| node)
@@ -106,8 +105,8 @@ impl Spread {
         *self.owners.lock().unwrap_or_else(PoisonError::into_inner) = owners;
     }
 
-    /// Sends again what went to a node that does not have the key (any more), and forgets who has
-    /// what if anything failed: after a failover everybody has something else.
+    /// Sends again what went to a node that does not have the key (any more), and forgets the
+    /// owners of all slots if anything failed: after a failover they have changed.
     async fn ask_again(
         &self,
         cluster: &Cluster,

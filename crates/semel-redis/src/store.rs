@@ -51,7 +51,7 @@ impl RedisStore {
         &self.settings.keys
     }
 
-    /// Runs a writing script, and says so if too few replicas have confirmed it.
+    /// Runs a writing script. Also returns an error if too few replicas have confirmed it.
     pub(crate) async fn run(
         &self,
         operation: &'static str,
@@ -159,8 +159,8 @@ impl RedisStore {
         self.write("swap", &script::REDATE, digest, &args).await
     }
 
-    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot give it
-    /// to somebody else while its holder works. Without a settlement its lease ends at once.
+    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot grant it
+    /// again while its holder works. Without a settlement its lease ends at once.
     pub(crate) async fn take_back(
         &self,
         draft: &Draft,
@@ -202,9 +202,9 @@ impl RedisStore {
         self.run("open", &script::RENEW, &lease.digest, &args).await
     }
 
-    /// A claim of the caller's own, found by asking again after its reply was lost: nobody knows
-    /// whether replicas have it. A write after it tells, since replicas confirm in order.
-    /// `false` if it is the caller's no more.
+    /// Confirms a claim of the caller's own, found by asking again after its reply was lost: it is unknown whether
+    /// replicas have it. A further write shows it, since replicas confirm in order. `false` if the claim is not the
+    /// caller's any more.
     pub(crate) async fn confirm(&self, draft: &Draft, record: &Record) -> Result<bool> {
         let ours = record.attempt_id == draft.attempt_id && record.state == State::Running;
         if self.settings.replicas.is_none() || !ours {
@@ -246,7 +246,7 @@ impl PackedClaim {
         let rest = layout::claim(draft)
             .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
         let collect = match draft.on_crash {
-            // Somebody must look at it, however late.
+            // An operator must look at it, however late.
             OnCrash::Hold | OnCrash::Verify => String::new(),
             OnCrash::Rerun => {
                 let micros = layout::collectable(draft.lease) + layout::collectable(draft.keep);

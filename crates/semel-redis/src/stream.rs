@@ -1,6 +1,6 @@
 //! Events over Redis Streams: a publisher for relays, and a source for consumer groups.
 //!
-//! Events are divided by their lane into a fixed number of streams, each under one key
+//! Events are divided by their aggregate into a fixed number of streams, each under one key
 //! (`{semel:events:3}`), so that a cluster can spread them and every script touches one key. An entry
 //! has one field, `event`: a CloudEvent in JSON. A consumer group is a Redis consumer group on each of
 //! the streams.
@@ -19,14 +19,14 @@
 //! # What it promises
 //!
 //! A confirmed event is as durable as the server is: [`Streams::check`] says what weakens that, as
-//! the ledger's `check` does (no append-only file, eviction, a failover). A message that nobody
-//! answers is brought again when the group's [patience](SourceBuilder::patience) ends, to whoever
-//! asks: consumers that died need no burial. What is put off by longer than the patience is held by
-//! whoever put it off, and comes sooner if that process dies.
+//! the ledger's `check` does (no append-only file, eviction, a failover). A message that gets no
+//! answer is delivered again when the group's [patience](SourceBuilder::patience) ends, to any consumer of the group.
+//! What is put off by longer than the patience is held by the process that put it off, and comes sooner if that
+//! process dies.
 //!
 //! # What stays in the streams
 //!
-//! Everything, by default: an acked entry is only struck off its group's list, so that a new group
+//! Everything, by default: an acked entry is only removed from its group's pending list, so that a new group
 //! can begin at the beginning. [`Streams::trim`] removes what every group has acked and what is old
 //! enough; call it now and then, or let [`SourceBuilder::delete_acked`] remove each entry at its
 //! ack where there is only one group. Nothing is ever removed that a group has not acked, so a group
@@ -105,22 +105,32 @@ impl Shared {
 }
 
 impl Streams {
-    /// Settings to connect with.
+    /// Returns the settings to connect with.
     pub fn builder() -> StreamBuilder {
         StreamBuilder::new()
     }
 
-    /// A publisher, for a relay.
+    /// Returns a publisher, for a relay.
+    ///
+    /// ```no_run
+    /// # async fn example() -> semel_core::store::Result<()> {
+    /// use semel_redis::Streams;
+    ///
+    /// let streams = Streams::builder().connect("redis://127.0.0.1:6379").await?;
+    /// let publisher = streams.publisher();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn publisher(&self) -> StreamPublisher {
         StreamPublisher::new(Arc::clone(&self.0))
     }
 
-    /// A source of this consumer group, still to be opened.
+    /// Returns the settings of a source of this consumer group.
     pub fn source(&self, group: &str) -> SourceBuilder {
         SourceBuilder::new(Arc::clone(&self.0), group)
     }
 
-    /// What about the server weakens the promise that a confirmed event is not lost.
+    /// Returns what about the server weakens the promise that a confirmed event is not lost.
     ///
     /// # Errors
     /// `Unavailable` if it cannot be asked.
@@ -130,7 +140,7 @@ impl Streams {
         Ok(check::findings(&servers, false))
     }
 
-    /// Removes what every group has acked and what was published longer than `keep` ago; gives how
+    /// Removes what every group has acked and what was published longer than `keep` ago; returns how
     /// many entries. A stream without groups is left alone.
     ///
     /// # Errors

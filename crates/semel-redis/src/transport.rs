@@ -89,8 +89,8 @@ impl Transport {
         }
     }
 
-    /// What is seldom taken, or is a longer way anyhow, is boxed here and below: whoever awaits a
-    /// step of the store keeps room for the longest way that it could take.
+    /// What is seldom taken, or is a longer way anyhow, is boxed here and below: the future of a
+    /// step of the store has room for the longest way that it could take.
     async fn send(
         &self,
         call: &Call<'_>,
@@ -167,7 +167,7 @@ impl Transport {
         }
     }
 
-    /// Sends one reading command per key, to whoever has it.
+    /// Sends one reading command per key, to the server that has it.
     pub(crate) async fn read_keys(
         &self,
         keys: &[Vec<u8>],

@@ -69,7 +69,7 @@ impl<'a> Walk<'a> {
             && self.index + 1 >= self.nodes.len()
     }
 
-    /// Lets a node look at about `count` keys, and its clock tell the time.
+    /// Scans about `count` keys of a node, and reads its clock.
     async fn step(&mut self, count: u32) -> Result<()> {
         if self.position.exhausted && self.index + 1 < self.nodes.len() {
             self.index += 1;
@@ -225,7 +225,7 @@ async fn page(
             let room = limit - page.entries.len();
             for (digest, bytes) in walk.take(room, if outlines { get_outline } else { get }).await?
             {
-                // The only thing that can be told of one that cannot be read.
+                // All that is known of a record that cannot be read.
                 let head = filter.digest.as_deref().unwrap_or_default();
                 match walk.read(&digest, bytes, outlines).await? {
                     Some(Ok(read)) if filter.matches(&read.0, walk.now) => page.entries.push(read),
@@ -353,7 +353,7 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
     Ok(())
 }
 
-/// What is to become of a record that nobody can need, or that somebody must look at.
+/// Returns how a record ends that is not needed any more, or that an operator must look at.
 fn due(header: &Header, now: Timestamp) -> Option<Settlement> {
     let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
     let kept = header.lease_until.map(|until| until.after(header.keep));

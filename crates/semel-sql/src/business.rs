@@ -40,8 +40,8 @@ pub(crate) struct Placed {
     pub(crate) row: BusinessRow,
 }
 
-/// A page of `limit` rows, from one more than that: the one more tells whether there is a next page,
-/// and whether it could be told from this one.
+/// A page of `limit` rows, from one more than that: the one more shows whether there is a next page,
+/// and whether it could be distinguished from this one.
 ///
 /// # Errors
 /// `Misconfigured` if the key is not unique just where a page ends: rows would be passed over.

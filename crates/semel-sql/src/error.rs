@@ -19,7 +19,7 @@ pub(crate) type Codes = fn(&dyn DatabaseError) -> Option<ErrorKind>;
 pub(crate) enum Stage {
     /// No statement was sent yet: whatever failed, nothing happened.
     Connecting,
-    /// A statement was on its way: without the server's word it may have happened.
+    /// A statement was on its way: without the server's answer it may have happened.
     Running,
 }
 

@@ -79,10 +79,10 @@ impl<'b> Rounds<'b> {
     }
 
     /// The answers in the order of the call, from those of the rounds.
-    pub(crate) fn answers(&self, told: Vec<Vec<Inserted>>) -> Vec<Inserted> {
+    pub(crate) fn answers(&self, inserted: Vec<Vec<Inserted>>) -> Vec<Inserted> {
         let mut answers = vec![Inserted::Conflict; self.bindings.len()];
-        for (round, told) in self.rounds.iter().zip(told) {
-            for (at, answer) in round.iter().zip(told) {
+        for (round, inserted) in self.rounds.iter().zip(inserted) {
+            for (at, answer) in round.iter().zip(inserted) {
                 answers[*at] = answer;
             }
         }
@@ -116,7 +116,7 @@ pub(crate) fn judged(count: usize, standing: &[Standing]) -> Vec<Option<Inserted
                 // The row itself; another one cannot have either of its ids.
                 (true, _) if *status == LIVE => Inserted::Already,
                 (true, _) => Inserted::Revoked,
-                (false, Some(told)) => told,
+                (false, Some(found)) => found,
                 (false, None) => Inserted::Conflict,
             });
         }

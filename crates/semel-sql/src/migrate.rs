@@ -20,7 +20,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// SHA-256 of the statements, in hex: tells whether the database ran these very ones.
+    /// SHA-256 of the statements, in hex: shows whether the database ran exactly these.
     pub fn checksum(&self) -> String {
         // The first byte of a stored fingerprint names its scheme; the hash is what follows.
         let hash = Fingerprint::of_bytes(self.sql.as_bytes());
@@ -146,7 +146,7 @@ async fn apply_missing<M: Migrator>(migrator: &mut M, all: &[Migration]) -> Resu
     Ok(versions)
 }
 
-/// All statements as one script, for those who migrate by hand.
+/// All statements as one script, for migrating by hand.
 pub(crate) fn print(dialect: &str, all: &[Migration], note: fn(&Migration) -> String) -> String {
     let mut text = format!(
         "-- Semel's schema for {dialect}. Written by the crate (`print` of its migrations); not \
@@ -179,7 +179,7 @@ pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
                 severity: Severity::Error,
                 code: CHANGED,
                 found: format!("migration {version} ({name}) was applied with other statements"),
-                fix: "find out who changed it, and compare the schema with the script of `semel \
+                fix: "find out what changed it, and compare the schema with the script of `semel \
                       migrate print`"
                     .into(),
             }),

@@ -263,7 +263,7 @@ pub(crate) struct MarkRow<'m> {
 pub(crate) const PUBLISHED: i16 = 0;
 /// [`MarkRow::disposition`]: to be tried again after `after_us`.
 pub(crate) const RETRY: i16 = 1;
-/// [`MarkRow::disposition`]: given up, in nobody's way.
+/// [`MarkRow::disposition`]: given up; it holds no partition.
 pub(crate) const DEAD: i16 = 2;
 /// [`MarkRow::disposition`]: given up, and its partition waits.
 pub(crate) const HOLDING: i16 = 3;

@@ -147,7 +147,7 @@ impl Raw {
         };
         let on_crash = code(self.on_crash).and_then(OnCrash::from_code);
         if state == State::Running && self.lease_until.is_none() {
-            // A claim without an end would never be judged lapsed: nobody could ever go on.
+            // A claim without an end would never be judged lapsed: it could never be taken over.
             return Err(corrupt(operation, "lease_until"));
         }
         let keep = u64::try_from(self.keep_us).map_err(|_| corrupt(operation, "keep_us"))?;

@@ -4,7 +4,7 @@
 //! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
 //! and commits what waits together, so many callers share one flush to the disk; replays, waiters
 //! and operators read on connections of their own. Other processes may use the same file: they take
-//! turns by SQLite's lock, and one that waits too long is told `Busy`.
+//! turns by SQLite's lock, and one that waits too long gets `Busy`.
 //!
 //! Deliberately absent: databases in memory (refused: each connection would have its own; use
 //! [`MemoryStore`](semel_core::store::memory::MemoryStore)), network file systems (reported by `check`)
@@ -58,23 +58,13 @@ pub use self::transaction::SqliteTransaction;
 use self::writer::Shared;
 
 /// Records that one turn of the writer sweeps: about a millisecond's work, so that a long sweep
-/// never keeps anybody waiting for longer.
+/// never delays another step for longer.
 const SLICE: u32 = 128;
 
 /// How long a step waits for the writer at most: longer than any transaction of ours may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The ledger in a SQLite file. Cheap to clone: clones share the writer.
-///
-/// ```
-/// # async fn example(directory: &std::path::Path) -> semel_core::store::Result<()> {
-/// use semel_sql::sqlite::SqliteStore;
-///
-/// let store = SqliteStore::open(directory.join("ledger.db")).await?;
-/// # store.close().await;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone, Debug)]
 pub struct SqliteStore(Arc<Inner>);
 
@@ -89,7 +79,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whoever waits is still served; then the writer's thread ends.
+        // Waiting steps are still served; then the writer's thread ends.
         self.shared.queue.close();
     }
 }
@@ -157,6 +147,23 @@ impl SqliteStore {
     }
 
     /// Returns the settings of a ledger at `path`.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = std::env::temp_dir().join(format!("semel-builder-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory)?;
+    /// use semel_sql::sqlite::SqliteStore;
+    ///
+    /// let store = SqliteStore::builder(directory.join("ledger.db")).readers(4).open().await?;
+    /// for finding in store.check().await? {
+    ///     eprintln!("{}: {}", finding.found, finding.fix);
+    /// }
+    /// # store.close().await;
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
@@ -266,7 +273,7 @@ impl SqliteStore {
     fn turned_away(&self, operation: &'static str, refused: Refused) -> Error {
         let (kind, text) = match refused {
             Refused::Closed if self.0.settings.read_only => {
-                (ErrorKind::Misconfigured, "the file was opened to be read only")
+                (ErrorKind::Misconfigured, "the file was opened read-only")
             }
             Refused::Full => (ErrorKind::Unavailable, "the writer's queue is full; slow down"),
             Refused::Overdue => (ErrorKind::Unavailable, queue::OVERDUE),
@@ -286,9 +293,8 @@ impl SqliteStore {
         match tokio::time::timeout(PATIENCE, waiting.answer()).await {
             Ok(answer) => answer,
             Err(_) if self.0.shared.queue.withdraw(ticket) => {
-                let text = format!(
-                    "somebody's transaction has kept the writer for more than {PATIENCE:?}; end it"
-                );
+                let text =
+                    format!("a transaction has kept the writer for more than {PATIENCE:?}; end it");
                 Err(Error::new(ErrorKind::Unavailable, waiting.operation, text))
             }
             // The writer is at it.
@@ -296,7 +302,7 @@ impl SqliteStore {
         }
     }
 
-    /// Writes something, to see whether that can be done.
+    /// Writes something, to find out whether the file can be written.
     async fn probe(&self) -> Result<()> {
         self.ask(Step::Probe { write: true }).await?;
         self.ask(Step::Probe { write: false }).await.map(drop)
@@ -314,7 +320,7 @@ impl SqliteStore {
         }
     }
 
-    /// Waits for the writer's answer; but while a transaction of somebody's keeps the writer, and
+    /// Waits for the writer's answer; but while a caller's transaction keeps the writer, and
     /// for a record that is there already, does not.
     async fn open_or_look(
         &self,
@@ -338,7 +344,7 @@ impl SqliteStore {
     }
 }
 
-/// A request that was taken into the line.
+/// A request that was queued.
 struct Waiting {
     answer: oneshot::Receiver<Result<Answer>>,
     operation: &'static str,
@@ -346,7 +352,7 @@ struct Waiting {
 
 impl Waiting {
     async fn answer(&mut self) -> Result<Answer> {
-        let gone = "the writer ended with the step in its hands";
+        let gone = "the writer ended while it ran the step";
         (&mut self.answer)
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Ambiguous, self.operation, gone)))
@@ -439,7 +445,7 @@ impl Store for SqliteStore {
     }
 }
 
-/// Renews through the writer's line, before everybody else. The writer's thread is its own, so a
+/// Renews through the writer's queue, before all other steps. The writer's thread is its own, so a
 /// blocked application delays no renewal.
 #[derive(Debug)]
 pub struct SqliteRenewer(SqliteStore);

@@ -1,4 +1,4 @@
-//! Transactions as `sqlx` counts them, on a connection that somebody owns.
+//! Transactions as `sqlx` counts them, on a connection that its caller owns.
 //!
 //! `sqlx` begins transactions only on borrowed connections or on a pool's. These two speak to its
 //! transaction manager directly, so that an owned connection can be in a transaction that `sqlx`

@@ -61,20 +61,20 @@ impl CacheBuilder {
         self
     }
 
-    /// How long the subscription may take to answer when it is asked whether it works, which is
-    /// every 400 ms while nothing is said. Default 600 ms: whoever listens hears something in every
-    /// second, or an error.
+    /// How long the subscription may take to answer a ping, which is sent
+    /// every 400 ms while no message comes. Default 600 ms: a listener gets a message, an answer or an error in every
+    /// second.
     pub fn pong_timeout(mut self, limit: Duration) -> Self {
         self.pong_timeout = limit;
         self
     }
 
-    /// The cache at `url`: `redis://…`, `unix://…`, or a cluster as
-    /// `redis+cluster://host:port,host:port`. Nothing is dialled yet: a service whose cache is away
-    /// starts all the same.
+    /// Returns the cache at `url`: `redis://…`, `unix://…`, or a cluster as
+    /// `redis+cluster://host:port,host:port`. It connects when it is first used, so a service can start while its
+    /// cache is away.
     ///
     /// # Errors
-    /// `Misconfigured` for a URL that is none, or a setting that cannot work.
+    /// `Misconfigured` for a URL that is not valid, or a setting that cannot work.
     pub fn open(self, url: &str) -> Result<RedisCache> {
         if self.prefix.is_empty() {
             return Err(misconfigured("the prefix is empty; entries would mix with foreign keys"));

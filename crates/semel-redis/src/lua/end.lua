@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Keeps: only whoever still holds what the guard names may end a record, and one write ends it.
--- A full server takes it: what has run must be written down, or it runs again. No more than one
+-- Keeps: a record is ended only while it is still what the guard names, and one write ends it.
+-- A full server takes it: what has run must be recorded, or it runs again. No more than one
 -- outcome per running claim goes over the limit that way, since a full server grants none.
 -- What does not succeed keeps the retry payload that it finds; a success takes its place.
 -- The wake-up comes after the write and may fail without harm: waiters also look by themselves.

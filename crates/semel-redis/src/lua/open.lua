@@ -1,6 +1,6 @@
 -- Keeps: one grant per key. The claim is written only where there was nothing, with a fence and
 -- times by this server's clock; the second caller reads what the first one wrote. So also on a
--- server that takes no writes (full, without its disk, without its replicas): what it has is told, and
+-- server that takes no writes (full, without its disk, without its replicas): what it has is read, and
 -- only a new key is refused. A replica refuses both, since what it has may be old.
 --
 -- KEYS[1] record

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Keeps: only the holder extends its lease, to its full length from this server's now. The lease is
--- stored; PX only collects what nobody came back for, and only under Rerun: the others turn Uncertain.
+-- stored; PX only collects abandoned claims, and only under Rerun: the others turn Uncertain.
 -- A full server takes it: it writes as many bytes as it finds, and a lease that lapsed for want of
 -- memory would give running work to a second holder.
 --

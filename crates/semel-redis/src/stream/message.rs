@@ -10,7 +10,7 @@ use semel_core::inbox::{BrokerReply, Message, SourceError};
 use super::entry::Entry;
 use super::reader::Reader;
 
-/// An entry of a stream, in hands.
+/// An entry of a stream that is being handled.
 pub struct StreamMessage {
     pub(super) reader: Arc<Reader>,
     pub(super) entry: Entry,
@@ -48,7 +48,7 @@ impl Message for StreamMessage {
     async fn keep(&self) -> Result<(), SourceError> {
         match self.reader.hold(&self.entry, Duration::ZERO).await? {
             true => Ok(()),
-            false => Err(SourceError("the entry was given to somebody else".to_owned())),
+            false => Err(SourceError("the entry was given to another consumer".to_owned())),
         }
     }
 
@@ -56,7 +56,7 @@ impl Message for StreamMessage {
         match answer {
             BrokerReply::Ack => self.reader.ack(&self.entry).await,
             BrokerReply::Later(span) => self.reader.put_off(&self.entry, span).await,
-            // It is brought again when the patience with it ends.
+            // It is delivered again when the group's patience ends.
             BrokerReply::Nothing => Ok(()),
         }
     }

@@ -30,7 +30,7 @@ impl std::fmt::Debug for StreamPublisher {
     }
 }
 
-/// An event as it is written, and where its answer goes.
+/// An event as it is written, and the index of its answer.
 struct Written {
     at: usize,
     body: Vec<u8>,
@@ -99,11 +99,11 @@ fn unpublished(failure: Failure) -> PublishError {
         Failure::NotSent(error) | Failure::Lost(error) => {
             PublishError::Unavailable(error.to_string())
         }
-        // Somebody else's key: it concerns these events and not their neighbours elsewhere.
+        // A key that is not a stream: it concerns these events and not those of other streams.
         Failure::Refused(error) if error.code() == "WRONGTYPE" => {
             PublishError::Failed(format!("{error}; give the streams a prefix of their own"))
         }
-        // A full server, a replica, a cluster in repair: nobody's events are taken.
+        // A full server, a replica, a cluster in repair: no event is taken.
         Failure::Refused(error) => PublishError::Unavailable(error.to_string()),
     }
 }

@@ -1,8 +1,8 @@
-//! The reader: fetches entries while somebody waits for them, and holds those that are put off.
+//! The reader: fetches entries while a caller waits for them, and holds those that are put off.
 //!
-//! It asks on the shared connection and never blocks it: a publisher's word, a due time or a short
-//! rest tells it when to ask again. How long an entry has been idle, by the server's clock, is all
-//! that decides who may take it; the reader only moves that.
+//! It asks on the shared connection and never blocks it: it asks again after a publisher's message, at a due time or
+//! after a short pause. Which consumer may take an entry is decided by its idle time alone, by the server's clock;
+//! the reader only sets that.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,16 +24,16 @@ use crate::listen::Subscription;
 use crate::reply;
 use crate::script::Call;
 
-/// How long the reader rests when there was nothing, at first and at most. A publisher's word ends
-/// the rest at once; this is for words that were lost, and for what other consumers leave.
-const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// How long the reader pauses when there was nothing, at first and at most. A publisher's message ends
+/// the pause at once; this is for messages that were lost, and for what other consumers leave.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// How long until a lost subscription is tried again.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
-/// A consumer that nobody has heard of for so long, and that has nothing in hands, is forgotten.
+/// A consumer that has been idle for so long, and has no pending entries, is removed.
 const FORGET: Duration = Duration::from_secs(60 * 60);
 
-/// In whose name entries are that were given back.
-const NOBODY: &str = "returned";
+/// The consumer name of entries that were given back.
+const RETURNED: &str = "returned";
 
 /// Fetches for one source.
 pub(super) struct Reader {
@@ -41,9 +41,9 @@ pub(super) struct Reader {
     consumer: String,
     state: Mutex<State>,
     waiting: AtomicUsize,
-    /// Rung when there may be something to fetch, or somebody to fetch for.
+    /// Rung when there may be something to fetch, or a caller to fetch for.
     bell: Notify,
-    /// Rung when something was fetched, or could not be.
+    /// Rung when something was fetched, or fetching failed.
     news: Notify,
 }
 
@@ -58,7 +58,7 @@ struct State {
     failed: Option<SourceError>,
 }
 
-/// Somebody waits.
+/// Counts a waiting caller.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -98,7 +98,7 @@ impl Reader {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was fetched first, unless it lay here so long that somebody else may have it by now.
+    /// Takes what was fetched first, unless it waited here so long that another consumer may have it by now.
     fn pop(&self) -> Option<std::result::Result<Entry, SourceError>> {
         let mut state = self.state();
         while let Some((entry, since)) = state.fetched.pop_front() {
@@ -109,7 +109,7 @@ impl Reader {
         state.failed.take().map(Err)
     }
 
-    /// The next entry.
+    /// Waits for the next entry.
     pub(super) async fn next(&self) -> std::result::Result<Entry, SourceError> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let _waiting = Waiting(&self.waiting);
@@ -124,9 +124,9 @@ impl Reader {
         }
     }
 
-    /// Fetches until the source is gone, and then gives back what nobody took.
+    /// Fetches until the source is dropped, and then gives back what no caller took.
     pub(super) async fn read(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
-        let mut rest = REST.0;
+        let mut rest = PAUSE.0;
         let mut keep_at = Instant::now();
         loop {
             if keep_at <= Instant::now() {
@@ -137,14 +137,14 @@ impl Reader {
                 self.waiting.load(Ordering::Acquire) > 0 && self.state().fetched.is_empty();
             if wanted {
                 match self.fetch().await {
-                    Ok(0) => rest = (rest * 2).min(REST.1).min(self.settings.patience / 4),
-                    // Whoever finds nothing left rings again.
+                    Ok(0) => rest = (rest * 2).min(PAUSE.1).min(self.settings.patience / 4),
+                    // A caller that finds nothing left rings again.
                     Ok(_) => {
-                        rest = REST.0;
+                        rest = PAUSE.0;
                         self.news.notify_waiters();
                     }
                     Err(error) => {
-                        rest = REST.1;
+                        rest = PAUSE.1;
                         self.state().failed = Some(error);
                         self.news.notify_waiters();
                     }
@@ -163,14 +163,14 @@ impl Reader {
         self.leave().await;
     }
 
-    /// Hears publishers until the source is gone.
+    /// Listens to publishers until the source is dropped.
     pub(super) async fn listen(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
         let hearing = async {
             loop {
                 if let Ok(mut subscription) =
                     Subscription::open(&self.settings.shared.settings).await
                 {
-                    // What was said while nobody listened.
+                    // For messages that came while there was no subscription.
                     self.bell.notify_one();
                     while subscription.next().await.is_ok() {
                         self.bell.notify_one();
@@ -185,7 +185,7 @@ impl Reader {
         }
     }
 
-    /// Asks every stream once; gives how much there was.
+    /// Asks every stream once; returns how many entries there were.
     async fn fetch(&self) -> std::result::Result<usize, SourceError> {
         let settings = &self.settings;
         let script = if settings.ordered { &script::TAKE_IN_ORDER } else { &script::TAKE };
@@ -245,22 +245,27 @@ impl Reader {
             state.fetched.extend(entries.into_iter().map(|entry| (entry, asked)));
         }
         if unknown {
-            // Somebody has removed the stream or the group: what is there now is all new.
-            tracing::warn!(group = self.settings.group, "the group is gone and is made again");
+            // The stream or the group was removed: what is there now is all new.
+            tracing::warn!(
+                group = self.settings.group,
+                "the consumer group is missing; creating it again"
+            );
             for made in self.make_groups("0").await {
                 failed = made.err().map(|failure| away(failure, "join the group")).or(failed);
             }
         }
         match failed {
-            // One node of a cluster is away; the others' entries are handed over meanwhile.
-            Some(error) if count > 0 => tracing::warn!(%error, "a part of the streams is away"),
+            // One node of a cluster is away; the others' entries are delivered meanwhile.
+            Some(error) if count > 0 => {
+                tracing::warn!(%error, "some streams cannot be reached; the others are read")
+            }
             Some(error) => return Err(error),
             None => {}
         }
         Ok(count)
     }
 
-    /// Says that an entry was last in hands so long ago. Whether it is still ours.
+    /// Sets the idle time of an entry. Returns whether the entry is still this consumer's.
     pub(super) async fn hold(
         &self,
         entry: &Entry,
@@ -294,7 +299,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Has an entry come again after `span`: whoever asks then gets it.
+    /// Has an entry delivered again after `span`, to any consumer that asks then.
     pub(super) async fn put_off(
         &self,
         entry: &Entry,
@@ -325,19 +330,19 @@ impl Reader {
         }
     }
 
-    /// Gives back what nobody took, and leaves the group.
+    /// Gives back what no caller took, and leaves the group.
     async fn leave(&self) {
         let left: Vec<Entry> = self.state().fetched.drain(..).map(|(entry, _)| entry).collect();
         for entry in &left {
             // Where this fails the group's patience has to end first.
-            let _ = self.hand_to(NOBODY, entry, self.settings.patience).await;
+            let _ = self.hand_to(RETURNED, entry, self.settings.patience).await;
         }
         let (group, consumer) = (self.settings.group.as_bytes(), self.consumer.as_bytes());
         let forget = FORGET.max(self.settings.patience * 10).as_millis().to_string();
         let args = [group, consumer, forget.as_bytes()];
         for left in self.settings.shared.call_all(&script::LEAVE, &args).await {
             if let Err(failure) = left {
-                tracing::debug!(error = %away(failure, "leave"), "a consumer's name stays behind");
+                tracing::debug!(error = %away(failure, "leave"), "the consumer could not be removed from its group");
             }
         }
     }

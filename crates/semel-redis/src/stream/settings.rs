@@ -25,7 +25,7 @@ impl Default for StreamBuilder {
 }
 
 impl StreamBuilder {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         Self {
             prefix: "semel:events".to_owned(),
@@ -42,7 +42,7 @@ impl StreamBuilder {
         self
     }
 
-    /// Into how many streams the lanes are divided. Default 16. Publishers and sources must agree,
+    /// The number of streams. Default 16. Publishers and sources must agree,
     /// and with another number the order of what is still in the streams is lost: let the groups
     /// finish first.
     pub fn partitions(mut self, count: u16) -> Self {
@@ -51,13 +51,13 @@ impl StreamBuilder {
     }
 
     /// The largest event, in bytes as it is written (a payload that is not JSON counts four thirds).
-    /// A larger one is refused, and the relay buries it. Default 4 MiB.
+    /// A larger one is refused, and dead at once. Default 4 MiB.
     pub fn largest(mut self, bytes: usize) -> Self {
         self.largest = bytes;
         self
     }
 
-    /// How long dialling may take. Default 2 s.
+    /// How long connecting may take. Default 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connection = self.connection.connect_timeout(limit);
         self
@@ -81,7 +81,7 @@ impl StreamBuilder {
     ///
     /// # Errors
     /// `Misconfigured` for a setting that cannot work or a server before Redis 7; `Unavailable` if
-    /// nobody answers.
+    /// no server answers.
     pub async fn connect(self, url: &str) -> Result<Streams> {
         if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
             return Err(misconfigured("the prefix of streams must be some text without { or }"));
@@ -146,15 +146,15 @@ impl SourceBuilder {
         }
     }
 
-    /// Brings the next entry of a stream when the group has acked the last, so that lanes keep their
-    /// order. All sources of a group must agree. One entry of each partition is under way at a time.
+    /// Delivers the next entry of a stream when the group has acked the last, so that the events of an aggregate keep
+    /// their order. All sources of a group must agree. One entry of each partition is under way at a time.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// How long the group waits for an answer before an entry is given to somebody else. Default
-    /// 30 s, at least 100 ms. Consumers say three times in that span that they are still at it.
+    /// How long the group waits for an answer before an entry is given to another consumer. Default
+    /// 30 s, at least 100 ms. Consumers report progress three times in that span.
     pub fn patience(mut self, span: Duration) -> Self {
         self.patience = span;
         self

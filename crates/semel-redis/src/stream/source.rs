@@ -1,6 +1,6 @@
-//! The source: hands over what its reader fetched.
+//! The source: returns what its reader fetched.
 //!
-//! Fetching is done by a task of its own, so that whoever stops waiting for a message leaves nothing
+//! Fetching is done by a task of its own, so that a caller that stops waiting for a message leaves nothing
 //! behind at the server.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::{SourceBuilder, StreamMessage, misconfigured};
 
 /// Brings the entries of one consumer group.
 ///
-/// Dropping it gives back what was fetched and not handed over, and takes its consumer off the
-/// group's list unless a message is still in hands.
+/// Dropping it gives back what was fetched and not taken, and removes its consumer from the
+/// group unless a message is still being handled.
 pub struct StreamSource {
     reader: Arc<Reader>,
     /// Its end ends the tasks.
@@ -40,7 +40,14 @@ impl StreamSource {
 }
 
 impl SourceBuilder {
-    /// Joins the group, which is made where it is not there.
+    /// Joins the group, which is created where it does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(streams: semel_redis::Streams) -> semel_core::store::Result<()> {
+    /// let source = streams.source("INVENTORY").ordered().open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server is away.

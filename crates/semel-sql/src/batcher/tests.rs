@@ -1,4 +1,4 @@
-//! The batcher over a database that does what the test tells it.
+//! The batcher over a database that the test controls.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

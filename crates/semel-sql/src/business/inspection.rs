@@ -106,7 +106,7 @@ pub(crate) struct Dialect {
 pub struct Inspection {
     /// What was found. An empty list is good news.
     pub findings: Vec<Finding>,
-    /// Statements that would mend it, in the database's own words. To be read before they are run:
+    /// Statements that would fix it, in the database's dialect. To be read before they are run:
     /// columns are suggested as nullable, since rows are there already.
     pub ddl: Vec<String>,
     unusable: bool,
@@ -220,7 +220,7 @@ fn index(inspection: &mut Inspection, names: &Names, facts: &Facts, dialect: &Di
     }
     let (table, list) = (names.shown(), wanted.join(", "));
     let fix =
-        String::from("create the suggested index; rows that share an id must be told apart first");
+        String::from("create the suggested index; rows that share an id must be changed first");
     if facts.indexed(&wanted) {
         let found = format!("the index of {table} on ({list}) is not unique");
         inspection.found(Severity::Error, "business-index-not-unique", found, fix);

@@ -28,7 +28,13 @@ enum Tenancy {
 }
 
 impl Layout {
-    /// This table, with the columns `id`, `tenant_id`, `public_id` and `internal_id`.
+    /// Returns the layout of a table with the columns `id`, `tenant_id`, `public_id` and `internal_id`.
+    ///
+    /// ```
+    /// use semel_sql::business::Layout;
+    ///
+    /// let layout = Layout::new("shop.orders").key("order_id").tenant("acme");
+    /// ```
     pub fn new(table: &str) -> Self {
         Self {
             table: table.to_owned(),
@@ -45,7 +51,7 @@ impl Layout {
         self
     }
 
-    /// The column that says whose a row is: text or integers. Default `tenant_id`.
+    /// The column with the tenant of a row: text or integers. Default `tenant_id`.
     pub fn tenant_column(mut self, column: &str) -> Self {
         self.tenant = Tenancy::Column(column.to_owned());
         self

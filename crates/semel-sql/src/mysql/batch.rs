@@ -2,7 +2,7 @@
 //!
 //! A batch may take several statements, and each of them commits by itself. So an error belongs to
 //! the steps of the statement that met it: what was answered before stands, and what was not sent
-//! yet is sent, or told that it was not. What a single step is, is `ledger`'s business.
+//! yet is sent, or answered as not sent. What a single step is, is in `ledger`.
 
 use std::io;
 
@@ -29,7 +29,7 @@ const BYTES: usize = 1 << 20;
 
 impl Ledger {
     /// When a batch that starts now must have its answers: a little before the batcher gives up on the
-    /// whole of it, or those that were served would be told that nobody knows.
+    /// whole of it, or steps that were served would be answered as ambiguous.
     fn deadline(&self) -> Instant {
         Instant::now() + self.limit / 10 * 9
     }
@@ -85,7 +85,7 @@ impl Dialect for Ledger {
         let mut connection = self.taken(slot, "open", deadline).await?;
         let mut answers = Answers::new("open", drafts.len());
         // A statement fails whole when one of its keys is held. Then those that are there are read
-        // (a reader waits for nobody), and the rest is halved until only the held ones are left.
+        // (a reader does not wait), and the rest is halved until only the held ones are left.
         let mut todo = draft_groups(drafts, self.room());
         while let Some(group) = todo.pop() {
             let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
@@ -263,7 +263,7 @@ impl<T> Answers<T> {
     }
 }
 
-/// A rival holds one of the keys, or wrote it between our look and our insert.
+/// Returns whether a rival holds one of the keys, or wrote it between our look and our insert.
 fn contended(error: &sqlx::Error) -> bool {
     held(error) || deadlock(error) || number(error) == Some(1062)
 }

@@ -32,7 +32,19 @@ pub struct MySqlTable {
 }
 
 impl MySqlTable {
-    /// Looks at the table and its columns.
+    /// Opens the table: checks that its columns and its key can be used.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_sql::business::Layout;
+    /// use semel_sql::mysql::MySqlTable;
+    /// use semel_sql::sqlx::MySqlPool;
+    ///
+    /// let pool = MySqlPool::connect("mysql://app@localhost/shop").await?;
+    /// let orders = MySqlTable::open(pool, Layout::new("orders").key("order_id")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
@@ -51,7 +63,7 @@ impl MySqlTable {
         })
     }
 
-    /// What is missing or wrong about the table, with the statements that would mend it.
+    /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
     /// If a name cannot be one, or the database cannot be asked.
@@ -253,7 +265,7 @@ async fn facts(pool: &MySqlPool, names: &Names) -> Result<Option<Facts>> {
         nullable: nullable == "YES",
         collation: set.zip(collation),
     };
-    // A column of which only a part is indexed has no name here, and is nobody's.
+    // A column of which only a part is indexed has no name here, and is left out.
     let sql = "SELECT CAST(index_name AS CHAR), CAST(non_unique AS SIGNED), \
                    CAST(IF(sub_part IS NULL, COALESCE(column_name, ''), '') AS CHAR) \
                FROM information_schema.statistics \

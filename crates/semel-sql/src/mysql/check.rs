@@ -1,6 +1,6 @@
 //! What about a server's set-up breaks or weakens a promise.
 //!
-//! Reads settings; changes none. Whether the schema is ours is `schema`'s business.
+//! Reads settings; changes none. Whether the schema is ours is checked in `schema`.
 
 use semel_core::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
 use semel_core::store::{Finding, Replication, Result, Severity};

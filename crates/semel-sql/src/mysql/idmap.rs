@@ -43,7 +43,7 @@ const BY_INTERNAL: &str = "m.resource_type = UNHEX(q.k) AND m.tenant = UNHEX(q.t
 impl IdMap for MySqlStore {
     type Connection = MySqlConnection;
 
-    /// One statement, whose answer is that of the current row at every isolation level. Whoever is in
+    /// One statement, whose answer is that of the current row at every isolation level. A row that is in
     /// the way stays as they are, and is locked until the transaction ends.
     async fn insert(
         &self,
@@ -59,8 +59,8 @@ impl IdMap for MySqlStore {
         loop {
             let writing =
                 async |connection: &mut MySqlConnection| put_all(connection, &rounds).await;
-            if let Some(told) = session.settled(writing).await? {
-                return Ok(rounds.answers(told));
+            if let Some(inserted) = session.settled(writing).await? {
+                return Ok(rounds.answers(inserted));
             }
         }
     }
@@ -190,7 +190,7 @@ async fn unmake(connection: &mut MySqlConnection, texts: &str) -> sqlx::Result<u
     Ok(done.rows_affected())
 }
 
-/// The answers of the statement below: who is in the way, if anybody, by the id that it gives back.
+/// The answers of the statement below: the row that is in the way, if any, by the id that it returns.
 async fn put(connection: &mut MySqlConnection, binding: &Binding) -> sqlx::Result<Inserted> {
     // The row that is in the way is updated to what it is, which only locks it, and is looked at
     // meanwhile. It is found by its public id first.
@@ -219,7 +219,7 @@ async fn put(connection: &mut MySqlConnection, binding: &Binding) -> sqlx::Resul
     })
 }
 
-/// Looks who is there, then writes what is missing. Whoever comes in between makes the write fail, and
+/// Reads which rows exist, then writes the missing ones. A row that appears in between makes the write fail, and
 /// all of it is run again.
 async fn put_all(
     connection: &mut MySqlConnection,
@@ -232,7 +232,7 @@ async fn put_all(
          STRAIGHT_JOIN semel_id_map m FORCE INDEX (semel_id_map_internal) ON {BY_INTERNAL}"
     );
     let write = format!("{WRITE} {ASKED} ORDER BY q.place").replace("{CLOCK}", CLOCK);
-    let mut told = Vec::new();
+    let mut inserted = Vec::new();
     sqlx::raw_sql("START TRANSACTION").execute(&mut *connection).await?;
     for round in rounds.each() {
         let all = asked(&round);
@@ -240,16 +240,16 @@ async fn put_all(
         let rows = query.fetch_all(&mut *connection).await?;
         let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
         let judged = judged(round.len(), &standing);
-        let missing = round.iter().zip(&judged).filter(|(_, told)| told.is_none());
+        let missing = round.iter().zip(&judged).filter(|(_, found)| found.is_none());
         let missing: Vec<&Binding> = missing.map(|(binding, _)| *binding).collect();
         if !missing.is_empty() {
             let query = sqlx::query(AssertSqlSafe(write.as_str())).bind(asked(&missing));
             query.execute(&mut *connection).await?;
         }
-        told.push(judged.into_iter().map(|told| told.unwrap_or(Inserted::New)).collect());
+        inserted.push(judged.into_iter().map(|found| found.unwrap_or(Inserted::New)).collect());
     }
     sqlx::raw_sql("COMMIT").execute(connection).await?;
-    Ok(told)
+    Ok(inserted)
 }
 
 /// Writes live rows; what follows says where from.

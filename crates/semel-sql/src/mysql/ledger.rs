@@ -91,7 +91,7 @@ impl Ledger {
         query.fetch_all(connection).await
     }
 
-    /// Without RETURNING: look (not waiting for anybody), then insert what is missing.
+    /// Without RETURNING: look (without waiting), then insert what is missing.
     async fn try_open_mysql(
         &self,
         connection: &mut MySqlConnection,
@@ -183,7 +183,7 @@ impl Ledger {
         change: &Change,
     ) -> Result<Swapped> {
         let swapped = async {
-            // An UPDATE of MySQL's cannot be told not to wait for a row.
+            // An UPDATE of MySQL always waits for a row.
             if self.server.flavour == Flavour::MySql {
                 let free = "SELECT 1 FROM semel_record WHERE digest = ? FOR UPDATE NOWAIT";
                 sqlx::query(free)
@@ -307,7 +307,7 @@ impl Ledger {
     }
 }
 
-/// A read that tells what a write of ours did has failed. The write is done and its outcome unknown:
+/// Names the failure of a read that shows what a write of ours did. The write is done and its outcome unknown:
 /// whatever the refusal says, it is not a refusal of the write.
 pub(super) fn unread(error: sqlx::Error) -> sqlx::Error {
     sqlx::Error::Protocol(format!("written, but what was written could not be read: {error}"))

@@ -1,7 +1,7 @@
 //! Settlement and extending many claims in one statement, finding out which of them it met, and what may
 //! share a statement.
 //!
-//! Which steps come together is the batcher's business; what a single step is, `ledger`'s.
+//! Which steps come together is decided by the batcher; what a single step is, is in `ledger`.
 
 use std::time::Duration;
 
@@ -50,11 +50,11 @@ impl Ledger {
         }
         let written_at = done.last_insert_id().cast_signed();
         let mut found = self.written(connection, &leases).await?;
-        let told = |lease: &Lease| match take(&mut found, lease.digest.as_bytes()) {
+        let settled = |lease: &Lease| match take(&mut found, lease.digest.as_bytes()) {
             Some(row) => settled_by(lease, &row?.raw, written_at),
             None => Ok(Settled::Lost),
         };
-        Ok(leases.iter().map(told).collect())
+        Ok(leases.iter().map(settled).collect())
     }
 
     /// Extends leases, at most [`BATCH`].
@@ -101,9 +101,9 @@ impl Ledger {
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..leases.len()).collect();
         order.sort_by_key(|i| leases[*i].0.digest);
-        // One row that somebody holds must not cost the others their leases, so a group that cannot
-        // be written whole is halved until only the held rows are left. Whoever holds one may be
-        // its own transaction as well as one that takes it over: it cannot be told.
+        // One row that is held must not cost the others their leases, so a group that cannot
+        // be written whole is halved until only the held rows are left. The holder of one may be
+        // its own transaction as well as one that takes it over: that is unknown.
         let mut todo: Vec<Vec<usize>> = order.chunks(BATCH).map(<[usize]>::to_vec).collect();
         while let Some(group) = todo.pop() {
             let some: Vec<&(Lease, Duration)> = group.iter().map(|i| &leases[*i]).collect();
@@ -154,8 +154,8 @@ fn is_of(lease: &Lease, raw: &Raw) -> bool {
 }
 
 /// Whether a statement that wrote at `written_at` ended the claim, by what its record is now. Ended
-/// at another moment, the claim was ended by an earlier statement. Granted anew since, it cannot be
-/// told whether it was still this lease's: asked alone, it can.
+/// at another moment, the claim was ended by an earlier statement. Granted anew since, it is
+/// unknown whether it was still this lease's: asked alone, it is known.
 fn settled_by(lease: &Lease, raw: &Raw, written_at: i64) -> Result<Settled> {
     match (is_of(lease, raw), raw.state) {
         (true, RUNNING) => Err(silent("settle")),
@@ -206,7 +206,7 @@ pub(super) fn settlement_groups(settlements: &[SettleRequest], bytes: usize) -> 
 }
 
 /// Drafts that can share a statement, in the order of their digests: in groups whose retry payloads have at
-/// most `bytes`, which is one group where nobody brings any.
+/// most `bytes`, which is one group where there are none.
 pub(super) fn draft_groups(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|i| drafts[*i].key.digest());

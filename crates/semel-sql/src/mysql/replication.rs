@@ -57,7 +57,7 @@ const ASKED: [&str; 18] = [
     "log_bin",
 ];
 
-/// Looks.
+/// Reads what the server says about its replicas.
 pub(crate) async fn observe(
     connection: &mut MySqlConnection,
     flavour: Flavour,
@@ -74,7 +74,7 @@ pub(crate) async fn observe(
     }
     let mut observed = judge(&said);
     if flavour == Flavour::MySql {
-        // No counter there tells of replicas; who may not see the list sees its own threads alone.
+        // No counter there counts replicas; an account without the right to see the list sees its own threads alone.
         let dumps = "SELECT COUNT(*) FROM information_schema.processlist \
                      WHERE command LIKE 'Binlog Dump%'";
         observed.replicas = observed.replicas.max(count(connection, dumps).await);
@@ -188,7 +188,7 @@ impl Observed {
         if self.stale_reads && self.members > 1 {
             let found =
                 "a read on one node may miss what another has acknowledged: a repeat may be \
-                         told `InProgress` for a moment after the first call was answered"
+                         answered `InProgress` for a moment after the first call was answered"
                     .to_owned();
             let fix = "set wsrep_sync_wait = 1 (Galera) or group_replication_consistency = BEFORE \
                        (Group Replication), or send all callers to one node";

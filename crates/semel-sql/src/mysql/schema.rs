@@ -219,7 +219,7 @@ async fn outbox_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-/// What the map's table lacks. Its two keys are what it is for, and must tell apart whatever differs
+/// Returns what the map's table lacks. Its two keys are what it is for, and must distinguish whatever differs
 /// in one byte.
 async fn map_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let mut findings = shape(connection, &ID_MAP).await?;

@@ -28,7 +28,7 @@ pub(crate) enum Flavour {
     MySql,
 }
 
-/// What a server said about itself when the store connected.
+/// What a server answered about itself when the store connected.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) flavour: Flavour,
@@ -50,7 +50,7 @@ pub(crate) enum Role {
     Migration,
 }
 
-/// Half the shortest time after which a server can be told to hang up on an idle connection.
+/// Half the shortest time after which a server can be set to close an idle connection.
 pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
 
 /// A connection between two uses.
@@ -91,7 +91,7 @@ pub(crate) async fn connect(
     Ok((connection, server))
 }
 
-/// READ COMMITTED takes no gap locks, so strangers' keys never wait for each other. Strict mode
+/// READ COMMITTED takes no gap locks, so different keys never wait for each other. Strict mode
 /// makes the server refuse what it would otherwise cut, and without simultaneous assignment SET goes
 /// from left to right, as our statements expect. Lock waits are short on connections that
 /// run our statements alone; in a caller's transaction their own setting stands.
@@ -108,7 +108,7 @@ fn settings(flavour: Flavour, role: Role, limit: Duration) -> String {
          'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES')",
     );
     if role == Role::Transaction {
-        // By which a statement in anybody's transaction can tell that it is one of ours.
+        // By which a statement recognises that it runs in a transaction of the store.
         text.push_str(", @semel_work = 1");
     }
     if role == Role::Ledger {
@@ -159,22 +159,22 @@ fn flavour_of(version: &str) -> Result<Flavour> {
     Ok(flavour)
 }
 
-/// The server's own number of a refusal.
+/// Returns the server's own number of a refusal.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(|e| e.number())
 }
 
-/// A lock that somebody else holds was not waited for: 1205, and MySQL's NOWAIT 3572.
+/// Returns whether a lock that another transaction holds was not waited for: 1205, and MySQL's NOWAIT 3572.
 pub(crate) fn held(error: &sqlx::Error) -> bool {
     matches!(number(error), Some(1205 | 3572))
 }
 
-/// The statement was chosen to break a deadlock, and was rolled back with its transaction.
+/// Returns whether the statement was chosen to break a deadlock, and was rolled back with its transaction.
 pub(crate) fn deadlock(error: &sqlx::Error) -> bool {
     number(error) == Some(1213)
 }
 
-/// Whether the connection is not to be used again: it is gone, or the server behind it refuses by
+/// Returns whether the connection is not to be used again: it is gone, or the server behind it refuses by
 /// what it is at present (read-only after a switchover, shutting down, cut off from its cluster) and
 /// another connection may lead to another server.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
@@ -215,7 +215,7 @@ pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
     classify(codes, Stage::Running, operation, error)
 }
 
-/// What the server's refusals mean to a caller.
+/// Returns what a refusal of the server means to a caller.
 pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
     let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(match refusal.number() {

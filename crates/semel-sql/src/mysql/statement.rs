@@ -1,7 +1,7 @@
 //! The texts of our statements, by verb and batch size.
 //!
 //! Invariants that every text keeps: time is the server's (`UTC_TIMESTAMP(6)`, which no session time
-//! zone moves); rows are found by primary key alone, so that nobody else's row is ever locked; every
+//! zone moves); rows are found by primary key alone, so that no other row is ever locked; every
 //! write adds one to `number`, so that a row that matched also changed, whatever the client's
 //! CLIENT_FOUND_ROWS says; nothing ends or extends a claim without its fence and attempt.
 
@@ -106,7 +106,7 @@ impl Texts {
     }
 
     /// Inserts `count` drafts. On MariaDB a row that is there already comes back instead, untouched,
-    /// and a row that somebody's open transaction holds is an error at once. On MySQL a row that is
+    /// and a row that an open transaction holds is an error at once. On MySQL a row that is
     /// there is an error, and the fence of the last row comes back as the insert id.
     pub(crate) fn insert(&self, count: usize) -> Arc<str> {
         self.insert.get(count, || {
@@ -138,7 +138,7 @@ impl Texts {
         self.peek.get(count, || select(count))
     }
 
-    /// As `peek`, but an error at once if anybody's open transaction holds one of the keys, seen or
+    /// As `peek`, but an error at once if an open transaction holds one of the keys, seen or
     /// not. MySQL only; on a connection of ours, whose isolation leaves no gap lock behind.
     pub(crate) fn probe(&self, count: usize) -> Arc<str> {
         self.probe.get(count, || format!("{} FOR SHARE NOWAIT", select(count)))
@@ -299,7 +299,7 @@ impl Texts {
         }
     }
 
-    /// The statement, which does not wait for a row that somebody's open transaction holds. MySQL
+    /// The statement, which does not wait for a row that an open transaction holds. MySQL
     /// has no such prefix: there it waits for the session's lock wait, one second on ours.
     fn at_once(&self, statement: &str) -> String {
         at_once(self.flavour, statement)
@@ -313,7 +313,7 @@ pub(crate) fn at_once(flavour: Flavour, statement: &str) -> String {
     }
 }
 
-/// Whose transaction a statement runs in.
+/// The transaction that a statement runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// Its own.

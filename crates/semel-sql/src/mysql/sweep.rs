@@ -1,6 +1,6 @@
-//! Sweeping: removes what nobody can need, in small statements that no claim has to wait for.
+//! Sweeping: removes what is not needed any more, in small statements that no claim has to wait for.
 //!
-//! Candidates are read without locks from the index on `sweep_at`. Those that somebody holds are
+//! Candidates are read without locks from the index on `sweep_at`. Those that another transaction holds are
 //! passed over, the others are written by primary key with the condition asked again, so a record
 //! that was claimed anew in between stays. All go by one moment at which the server's clock was believed. `sweep_at` is null for Dead, Uncertain and Discarded records and
 //! lies after the end of every live lease.
@@ -71,7 +71,7 @@ async fn candidates(
     Ok((suspect, gone))
 }
 
-/// Those of a chunk that nobody holds. The locks that this takes are gone with its answer.
+/// Returns those of a chunk that no other transaction holds. The locks that this takes are gone with its answer.
 fn free() -> String {
     format!(
         "SELECT digest FROM semel_record FORCE INDEX (PRIMARY) WHERE digest IN ({}) \

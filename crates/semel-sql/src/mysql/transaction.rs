@@ -1,4 +1,4 @@
-//! Transactions: ours, on connections set apart for them, and the ledger's steps inside anybody's.
+//! Transactions: ours, on connections of their own, and the ledger's steps inside any transaction.
 //!
 //! Nothing here waits for a rival: a key that another open transaction holds is answered at once.
 //! Our transactions carry a savepoint from their first statement to their last. It vanishes with
@@ -371,7 +371,7 @@ impl MySqlStore {
 /// The server's number for a savepoint that is not there.
 const NO_SAVEPOINT: u16 = 1305;
 
-/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival who has it.
+/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival that has it.
 fn hold(flavour: Flavour) -> String {
     let found = "SELECT 1 FROM semel_record \
                  WHERE digest = ? AND fence = ? AND attempt_id = ? AND state = 0 FOR UPDATE";

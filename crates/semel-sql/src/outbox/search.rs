@@ -11,19 +11,19 @@ use std::ops::RangeInclusive;
 const STEP: i64 = 1_000;
 /// The widest window: more than relays can have left behind leased.
 const WIDEST: i64 = 100_000;
-/// Steps of one claim. After those it comes back with nothing and rings, so that whoever claims can
+/// Steps of one claim. After those it comes back with nothing and rings, so that the relay can
 /// also do something else.
 const STEPS: u32 = 16;
 
 /// For how long a row is put off that may be its partition's next at any moment, in microseconds: as long
 /// as it has waited so far, within these: a tenth of a second to five.
 pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
-/// The same for rows that are further behind, or behind one that rests or is dead. Whoever takes the
-/// row before them out of the partition wakes them; this is for when nobody does. A minute to ten.
+/// The same for rows that are further behind, or behind one that rests or is dead. A write that takes the
+/// row before them out of the partition wakes them; this is for when none does. A minute to ten.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
 /// How much longer than that, or than its lease or its backoff, a row may wait, in microseconds; and how
-/// many of those that wait for longer, because a clock that was ahead said so, are mended in one go.
+/// many of those that wait for longer, because a clock was ahead, are corrected at once.
 pub(crate) const GRACE: i64 = 1_000_000;
 pub(crate) const REDATED: i64 = 1_000;
 
@@ -65,7 +65,7 @@ impl Search {
         self.steps += 1;
         let step = self.step();
         if scanned.put_off == 0 {
-            // What could not be put off was leased before, or is in somebody's hands this moment.
+            // What could not be put off was leased before, or is being leased this moment.
             self.window = (self.window * 4).min(WIDEST.max(self.window));
         }
         self.steps < STEPS && (scanned.put_off > 0 || scanned.rows >= step)

@@ -120,7 +120,7 @@ fn a_verb_reaches_only_the_statuses_that_it_changes() {
     let named = Selection { ids: vec![EventId::generate()], ..Selection::default() };
     assert_eq!(statuses(&in_status(Status::Dead), &Verb::Redrive), [4]);
     assert_eq!(statuses(&in_status(Status::Discarded), &Verb::Redrive), [5]);
-    assert_eq!(statuses(&named, &Verb::Redrive), [3, 4, 5], "who names it means it");
+    assert_eq!(statuses(&named, &Verb::Redrive), [3, 4, 5], "a status that is named is meant");
     let leased = in_status(Status::Leased);
     for verb in [Verb::Redrive, Verb::Republish, Verb::Discard { reason: "x".into() }] {
         assert!(statuses(&leased, &verb).is_empty());

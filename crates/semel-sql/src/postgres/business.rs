@@ -30,7 +30,7 @@ pub struct PgTable {
     internal: Type,
 }
 
-/// A column's type, as far as statements tell them apart.
+/// A column's type, as far as statements depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Integer,
@@ -105,7 +105,19 @@ fn is_uuid(text: &str) -> bool {
 }
 
 impl PgTable {
-    /// Looks at the table and its columns.
+    /// Opens the table: checks that its columns and its key can be used.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_sql::business::Layout;
+    /// use semel_sql::postgres::PgTable;
+    /// use semel_sql::sqlx::PgPool;
+    ///
+    /// let pool = PgPool::connect("postgres://app@localhost/app").await?;
+    /// let orders = PgTable::open(pool, Layout::new("orders").key("order_id")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
@@ -124,7 +136,7 @@ impl PgTable {
         })
     }
 
-    /// What is missing or wrong about the table, with the statements that would mend it.
+    /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
     /// If a name cannot be one, or the database cannot be asked.
@@ -308,7 +320,7 @@ async fn facts(pool: &PgPool, names: &Names) -> Result<Option<Facts>> {
         let class = class(&declared);
         Column { name, declared, class, nullable: !not_null, collation: None }
     };
-    // An index over expressions has a column without a name, which is nobody's.
+    // An index over expressions has a column without a name, which is left out.
     let sql = "select i.indisunique, array(select coalesce(a.attname::text, '') \
                    from unnest(i.indkey::int2[]) with ordinality as k(attnum, at) \
                    left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum \

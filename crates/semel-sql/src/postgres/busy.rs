@@ -1,13 +1,13 @@
-//! "Somebody is writing this very row": an answer that is worth asking again a moment later.
+//! "Another transaction is writing this row": an answer after which a step is sent again a moment later.
 
 use std::fmt;
 
 use semel_core::store::{Error, ErrorKind};
 use tokio::time::{Duration, Instant, sleep};
 
-/// How long a step that met a locked row is asked again before that is its answer.
+/// How long a step that met a locked row is sent again before its caller gets that answer.
 const LIMIT: Duration = Duration::from_millis(250);
-/// How long between two such tries: whoever writes a single row is done within a few milliseconds.
+/// How long between two such tries: a transaction that writes a single row ends within a few milliseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The cause of such an error.
@@ -22,17 +22,17 @@ impl fmt::Display for Busy {
 
 impl std::error::Error for Busy {}
 
-/// A step that met a row that somebody has locked. Nothing was done.
+/// Returns the failure of a step whose row another transaction has locked. Nothing was done.
 pub(super) fn busy(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, Busy)
 }
 
-/// Whether `error` is such a one.
+/// Returns whether `error` is such a failure.
 pub(super) fn is_busy(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Busy>())
 }
 
-/// Counts the time in which a step is asked again. The renewer extends leases in one statement, so
+/// Counts the time in which a step is sent again. The renewer extends leases in one statement, so
 /// meeting it is nothing unusual.
 pub(super) struct Patience(Instant);
 

@@ -61,16 +61,17 @@ impl IdMap for PgStore {
         let rounds = Rounds::of(bindings, Twins::Follow);
         let naming = self.0.naming;
         let mut session = self.0.id_map.get("insert").await?;
-        let told = loop {
+        let inserted = loop {
             let writing =
                 async |connection: &mut PgConnection| put_all(naming, connection, &rounds).await;
-            if let Some(told) = session.write(writing).await? {
-                break told;
+            if let Some(inserted) = session.write(writing).await? {
+                break inserted;
             }
         };
-        let told = told.into_iter().map(|round| round.into_iter().collect::<Option<Vec<_>>>());
+        let inserted =
+            inserted.into_iter().map(|round| round.into_iter().collect::<Option<Vec<_>>>());
         let vanished = || Error::new(ErrorKind::Unavailable, "insert", VANISHED);
-        Ok(rounds.answers(told.collect::<Option<Vec<_>>>().ok_or_else(vanished)?))
+        Ok(rounds.answers(inserted.collect::<Option<Vec<_>>>().ok_or_else(vanished)?))
     }
 
     async fn find(
@@ -189,11 +190,11 @@ async fn put_all(
     connection: &mut PgConnection,
     rounds: &Rounds<'_>,
 ) -> sqlx::Result<Vec<Vec<Option<Inserted>>>> {
-    let mut told = Vec::new();
+    let mut inserted = Vec::new();
     for round in rounds.each() {
-        told.push(put(naming, connection, &round).await?);
+        inserted.push(put(naming, connection, &round).await?);
     }
-    Ok(told)
+    Ok(inserted)
 }
 
 async fn overwrite(
@@ -211,7 +212,7 @@ async fn overwrite(
 
 const VANISHED: &str = "a row that was in the way is gone whenever it is looked at";
 
-/// Writes bindings that have nothing in common; one answer each, `None` where whoever was in the way
+/// Writes bindings that have nothing in common; one answer each, `None` where the row that was in the way
 /// is gone by the time that they are looked for.
 async fn put(
     naming: Naming,

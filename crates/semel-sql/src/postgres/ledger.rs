@@ -66,7 +66,7 @@ impl Dialect for Ledger {
             many => open_many(naming, connection, many).await,
         };
         match self.session.leave(connection, opened).await {
-            // Somebody's transaction was in the way for longer than we wait for anyone.
+            // Another transaction was in the way for longer than a step waits.
             Err(error) if rivalled(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
             }
@@ -231,7 +231,7 @@ async fn settle(
     Ok(settled(row.try_get(0)?))
 }
 
-/// What became of a claim: ended, still its grant's but locked by somebody, or no longer its.
+/// What became of a claim: ended, still its grant's but locked by another transaction, or not its any more.
 fn settled(done: Option<bool>) -> Result<Settled> {
     match done {
         Some(true) => Ok(Settled::Done),
@@ -340,7 +340,7 @@ async fn settle_many(
         if done {
             answers[at] = Ok(Settled::Done);
         } else if !matches!(answers[at], Ok(Settled::Done)) {
-            // It was this grant's and is not settled: somebody has the row locked.
+            // It was this grant's and is not settled: another transaction has the row locked.
             answers[at] = Err(busy("settle"));
         }
     }
@@ -440,7 +440,7 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
 
 cells!(PgRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);
 
-/// Refuses text that PostgreSQL cannot hold before it can fail a batch of strangers.
+/// Refuses text that PostgreSQL cannot hold before it can fail a batch of other callers' steps.
 pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
     if !text.contains('\0') {
         return Ok(());
@@ -463,7 +463,7 @@ fn place<T>(
     Ok(items.iter().position(|item| digest(item).as_slice() == found))
 }
 
-/// The advisory lock of a key: its digest's first eight bytes. A collision makes two strangers
+/// The advisory lock of a key: its digest's first eight bytes. A collision makes two different keys
 /// contend for a moment, nothing worse.
 fn lock_key(digest: &[u8; 32]) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *digest;

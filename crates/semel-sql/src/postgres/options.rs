@@ -20,6 +20,17 @@ use super::session::Pooling;
 /// trip, and `LISTEN` wakes waiters in other processes. A pooler that hands out the server's sessions
 /// per transaction is recognised when the store connects, and then nothing of a session is relied on:
 /// see [`Pooling`]. Wake-ups do not cross it, and waiters poll.
+///
+/// ```no_run
+/// # async fn example() -> semel_core::store::Result<()> {
+/// use semel_sql::postgres::PgOptions;
+/// use semel_sql::sqlx::postgres::{PgConnectOptions, PgSslMode};
+///
+/// let address = PgConnectOptions::new().host("db").database("app").ssl_mode(PgSslMode::VerifyFull);
+/// let store = PgOptions::with(address).connections(4).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PgOptions {

@@ -35,7 +35,7 @@ impl std::fmt::Debug for PgRenewer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Done,
-    /// Still this grant's, but somebody has the row locked.
+    /// Still this grant's, but another transaction has the row locked.
     Locked,
     Gone,
 }

@@ -1,4 +1,4 @@
-//! What a failover can lose of acknowledged commits: who follows this server, and what a commit of
+//! What a failover can lose of acknowledged commits: which servers follow this one, and what a commit of
 //! our sessions waits for.
 //!
 //! Scanned at when the store connects, at every check and at every sweep, since standbys come and go.
@@ -172,7 +172,7 @@ impl Seen {
         let observed = self.replication();
         let severity = Severity::Warning;
         if let Some(declared) = declared {
-            // What the operator knows better, such as who can be promoted, is not repeated.
+            // What the operator knows better, such as which servers can be promoted, is not repeated.
             let better = declared != Replication::Asynchronous;
             return (better && observed == Replication::Asynchronous).then(|| Finding {
                 severity,

@@ -50,7 +50,7 @@ const HISTORY: &str = "create table if not exists semel_migration (
 const NOTE: &str = "insert into semel_migration (version, name, checksum, applied_at)
 values ($1, $2, $3, (extract(epoch from clock_timestamp()) * 1000000)::bigint)";
 
-/// The whole schema as one script, for those who migrate by hand.
+/// Returns the whole schema as one script, for migrating by hand.
 pub fn print() -> String {
     let note = |migration: &Migration| {
         let Migration { version, name, .. } = migration;
@@ -66,7 +66,7 @@ pub fn print() -> String {
 
 impl PgStore {
     /// Brings the schema up to date. Any number of instances may do so at once; all of it is one
-    /// transaction. Gives the versions that were applied, which is none if there was nothing to do.
+    /// transaction. Returns the versions that were applied, which is none if there was nothing to do.
     ///
     /// # Errors
     /// `Misconfigured` if the rights are lacking, or the database ran other statements under one of
@@ -79,7 +79,7 @@ impl PgStore {
         migrate::apply(&mut migrator, MIGRATIONS).await
     }
 
-    /// What the schema lacks, in words. An empty list is good news.
+    /// Returns what the schema lacks, in words. An empty list is good news.
     ///
     /// # Errors
     /// If the catalogue cannot be read.
@@ -103,7 +103,7 @@ struct PgMigrator<'c> {
 impl Migrator for PgMigrator<'_> {
     async fn enter(&mut self) -> Result<()> {
         let fail = failed("migrate");
-        // Whatever is usual in this database: who waited for the lock must see what was applied.
+        // Whatever is usual in this database: after waiting for the lock, what was applied must be visible.
         let begin = sqlx::raw_sql("begin isolation level read committed");
         begin.execute(&mut *self.connection).await.map_err(&fail)?;
         let lock = self.naming.query("select pg_advisory_xact_lock($1)").bind(LOCK);
@@ -195,7 +195,7 @@ const UNIQUE: &str = "select exists (
                 where a.attrelid = i.indrelid and a.attnum = any (i.indkey)))
     where to_regclass($1) is not null";
 
-/// Everything rests on what is unique, so a table that somebody copied without its keys is not ours.
+/// Everything rests on what is unique, so a table that was copied without its keys cannot be used.
 async fn keys(
     naming: Naming,
     connection: &mut PgConnection,
@@ -251,7 +251,7 @@ const SETTINGS: &str = "select current_setting('default_transaction_isolation'),
     current_setting('transaction_read_only'), current_setting('server_encoding')";
 
 /// Connects, and refuses a database that cannot hold every key: one that it could not would fail a
-/// whole batch of strangers' steps.
+/// whole batch of other callers' steps.
 pub(super) async fn greet(session: &Session) -> Result<PgConnection> {
     let mut connection = session.connect().await.map_err(unconnected("connect"))?;
     let encoding = sqlx::raw_sql("show server_encoding").fetch_one(&mut connection).await;
@@ -288,7 +288,7 @@ pub(super) async fn check(naming: Naming, connection: &mut PgConnection) -> Resu
         }
     };
     let isolation = text(0)?;
-    let found = format!("transactions run at {isolation} unless told otherwise");
+    let found = format!("transactions run at {isolation} by default");
     let fix = "expect RetryTransaction, or set default_transaction_isolation to read committed";
     let unusual = isolation != "read committed";
     find(unusual, Severity::Warning, "postgres-isolation", found, fix);

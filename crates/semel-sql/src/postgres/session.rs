@@ -44,7 +44,7 @@ impl Session {
 
     /// The ledger's own. Their statements touch single rows by primary key, so the plan must not
     /// depend on what the planner believes of a table that was empty a minute ago; and they must
-    /// never wait long for anybody's transaction.
+    /// never wait long for another transaction.
     pub(super) fn ledger(options: PgConnectOptions, pooling: Pooling, limit_ms: u128) -> Self {
         Self::plain(options, pooling)
             .set("plan_cache_mode", "force_generic_plan")
@@ -168,7 +168,7 @@ pub(super) async fn is_pooled(session: &Session, first: &mut PgConnection) -> sq
 /// Whether start-up parameters are refused, as poolers do; a server refuses only those it does not know.
 fn refuses_parameters(error: &sqlx::Error) -> bool {
     let Some(refusal) = error.as_database_error() else { return false };
-    // Protocol violation is PgBouncer's word for it, "not supported" that of others.
+    // PgBouncer answers "protocol violation", others "not supported".
     matches!(refusal.code().as_deref(), Some("08P01" | "0A000"))
         || refusal.message().contains("startup parameter")
 }
@@ -189,15 +189,15 @@ async fn backend(connection: &mut PgConnection) -> sqlx::Result<i32> {
     sqlx::raw_sql("select pg_backend_pid()").fetch_one(connection).await?.try_get(0)
 }
 
-/// What a pooler in front means, given how the store was told to send statements.
+/// What a pooler in front means, given how the store is set to send statements.
 pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
     let code = "postgres-pooler";
     match (pooling, found) {
         (Pooling::Direct, true) => Some(Finding {
             severity: Severity::Error,
             code,
-            found: "a pooler hands out the server's sessions per transaction, and the store was \
-                    told that there is none: statements can meet others' parameters"
+            found: "a pooler hands out the server's sessions per transaction, and the store is \
+                    set to expect none: statements can meet others' parameters"
                 .into(),
             fix: "leave the setting `pooling` out, or set it to what stands in front".into(),
         }),

@@ -35,8 +35,8 @@ pub(super) const REDATE: &str = include_str!("queries/redate.sql");
 pub(super) const RENEW: &str = include_str!("queries/renew.sql");
 pub(super) const SWEEP: &str = include_str!("queries/sweep.sql");
 
-/// Begins a transaction and marks it, in one trip. The mark ends with the transaction, whoever ends
-/// it, so that `settle_in` can tell that the work committed behind our back.
+/// Begins a transaction and marks it, in one trip. The mark ends with the transaction, however that
+/// ends, so that `settle_in` recognises that the work has committed by itself.
 pub(super) const BEGIN: &str = "begin; set local semel.unit = 'open'";
 
 /// Marks a transaction that a plain client began. Fails outside a transaction block, where a
@@ -103,7 +103,7 @@ fn sabotage(
 
 /// How the sessions of callers' transactions are set: by start-up, so that resetting them comes back
 /// to it. A transaction that is dropped in the middle of a long statement keeps its locks until the
-/// server looks whether anybody is still there, which it can from PostgreSQL 14 on.
+/// server checks whether the client is still there, which it can from PostgreSQL 14 on.
 pub(super) fn transaction_session(
     options: PgConnectOptions,
     version: Option<u32>,
@@ -114,7 +114,7 @@ pub(super) fn transaction_session(
     }
 }
 
-/// Names the failure of a statement of ours, sent outside anybody's transaction.
+/// Names the failure of a statement of ours, sent outside a caller's transaction.
 pub(super) fn failed(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
         let error = classify(codes, Stage::Running, operation, error);
@@ -159,12 +159,12 @@ pub(super) fn ends_session(error: &sqlx::Error) -> bool {
     })
 }
 
-/// What the server's codes mean for us; see `docs` of `Codes`.
+/// Returns what the server's code means for a caller; see `Codes`.
 pub(super) fn codes(error: &dyn DatabaseError) -> Option<ErrorKind> {
     let code = error.code()?;
     Some(match &*code {
         "40001" | "40P01" => ErrorKind::RetryTransaction,
-        // The backend was told to go while our statement may have been through already.
+        // The backend was ended while our statement may have been through already.
         "57P01" | "57P02" => ErrorKind::Ambiguous,
         "53100" => ErrorKind::Capacity,
         "XX001" | "XX002" => ErrorKind::Corrupt,

@@ -134,7 +134,7 @@ impl TransactionalStore for PgStore {
         let naming = self.0.naming;
         let opened =
             self.within("open", ledger::open(naming, connection, draft, Inside::Caller)).await??;
-        // What is there may be on this server alone, and must not be told as done.
+        // What is there may be on this server alone, and must not be answered as done.
         if matches!(opened, Opened::Existing { .. }) && self.0.durability.in_doubt() {
             self.confirm("open").await?;
         }

@@ -27,7 +27,25 @@ pub struct SqliteTable {
 }
 
 impl SqliteTable {
-    /// Looks at the table and its columns.
+    /// Opens the table: checks that its columns and its key can be used.
+    ///
+    /// ```
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use semel_sql::business::Layout;
+    /// use semel_sql::sqlite::SqliteTable;
+    /// use semel_sql::sqlx::{Executor, SqlitePool};
+    ///
+    /// let pool = SqlitePool::connect("sqlite::memory:").await?;
+    /// pool.execute(
+    ///     "CREATE TABLE orders (id INTEGER PRIMARY KEY, tenant_id TEXT NOT NULL, \
+    ///      public_id TEXT NOT NULL UNIQUE, internal_id TEXT NOT NULL UNIQUE)",
+    /// )
+    /// .await?;
+    /// let orders = SqliteTable::open(pool, Layout::new("orders")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
@@ -38,7 +56,7 @@ impl SqliteTable {
         Ok(Self { pool, names })
     }
 
-    /// What is missing or wrong about the table, with the statements that would mend it.
+    /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
     /// If a name cannot be one, or the database cannot be asked.
@@ -76,7 +94,7 @@ impl SqliteTable {
             key: value(row, 0).shown(),
             tenant,
             public: match value(row, 2) {
-                // Whoever declares a column of bytes may write the text into it as such.
+                // A column of bytes may hold the id as text.
                 Value::Bytes(bytes) => {
                     String::from_utf8(bytes).map_or(Field::Unreadable, Field::Value)
                 }

@@ -1,10 +1,10 @@
 //! Turns between the writers of several processes on one file.
 //!
-//! SQLite's lock is not fair: who waits for it looks every now and then, and a process that writes again
-//! and again has it back before anybody looked. Renewals of another process would wait until their lease
+//! SQLite's lock is not fair: a connection that waits for it looks every now and then, and a process that writes again
+//! and again has it back before the other has looked. Renewals of another process would wait until their lease
 //! is over. So a writer passes here first: it waits for the *next* lock, holds it while it waits for the
-//! *turn*, and gives *next* away when the turn is its own. Who has just had the turn finds *next* taken by
-//! whoever waited, and comes after it.
+//! *turn*, and gives *next* away when the turn is its own. A process that has just had the turn finds *next* taken by
+//! the one that waited, and comes after it.
 //!
 //! Only fairness rests on this: what is written is safe by SQLite's own lock, and a writer that waits
 //! here for too long goes on without a turn.
@@ -44,7 +44,7 @@ impl Drop for Held {
 impl FileLock {
     /// The locks beside the database at `path`; a writer waits for each of them for `patience` at most.
     /// That must be longer than any process may keep its turn: a writer that gives up while its
-    /// neighbour keeps to the limit meets SQLite's lock out of turn, and is told Busy.
+    /// neighbour keeps to the limit meets SQLite's lock out of turn, and gets Busy.
     pub(super) fn open(path: &Path, patience: Duration) -> Self {
         let lock = |name: &str| {
             let mut beside = path.as_os_str().to_owned();
@@ -95,7 +95,7 @@ async fn wait(lock: &Arc<File>, patience: Duration) -> Option<Held> {
     }
 }
 
-/// Opens a lock file for those who may write the database.
+/// Opens a lock file with the permissions of the database.
 fn open_as(path: &Path, database: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -135,7 +135,7 @@ mod tests {
         assert!(waits_out(&settings().work_limit(second), 10 * second).await, "a neighbour's");
         assert!(waits_out(&settings().work_limit(60 * second), 60 * second).await, "a longer one");
         assert!(!waits_out(&settings(), 60 * second).await, "a stopped one is not");
-        assert!(!waits_out(&settings().busy_timeout(second), 2 * second).await, "as it was told");
+        assert!(!waits_out(&settings().busy_timeout(second), 2 * second).await, "as it was set");
         for name in ["-next", "-turn"] {
             let mut beside = path.clone().into_os_string();
             beside.push(name);

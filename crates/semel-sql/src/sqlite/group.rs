@@ -24,7 +24,7 @@ const BLOCK: usize = 16;
 /// How far a group came before it failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// It was not begun: nothing happened, and nobody else would fare better now.
+    /// It was not begun: nothing happened, and no other step would succeed now.
     Begin(sqlx::Error),
     /// A statement failed: nothing happened, and the others may still succeed.
     Statement(sqlx::Error),
@@ -83,9 +83,9 @@ async fn run(
     commit: bool,
 ) -> std::result::Result<Vec<Result<Answer>>, Broken> {
     let now = clock.now();
-    let mut told = Vec::with_capacity(steps.len());
+    let mut answered_alone = Vec::with_capacity(steps.len());
     for step in steps {
-        told.push(match step {
+        answered_alone.push(match step {
             Step::Outbox(task) => {
                 let done = outbox::run(connection, task, now).await;
                 Some(Answer::Outbox(done.map_err(Broken::Statement)?))
@@ -102,7 +102,7 @@ async fn run(
             Step::Renew(_) | Step::Settle(..) | Step::Open(_) | Step::Swap(..) => None,
         });
     }
-    let errands = errands(steps, &told);
+    let errands = errands(steps, &answered_alone);
     let mut fences = vec![Fence(0); steps.len()];
     let mut answers: Vec<Vec<Done>> = steps.iter().map(|_| Vec::new()).collect();
     let mut rest = &errands[..];
@@ -127,9 +127,9 @@ async fn run(
     if commit && errands.is_empty() {
         connection.execute("COMMIT").await.map_err(Broken::Commit)?;
     }
-    let answered = steps.iter().zip(answers).zip(fences).zip(told);
-    let answered = answered.map(|(((step, done), fence), told)| match told {
-        Some(told) => Ok(told),
+    let answered = steps.iter().zip(answers).zip(fences).zip(answered_alone);
+    let answered = answered.map(|(((step, done), fence), alone)| match alone {
+        Some(answer) => Ok(answer),
         None => answer(step, &done, fence, clock, now),
     });
     Ok(answered.collect())
@@ -167,10 +167,10 @@ async fn execute(
 }
 
 /// The statements that the steps come to, alike ones side by side.
-fn errands(steps: &[&Step], told: &[Option<Answer>]) -> Vec<Errand> {
+fn errands(steps: &[&Step], answered_alone: &[Option<Answer>]) -> Vec<Errand> {
     let mut errands = Vec::with_capacity(steps.len());
     for (step, asked) in steps.iter().enumerate() {
-        if told[step].is_some() {
+        if answered_alone[step].is_some() {
             continue;
         }
         let verb = match asked {

@@ -1,7 +1,7 @@
 //! The id map in SQLite: registering in a caller's transaction, finding on the readers' connections.
 //!
 //! What moves many rows borrows the writer for a transaction, as an application does: that is rare, and
-//! between two of them everybody else has a turn.
+//! between two of them other steps have a turn.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ macro_rules! asked {
     };
 }
 
-/// Writes what is in nobody's way: ?1 the bindings, ?2 now. `WHERE true` is for the parser alone.
+/// Writes bindings without a conflict: ?1 the bindings, ?2 now. `WHERE true` is for the parser alone.
 const PUT: &str = concat!(
     "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, created_at, \
      updated_at) SELECT q.resource_type, q.tenant, q.public_id, q.internal_id, 1, ?2, ?2 FROM ",
@@ -35,7 +35,7 @@ const PUT: &str = concat!(
     " AS q WHERE true ON CONFLICT DO NOTHING RETURNING resource_type, tenant, public_id"
 );
 
-/// Who is in the way of the bindings ?1: at most two rows each.
+/// The rows that are in the way of the bindings ?1: at most two rows each.
 const LOOK: &str = concat!(
     "WITH q AS MATERIALIZED ",
     asked!(),
@@ -92,19 +92,19 @@ impl IdMap for SqliteStore {
         connection: &mut SqliteConnection,
         binding: &Binding,
     ) -> Result<Inserted> {
-        let mut told = self.put(connection, &[binding]).await?;
-        Ok(told.pop().expect("one answer a binding"))
+        let mut inserted = self.put(connection, &[binding]).await?;
+        Ok(inserted.pop().expect("one answer a binding"))
     }
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let rounds = Rounds::of(bindings, Twins::Follow);
-        let mut told = Vec::new();
+        let mut inserted = Vec::new();
         let mut transaction = self.begin().await?;
         for round in rounds.each() {
-            told.push(self.put(Self::connection(&mut transaction), &round).await?);
+            inserted.push(self.put(Self::connection(&mut transaction), &round).await?);
         }
         self.commit(transaction).await?;
-        Ok(rounds.answers(told))
+        Ok(rounds.answers(inserted))
     }
 
     async fn find(
@@ -217,7 +217,7 @@ impl SqliteStore {
     }
 
     /// Writes bindings that have nothing in common, in the transaction that `connection` is in. Once
-    /// it has written it is the only one who writes, so whoever is in the way stays there.
+    /// it has written it is the only writer, so a row that is in the way stays there.
     async fn put(
         &self,
         connection: &mut SqliteConnection,
@@ -246,11 +246,11 @@ impl SqliteStore {
         let query = sqlx::query(LOOK).bind(asked(&query));
         let rows = connection.fetch_all(query).await.map_err(failed)?;
         let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>();
-        let told = judged(old.len(), &standing.map_err(failed)?);
-        for (at, told) in old.into_iter().zip(told) {
+        let found = judged(old.len(), &standing.map_err(failed)?);
+        for (at, found) in old.into_iter().zip(found) {
             let gone = "a row that was in the way is gone when it is looked at";
             let gone = || Error::new(ErrorKind::RetryTransaction, "insert", gone);
-            answers[at] = told.ok_or_else(gone)?;
+            answers[at] = found.ok_or_else(gone)?;
         }
         Ok(answers)
     }

@@ -1,6 +1,6 @@
 //! The outbox in SQLite: appending in a caller's transaction, leasing and marking in the writer's.
 //!
-//! A claim or a mark is a task in the writer's line: one of them rides with every group and shares its
+//! A claim or a mark is a task in the writer's queue: one of them rides with every group and shares its
 //! flush to the disk. There is one writer, so nothing can change between what a task reads and what
 //! it writes. What operators ask is read on the readers' connections.
 
@@ -169,7 +169,7 @@ async fn mark(
     now: Timestamp,
 ) -> sqlx::Result<Vec<Marked>> {
     let marks = Marks::of(marks);
-    let told = marks.rows.iter().map(|row| {
+    let bound = marks.rows.iter().map(|row| {
         let due = match row.disposition {
             RETRY | LATER => Some(now.as_micros().saturating_add(row.after_us)),
             UNTRIED => Some(now.as_micros()),
@@ -179,15 +179,15 @@ async fn mark(
         let rest = matches!(row.disposition, RETRY | LATER).then_some(row.after_us);
         (row.sequence, hex(&row.token), row.disposition, due, row.error, published, rest)
     });
-    let told = serde_json::to_string(&told.collect::<Vec<_>>()).expect("numbers and texts");
-    let query = sqlx::query(texts::HELD).bind(told.clone()).bind(now.as_micros());
+    let bound = serde_json::to_string(&bound.collect::<Vec<_>>()).expect("numbers and texts");
+    let query = sqlx::query(texts::HELD).bind(bound.clone()).bind(now.as_micros());
     let (mut places, mut behind) = (Vec::with_capacity(marks.rows.len()), Vec::new());
     for row in &connection.fetch_all(query).await? {
         places.push(row.try_get::<i64, _>(0)?);
         behind.extend(row.try_get::<Option<i64>, _>(1)?);
     }
     if !places.is_empty() {
-        connection.execute(sqlx::query(texts::MARK).bind(told)).await?;
+        connection.execute(sqlx::query(texts::MARK).bind(bound)).await?;
         wake(connection, &behind, now).await?;
     }
     Ok(marks.answers(places.into_iter().map(|place| usize::try_from(place).unwrap_or(usize::MAX))))
@@ -269,10 +269,10 @@ fn stored(row: &SqliteRow, at: usize) -> sqlx::Result<Stored> {
 
 impl SqliteStore {
     async fn task(&self, task: Task) -> Result<TaskAnswer> {
-        let Answer::Outbox(told) = self.ask(Step::Outbox(task)).await? else {
+        let Answer::Outbox(answer) = self.ask(Step::Outbox(task)).await? else {
             unreachable!("a task is answered as one")
         };
-        Ok(told)
+        Ok(answer)
     }
 
     async fn put_off(&self, search: &Search) -> Result<Scanned> {
@@ -373,7 +373,7 @@ impl Outbox for SqliteStore {
         }
     }
 
-    /// In turns of the writer that are short enough for everybody else, each after the last.
+    /// In turns of the writer that are short enough for other steps, one after the other.
     async fn apply(
         &self,
         selection: &Selection,

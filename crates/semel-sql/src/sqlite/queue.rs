@@ -1,6 +1,6 @@
-//! The line before the one writer: who is next, and how many may wait.
+//! The queue of the one writer: which step is next, and how many may wait.
 //!
-//! Renewals come first (a late one costs somebody's claim), then settles, then begins, a
+//! Renewals come first (a late one costs a claim), then settles, then begins, a
 //! transaction after them, a slice of sweeping and a task of the outbox with every group. Nothing is
 //! executed here.
 
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use super::task::{Task, TaskAnswer};
 use super::transaction::SqliteTransaction;
 
-/// Steps that share a commit. Beyond this a group gains little and everybody in it waits longer.
+/// Steps that share a commit. Beyond this a group gains little and every step in it waits longer.
 pub(super) const GROUP: usize = 64;
 
 /// Steps that may wait in one priority. At a few thousand steps a second on a slow disk the last of
@@ -71,8 +71,8 @@ impl Step {
         }
     }
 
-    /// Whether it is still worth doing once nobody waits for its answer. An outcome is; a claim
-    /// that nobody would know to hold is not.
+    /// Whether it is still worth doing once no caller waits for its answer. An outcome is; a claim
+    /// without a holder is not.
     const fn outlives_its_caller(&self) -> bool {
         matches!(self, Step::Settle(..) | Step::Outbox(Task::Mark(_)))
     }
@@ -90,7 +90,7 @@ pub(super) enum Answer {
     Probed,
 }
 
-/// A step with its place in the line and the caller who waits for it.
+/// A step with its ticket and the caller that waits for it.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) step: Step,
@@ -102,7 +102,7 @@ pub(super) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-/// A caller who wants the writer for a transaction.
+/// A caller that wants the writer for a transaction.
 pub(super) type Borrower = oneshot::Sender<Result<SqliteTransaction>>;
 
 /// The writer's next turn.
@@ -110,7 +110,7 @@ pub(super) type Borrower = oneshot::Sender<Result<SqliteTransaction>>;
 pub(super) struct Work {
     /// Steps to commit together.
     pub(super) group: Vec<Request>,
-    /// Who has the writer after them.
+    /// The caller that has the writer after them.
     pub(super) borrower: Option<Borrower>,
 }
 
@@ -147,7 +147,7 @@ struct Lines {
     overdue: bool,
 }
 
-/// The line. Independent of any runtime: callers may live on several.
+/// The queue. Independent of any runtime: callers may live on several.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     lines: Mutex<Lines>,
@@ -160,7 +160,7 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a step into the line.
+    /// Queues a step.
     pub(super) fn push(
         &self,
         step: Step,
@@ -186,7 +186,7 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// Takes a transaction into the line.
+    /// Queues a transaction.
     pub(super) fn push_borrower(&self, borrower: Borrower) -> std::result::Result<(), Refused> {
         let mut lines = self.lines();
         if lines.closed {
@@ -204,7 +204,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a step back out of the line. `false` if the writer has it: its answer will come.
+    /// Removes a step from the queue. `false` if the writer has it: its answer will come.
     pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
         let lines = &mut *self.lines();
         let Lines { begin, settle, renew, sweep, outbox, .. } = lines;
@@ -233,19 +233,19 @@ impl Queue {
         self.lines().overdue
     }
 
-    /// Lets nobody else in; who waits is still served.
+    /// Refuses further steps; those that wait are still served.
     pub(super) fn close(&self) {
         self.lines().closed = true;
         self.arrival.notify_one();
     }
 
-    /// Turns away who still waits; `false` when nobody does. For a writer that is gone.
+    /// Drops the steps that still wait; `false` when there are none. For a writer that is gone.
     pub(super) fn abandon(&self) -> bool {
         let work = self.lines().work();
         !work.group.is_empty() || work.borrower.is_some()
     }
 
-    /// The next turn, once there is one; `None` when the line is closed and empty.
+    /// Waits for the next turn; `None` when the queue is closed and empty.
     pub(super) async fn next(&self) -> Option<Work> {
         loop {
             {
@@ -276,7 +276,7 @@ impl Lines {
 
     /// At most [`GROUP`] steps in order of priority, and then one transaction: neither can keep the
     /// other waiting for more than a turn. One slice of sweeping and one task of the outbox ride with
-    /// every group, so that the busiest store still forgets and still tells.
+    /// every group, so that the busiest store still sweeps and still publishes.
     fn work(&mut self) -> Work {
         let mut group = Vec::new();
         for priority in [Priority::Renew, Priority::Settle, Priority::Begin] {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_line_has_an_end_and_a_closed_one_serves_who_waits() {
+    async fn the_line_has_an_end_and_a_closed_one_serves_what_waits() {
         let queue = Queue::default();
         let waiting: Vec<_> = (0..QUEUED).map(|n| push(&queue, swap(n as u32))).collect();
         let (reply, _) = oneshot::channel();

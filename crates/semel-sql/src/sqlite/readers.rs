@@ -1,4 +1,4 @@
-//! Connections that only read: replays, waiters and operators do not stand in the writer's line.
+//! Connections that only read: replays, waiters and operators do not wait in the writer's queue.
 //!
 //! In WAL mode a reader neither waits for the writer nor delays it; it sees what was committed.
 
@@ -73,7 +73,7 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // A query that was cut off goes on in the connection's own thread and is answered to nobody;
+        // A query that was cut off goes on in the connection's own thread and its answer is dropped;
         // the next one simply runs after it.
         if let Some(connection) = self.connection.take() {
             self.readers.idle().push(connection);

@@ -37,7 +37,7 @@ const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (\
     applied_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))) STRICT";
 const NOTE: &str = "INSERT INTO semel_migration (version, name, checksum) VALUES (?, ?, ?)";
 
-/// All migrations as one script, for those who migrate by hand.
+/// Returns all migrations as one script, for migrating by hand.
 pub fn print() -> String {
     migrate::print("SQLite", MIGRATIONS, |migration| {
         let Migration { version, name, .. } = migration;
@@ -49,8 +49,8 @@ pub fn print() -> String {
     })
 }
 
-/// How long the write-ahead log may be, in bytes: SQLite folds it into the file after 4 MB, unless somebody
-/// reads what was there before.
+/// How long the write-ahead log may be, in bytes: SQLite folds it into the file after 4 MB, unless a
+/// connection still reads what was there before.
 const LOG: u64 = 64 << 20;
 
 /// How long to wait before asking again for a lock that no busy timeout covers.
@@ -110,7 +110,7 @@ pub(super) async fn open_to_read(settings: &Builder) -> Result<SqliteConnectOpti
 }
 
 /// Connects to read. A file that was closed has no log, and where none can be made beside it SQLite
-/// refuses to open it, unless it is told that nobody writes.
+/// refuses to open it, unless it is declared immutable.
 async fn to_read(settings: &Builder) -> sqlx::Result<(SqliteConnectOptions, SqliteConnection)> {
     let connect = async |options: SqliteConnectOptions| -> sqlx::Result<_> {
         let mut connection = options.connect().await?;
@@ -149,13 +149,13 @@ async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Resu
     migrate::apply(&mut migrator, MIGRATIONS).await
 }
 
-/// Brings a file that nobody has opened as a store up to date, making it if need be.
+/// Brings the schema of a file up to date, creating the file if need be.
 pub(super) async fn migrate(settings: &Builder) -> Result<Vec<i32>> {
     let named = |error| failure::opening(&settings.path, settings.patience(), error);
     make_private(&settings.path);
     let mut connection = patient(&settings.writing(), settings.patience()).await.map_err(named)?;
     let versions = bring_up(&mut connection, settings).await?;
-    // Closed before anybody else opens it: the last one to leave folds the log into the file.
+    // Closed before it is opened again: the last connection to close folds the log into the file.
     connection.close().await.map_err(named)?;
     Ok(versions)
 }
@@ -181,7 +181,7 @@ async fn patient(
     }
 }
 
-/// What is wrong with the schema of a file that nobody has opened as a store.
+/// Returns what is wrong with the schema of a file.
 pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
     let named = |error| failure::opening(&settings.path, settings.patience(), error);
     let (_, mut connection) = to_read(settings).await.map_err(named)?;

@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use super::SqliteStore;
 
 /// How long a transaction's work may keep the writer at most, unless the settings say otherwise: a
-/// third of the default lease, since everybody's renewals wait for it.
+/// third of the default lease, since all renewals wait for it.
 pub(super) const WORK: Duration = Duration::from_secs(10);
 
 /// How much longer than its work's limit a transaction may take: the claim is made before the work, the
@@ -68,7 +68,7 @@ impl Builder {
     /// How long to wait for another process that writes. Default 2 s more than a transaction's work may
     /// take, which is 12 s, or more where [`work_limit`](Self::work_limit) is above 10 s.
     ///
-    /// With less than the work limit of any process on the file, a writer can be told `Busy` although
+    /// With less than the work limit of any process on the file, a writer can get `Busy` although
     /// the other process keeps to its limit.
     pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
         self.busy_timeout = Some(busy_timeout);
@@ -97,7 +97,7 @@ impl Builder {
     /// How long the work of one transaction may keep the writer. Default a third of the command's
     /// lease, and never more than 10 s.
     ///
-    /// Everybody's renewals wait meanwhile, whatever their own leases are: it must stay below a third
+    /// All renewals wait meanwhile, whatever their own leases are: it must stay below a third
     /// of the *shortest* lease on the file, or claims lapse while their holders work. The default
     /// suits leases of 30 s and more.
     pub fn work_limit(mut self, work_limit: Duration) -> Self {
@@ -139,7 +139,7 @@ impl Builder {
             return refused("the database's path is not UTF-8; SQLite needs one that is");
         };
         // Readers and writer are separate connections, and each would see an empty database of its
-        // own; a ledger that ends with the process is the memory store's business.
+        // own; for a ledger that ends with the process there is the memory store.
         if path.is_empty() || path == ":memory:" || path.starts_with("file:") {
             return refused(
                 "a database in memory or under a URI is no ledger; give the path of a file, or use \

@@ -1,7 +1,7 @@
 //! The statements, what they bind and what their rows mean.
 //!
 //! Every write after a grant names the fence and the attempt it holds, every swap the version that
-//! was judged; zero rows is the answer "lost", never an error. Who runs them, and in which
+//! was judged; zero rows is the answer "lost", never an error. What runs them, and in which
 //! transaction, is the business of `writer` and `transaction`.
 
 use std::collections::HashMap;
@@ -111,7 +111,7 @@ const REMOVED: &str = "DELETE FROM semel_record";
 
 /// Of the `limit` rows that are due first, whatever their kind: the lapsed claims that must not be
 /// forgotten unasked (all but Rerun, `on_crash` 0) turn Uncertain, which takes them out of the order,
-/// and the rest of the same rows, which nobody can need, are removed. The walk down the index on
+/// and the rest of the same rows, which are not needed any more, are removed. The walk down the index on
 /// `sweep_at` ends at the limit; what kind a row is of is asked after it, never during it.
 const SUSPENDED: &str = "UPDATE semel_record SET number = number + 1, state = 4, \
     lease_until = NULL, error = ?, updated_at = ?, completed_at = ?, sweep_at = NULL \

@@ -1,8 +1,8 @@
 //! A transaction of the caller's: the writer's turn, lent out until commit or rollback.
 //!
 //! It has a connection of its own, so that whatever the work leaves behind on it (temporary tables,
-//! settings, statements) never meets the ledger's. Everybody else who writes waits meanwhile, so
-//! there is a limit on how long the work may take (`work_limit`); whoever drives the work keeps to
+//! settings, statements) never meets the ledger's. All other writers wait meanwhile, so
+//! there is a limit on how long the work may take (`work_limit`); the executor keeps to
 //! it. Commit and rollback happen on the writer's thread, where no caller can cut them short.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::failure;
 
-/// Begins a transaction that can be told from any other: see [`STILL_OPEN`].
+/// Begins a transaction that can be distinguished from any other: see [`STILL_OPEN`].
 const BEGIN: &str = "BEGIN IMMEDIATE; SAVEPOINT semel_claim";
 /// Fails unless the transaction of [`BEGIN`] is still the open one: COMMIT and ROLLBACK both forget
 /// its savepoints. Asking whether *a* transaction is open would not do, the work may have committed

@@ -1,4 +1,4 @@
-//! The one writer: a thread that owns the connection which writes, and serves the line.
+//! The one writer: a thread that owns the connection which writes, and serves the queue.
 //!
 //! It is a thread of its own, not a task, because a claim must be renewed while the application's
 //! runtime is blocked. It writes, or lends its turn to one transaction, never both, so two callers of
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) queue: Queue,
     pub(super) texts: Texts,
     pub(super) clock: StoreClock,
-    /// Whether a transaction of a caller's has the writer, for who knows how long.
+    /// Whether a caller's transaction has the writer.
     pub(super) lent: watch::Sender<bool>,
     pub(super) commits: AtomicU64,
     pub(super) steps: AtomicU64,
@@ -55,7 +55,7 @@ impl Shared {
         }
     }
 
-    /// Takes note of whether there was room on the disk; tells it when that changes.
+    /// Records whether there was room on the disk; logs it when that changes.
     fn is_full(&self, full: bool) {
         if self.full.load(Ordering::Relaxed) == full
             || self.full.swap(full, Ordering::Relaxed) == full
@@ -84,7 +84,7 @@ struct Writer {
     tenure: Duration,
 }
 
-/// Ends the line even if the writer panics: nobody may wait for a thread that is gone.
+/// Closes the queue even if the writer panics: no caller may wait for a thread that is gone.
 struct LastOrders(Arc<Shared>);
 
 impl Drop for LastOrders {
@@ -238,7 +238,7 @@ impl Writer {
 
     /// Lends the turn for a transaction, and waits until it is home again.
     async fn lend(&mut self, borrower: Borrower) {
-        // TaskAnswer before the wait for the lock begins: whoever only wants to read need not wait with us.
+        // Announced before the wait for the lock begins: a caller that only reads need not wait.
         self.shared.lent.send_replace(true);
         let _turn = self.file_lock.pass().await;
         let (home, back) = oneshot::channel();

@@ -185,7 +185,8 @@ async fn a_closed_store_refuses_calls_and_leaves_no_connection() {
     let name = "closing";
     let options = database.address().application_name(name);
     let store = PgOptions::with(options).connect().await.expect("connected");
-    store.open(&draft(&key("k"))).await.expect("opened");
+    let opened = store.open(&draft(&key("k"))).await.expect("opened");
+    assert!(matches!(opened, Opened::Inserted { .. }));
     let transaction = store.begin().await.expect("begun");
     store.rollback(transaction).await;
     store.close().await;

@@ -1,5 +1,5 @@
--- Keeps: nothing but an absence is taken away. The id is there now; who looks finds it in the map.
--- What has longer to live than an absence is a revocation, and a word that comes late leaves it.
+-- Keeps: only an absence is removed. The id exists now; the next lookup finds it in the map. An entry that lives
+-- longer than an absence is a revocation, and stays when this message comes late.
 --
 -- KEYS[1] entry
 -- ARGV[1] longest life of an absence, milliseconds

@@ -1,4 +1,4 @@
--- Keeps: an entry stays unless it is still as wrong as it was when somebody saw it.
+-- Keeps: an entry stays unless it still has the wrong value that was read.
 --
 -- KEYS[1] entry
 -- ARGV[1] what it said; empty if it could not be read

@@ -1,5 +1,5 @@
--- Keeps: an absence is never made to end sooner. Whatever else is there is written over; a server
--- without room for that takes it away at least, and says that it has no room.
+-- Keeps: an absence never ends sooner. Any other entry is written over; a server without room for that removes it
+-- at least, and answers that it has no room.
 --
 -- KEYS[1] entry
 -- ARGV[1] the absence

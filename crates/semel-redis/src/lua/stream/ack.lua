@@ -1,4 +1,4 @@
--- Strikes an entry off the group's list and, where that was asked for, out of the stream.
+-- Removes an entry from the group's pending list and, if asked to, from the stream.
 -- KEYS[1] the stream; ARGV the group, the entry, whether to delete it
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if ARGV[3] == '1' then

@@ -1,4 +1,4 @@
--- Makes the stream and the group, unless they are there.
+-- Creates the stream and the group, unless they exist.
 -- KEYS[1] the stream; ARGV the group, where it begins
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], ARGV[2], 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then

@@ -1,5 +1,4 @@
--- Takes consumers off the group's list that have nothing in hands: this one, and those that nobody
--- has heard of for long.
+-- Removes consumers without pending entries from the group: this one, and those that have been idle for long.
 -- KEYS[1] the stream; ARGV the group, the consumer that leaves or nothing, how long in ms
 local gone = 0
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do

@@ -1,5 +1,5 @@
--- The one entry whose turn it is: what the group has in hands is waited for, and after the patience
--- taken over; only when there is nothing is the next one read.
+-- Takes the next entry in order: a pending one is waited for, and taken over when it was idle for the patience; only
+-- where none is pending is a new one read.
 -- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms
 local head = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1)[1]
 if head then

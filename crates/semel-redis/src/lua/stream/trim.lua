@@ -1,4 +1,4 @@
--- Removes what every group has acked and what is older than a span. Without groups nothing.
+-- Removes what every group has acked and what is older than a span. A stream without groups is left alone.
 -- KEYS[1] the stream; ARGV the span in ms
 local function parts(id)
   local ms, seq = string.match(id, '^(%d+)-(%d+)$')

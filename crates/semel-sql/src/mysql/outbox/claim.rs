@@ -8,12 +8,12 @@
 //! all that the time of a pending row means. A failed one rests, and those behind it with it.
 //!
 //! Why it holds with several claims at once. A row that is locked is read as it is now, and one that
-//! somebody else has locked is skipped, so nobody waits and no row is leased twice. "Nothing of its
+//! another transaction has locked is skipped, so no claim waits and no row is leased twice. "Nothing of its
 //! partition comes before it" is read without locks, as of the statement's beginning, and stays true: a row
 //! enters a partition before others only if its transaction commits after those of later numbers (then
-//! they were concurrent, and their order is nobody's) or an operator sends it round again; one that
+//! they were concurrent, and have no order) or an operator sends it round again; one that
 //! has left since only makes us late. Followers are looked at after their head is locked, and while
-//! it is nobody else can have them; but what was leased with the head and not yet given back with it
+//! it is, no other claim can have them; but what was leased with the head and not yet given back with it
 //! can be met, and so can a row that a mark has locked this very moment. So followers are locked and
 //! asked again, and where one drops out, those behind it stay.
 
@@ -37,7 +37,7 @@ struct Head {
     size: u64,
 }
 
-/// Leases rows from the first `window` that are due, and tells whether there are more of them. After
+/// Leases rows from the first `window` that are due, and returns whether there are more of them. After
 /// an error the transaction is open, or was rolled back by the server.
 pub(super) async fn claim(
     connection: &mut MySqlConnection,

@@ -150,7 +150,7 @@ pub(super) async fn apply(
 fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
     let text = |at: usize| -> sqlx::Result<Option<String>> {
         let bytes: Option<Vec<u8>> = row.try_get(at)?;
-        // What is not text has no partition that anybody could find.
+        // What is not text has no partition that could be found.
         Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
     };
     let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);

@@ -1,13 +1,13 @@
 //! Putting off what waits behind others of its partition, so that claims need not walk over it again and
 //! again; and making it due when its turn comes.
 //!
-//! Why nothing is lost. Whoever takes a row out of its partition makes the next one due ([`wake`]), and
+//! Why nothing is lost. Every write that takes a row out of its partition makes the next one due ([`wake`]), and
 //! until then a claim of a row before it takes it along. The head of a partition is locked here and by
 //! marks, and a mark looks for the next row after it has that lock, as the row is by then. So if a
 //! mark comes first, the head is gone from the partition when it is locked here, and nothing is put off;
 //! if this comes first, the mark sees it. Whatever goes wrong all the same heals when the time is
-//! over. What has failed rests by the same column, so that nobody can wake it: it is put off for
-//! seconds. Rows whose lease ran out are left alone: there are no more than relays had in hand.
+//! over. What has failed rests by the same column, so that it cannot be woken: it is put off for
+//! seconds. Rows whose lease ran out are left alone: there are no more than relays had leased.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use super::{hex, numbers};
 use crate::outbox::{LONG, SHORT, Scanned};
 
 /// Partitions whose heads are scanned up in one statement.
-const LANES: usize = 200;
+const PARTITIONS: usize = 200;
 
 /// Puts off what waits among the first `step` rows that are due, if there are more than `window`.
 /// After an error the transaction is open, or was rolled back by the server.
@@ -49,7 +49,7 @@ pub(super) async fn put_off(
     Ok(Scanned { rows, put_off })
 }
 
-/// The first row of each partition, locked; not those that somebody else has, or that left their partition.
+/// The first row of each partition, locked; not those that another transaction has, or that left their partition.
 async fn heads(
     connection: &mut MySqlConnection,
     partitions: impl Iterator<Item = &[u8]>,
@@ -63,7 +63,7 @@ async fn heads(
     };
     let firsts: Vec<String> = partitions.map(first).collect();
     let mut heads = HashMap::with_capacity(firsts.len());
-    for some in firsts.chunks(LANES) {
+    for some in firsts.chunks(PARTITIONS) {
         let text = AssertSqlSafe(some.join(" UNION ALL "));
         let rows = sqlx::raw_sql(text).fetch_all(&mut *connection).await?;
         let found: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>()?;
@@ -115,7 +115,7 @@ async fn write(connection: &mut MySqlConnection, waiting: String) -> sqlx::Resul
 /// locked and before they leave. Empty for no rows.
 ///
 /// The rows to wake are read first, without locks, and then met by their numbers: as a part of the
-/// update, the reading would lock what it passes, and wait for the open transactions of everybody who
+/// update, the reading would lock what it passes, and wait for the open transactions of every caller that
 /// appends.
 pub(super) fn wake(leaving: &[i64]) -> String {
     if leaving.is_empty() {

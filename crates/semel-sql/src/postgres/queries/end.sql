@@ -1,4 +1,4 @@
--- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- Invariant: no version is written over that was not judged. A row that another transaction has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 with clock as materialized (
     select us, 9223372036854775807 - us as room

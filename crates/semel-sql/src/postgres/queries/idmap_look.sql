@@ -1,4 +1,4 @@
--- Invariant: for each binding whoever has its public or its internal id, at most two rows. The lookups
+-- Invariant: for each binding the rows that have its public or its internal id, at most two rows. The lookups
 -- are lateral with an offset, and each names the collation of its own index, so that they stay index
 -- lookups whatever the planner believes.
 select q.place, m.public_id = q.public_id and m.internal_id = q.internal_id as same, m.status

@@ -1,5 +1,5 @@
 -- Invariant: each binding is there and live afterwards, in place of whatever its public id stood for;
--- what is right already is not touched. A rival who took an internal id since it was evicted makes
+-- what is right already is not touched. A rival that took an internal id since it was evicted makes
 -- this fail, and the transaction is run again.
 insert into semel_id_map as m (
     resource_type, tenant, public_id, internal_id, status, created_at, updated_at)

@@ -1,5 +1,5 @@
 -- Invariant: a row that was live counts no more, and stays; one that was not is not touched. The texts
--- come in the order of the primary key, in which everybody locks rows. The type is in every row that is
+-- come in the order of the primary key, in which all statements lock rows. The type is in every row that is
 -- asked for, so that a row is looked up by its whole key.
 with q as materialized (
     select $1::text as resource_type, q.tenant, q.public_id

@@ -1,5 +1,5 @@
--- Invariant: of all who open a key that has no record, the primary key lets one insert; nobody
--- waits for anybody. The try-lock is held by an uncommitted insert until its transaction ends, so a
+-- Invariant: of all callers that open a key without a record, the primary key lets one insert; none
+-- waits for another. The try-lock is held by an uncommitted insert until its transaction ends, so a
 -- rival is contended where it would otherwise wait for that transaction. A grant's clock is read
 -- under the lock (a case goes in order), so its fence is above that of every insert before it, also
 -- of one that came and went since our snapshot. An existing record is read and left alone. Also run

@@ -1,5 +1,5 @@
--- Invariant: an event that is there already (the same id and tenant) is left as it is, whoever wrote
--- it and wherever it stands. Where another open transaction is writing the same event, this one waits
+-- Invariant: an event that is there already (the same id and tenant) is left as it is, whatever wrote
+-- it and whatever its status. Where another open transaction is writing the same event, this one waits
 -- for what becomes of it: it cannot know otherwise. Numbers follow the order of the list.
 insert into semel_outbox (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,

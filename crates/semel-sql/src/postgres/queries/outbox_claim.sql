@@ -13,14 +13,14 @@
 -- Why it holds with several claims at once, in READ COMMITTED. All parts of a statement see the one
 -- snapshot of its beginning; only a row that is locked is looked at again as it is now, and then only
 -- its own conditions are asked again.
--- * A head that somebody leased, marked or buried since the snapshot: once it is locked, due_at is
+-- * A head that another relay leased, marked or gave up since the snapshot: once it is locked, due_at is
 --   asked again; it is null or in the future, and the row drops out. One that is locked is skipped.
 -- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a partition before
 --   others only if its transaction commits after those of later numbers (then they were concurrent,
---   and their order is nobody's) or an operator sends it round again.
+--   and have no order) or an operator sends it round again.
 -- * An earlier row of the partition that left it since the snapshot still blocks here. That is only late:
 --   the next claim finds the head.
--- * A follower is ours once its head is locked: nobody can have it while its head is in the way. It
+-- * A follower is ours once its head is locked: no other claim can have it while its head is in the way. It
 --   can have been leased between the snapshot and that lock, with its head, which was given back
 --   since. So followers are locked and asked again as well, and where one drops out (or is locked),
 --   those behind it stay: `held` counts the run from the head.

@@ -3,7 +3,7 @@
 -- need not walk over them again and again; nothing happens where there are no more than $2. Gives how
 -- many rows were looked at, and how many were put off.
 --
--- Why nothing is lost. Whoever takes the row before it out of the partition (outbox_mark, outbox_wake) makes
+-- Why nothing is lost. A statement that takes the row before it out of the partition (outbox_mark, outbox_wake) makes
 -- the next one due; and until then a claim of a row before it takes it along. What could go wrong is a
 -- mark whose snapshot does not show that the row was put off. The head is locked here, in claims and in
 -- marks, and nothing is put off in its partition unless it is still as the snapshot of this statement has
@@ -11,8 +11,8 @@
 -- has ended, and its mark begins later still: it sees everything. If it is leased, its mark may have
 -- begun, and wait for the lock; but then the row that it should wake is the first that is not leased,
 -- and that one is put off for seconds only. Those behind it are next after a claim that began later.
--- What has failed rests by the same column, so it is put off for seconds as well, and nobody wakes it.
--- Rows whose lease ran out are left alone: there are no more of them than relays had in hand.
+-- What has failed rests by the same column, so it is put off for seconds as well, and is not woken.
+-- Rows whose lease ran out are left alone: there are no more of them than relays had leased.
 -- How long: as long as the row has waited so far, within bounds ($3 to $4 for seconds, $5 to $6).
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us

@@ -1,6 +1,6 @@
 -- Invariant: follows on an update of the same transaction that took rows out of their partitions, $1 the
 -- partitions and $2 the rows' numbers: what comes next in each is due, if it was put off. A row that
--- somebody has locked is left: it is looked at again by itself.
+-- another transaction has locked is left: it is looked at again by itself.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -1,4 +1,4 @@
--- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- Invariant: no version is written over that was not judged. A row that another transaction has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- Times that a clock wrote which was ahead are counted from now: what is left of a lease or a backoff is
 -- its own length. The claim, its fence and its retry payload stay.

@@ -1,4 +1,4 @@
--- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- Invariant: no version is written over that was not judged. A row that another transaction has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- The last failure stays readable, and the retry payload stays (a success has none: its answer goes);
 -- attempts count from zero, and the next one is due.

@@ -1,4 +1,4 @@
--- Invariant: no version is written over that was not judged. A row that somebody has locked is
+-- Invariant: no version is written over that was not judged. A row that another transaction has locked is
 -- lost, not waited for: its transaction may take as long as its work.
 -- The fence grows over both the previous one and the clock. $13: nothing of the old one survives.
 -- The retry payload is the new claim's, as everything else of it.

@@ -1,4 +1,4 @@
--- Invariant: only the live grant extends its lease, and a row that somebody has locked keeps no
+-- Invariant: only the live grant extends its lease, and a row that another transaction has locked keeps no
 -- other lease waiting. A lease with a row that is not done is still its grant's, but locked.
 with req as materialized (
     select * from unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[]) with ordinality

@@ -1,4 +1,4 @@
--- Invariant: only the live grant ends its claim. A row that somebody has locked is not waited for.
+-- Invariant: only the live grant ends its claim. A row that another transaction has locked is not waited for.
 -- Only a success takes the place of the retry payload (a running claim has no answer); other endings keep it.
 -- Gives true if it was ended, false if it is still this grant's but locked, null if it is not its.
 with clock as materialized (

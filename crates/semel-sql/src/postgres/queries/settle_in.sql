@@ -1,6 +1,6 @@
 -- Invariant: as settle.sql, and only inside the transaction that was marked when it began, when the
 -- claim was opened in it, or when it was adopted: the mark is gone once that transaction has ended,
--- whoever ended it, and then nothing is written. A row that this transaction wrote itself is nobody
+-- however it ended, and then nothing is written. A row that this transaction wrote itself is no other
 -- else's to lock, so its lock is not asked for.
 with unit as materialized (
     select coalesce(current_setting('semel.unit', true), '') = 'open' as open

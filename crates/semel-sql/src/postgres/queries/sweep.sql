@@ -1,7 +1,7 @@
--- Invariant: nothing that anybody can need is removed, and no live lease is touched. $3 is a moment of
+-- Invariant: nothing that can still be needed is removed, and no live lease is touched. $3 is a moment of
 -- this server's clock that was believed: it may have jumped since. sweep_at is
 -- checked again under the row's lock, so a claim that was renewed or taken over meanwhile escapes;
--- rows that somebody has locked are left for the next round. A lapsed claim that must not simply be
+-- rows that another transaction has locked are left for the next round. A lapsed claim that must not simply be
 -- run again (on_crash is not Rerun, 0) turns Uncertain: what may have happened is not forgotten.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us

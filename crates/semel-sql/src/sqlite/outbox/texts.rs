@@ -79,8 +79,8 @@ pub(super) const DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox \
     INDEXED BY semel_outbox_due WHERE due_at <= ?1 LIMIT ?2)";
 
 /// Of the first ?2 rows that are due at ?1, puts those off that wait behind others of their partition: by as
-/// long as they have waited so far, from ?5 to ?6. Whoever takes the row before one out of the partition
-/// makes it due again. What has failed rests by the same column, so that nobody can wake it: from ?3
+/// long as they have waited so far, from ?5 to ?6. A statement that takes the row before one out of the partition
+/// makes it due again. What has failed rests by the same column, so that it cannot be woken: from ?3
 /// to ?4.
 pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE status \
         WHEN 3 THEN min(max(?1 - created_at, ?3), ?4) \
@@ -155,7 +155,7 @@ macro_rules! chosen {
     };
 }
 
-/// They are discarded for the reason ?2 at ?3, and in nobody's way.
+/// They are discarded for the reason ?2 at ?3, and hold no partition.
 pub(super) const DISCARD: &str = concat!(
     "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, partition_key = NULL, error = ?2, \
      published_at = ?3 FROM ",
