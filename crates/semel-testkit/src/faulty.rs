@@ -221,8 +221,8 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     }
 
     async fn begin_and_open(&self, draft: &Draft) -> Result<(S::Transaction, Opened)> {
-        let opening = self.faults.befall(Verb::OpenIn, self.store.begin_and_open(draft));
-        self.faults.befall(Verb::Begin, opening).await
+        let opening = self.faults.befall(StoreCall::OpenIn, self.store.begin_and_open(draft));
+        self.faults.befall(StoreCall::Begin, opening).await
     }
 
     async fn settle_and_commit(

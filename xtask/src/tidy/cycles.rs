@@ -9,7 +9,6 @@ use super::tree::Tree;
 /// Cycles that may be: the folder, the modules of it that may depend on each other, and the reason.
 const ALLOWED: &[(&str, &str, &str)] =
     &[("crates/semel-core/src/executor", "command context", CALLBACK)];
->>>>>>> theirs
 
 /// A reason: a command carries the verifier, which is called with the context of the attempt.
 const CALLBACK: &str = "a command's verifier takes the context of its attempt";

@@ -15,7 +15,6 @@ const BROKERS: &str = "the same noun in every broker's crate";
 
 /// Other names that may occur twice, each with its reason.
 const ALLOWED: &[(&str, &str)] = &[("PublisherBuilder", BROKERS), ("SourceBuilder", BROKERS)];
->>>>>>> theirs
 
 /// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are not
 /// needed.

@@ -30,7 +30,7 @@ where
     let ask = Ask { limit: 1, bytes: 1 << 20, lease: Duration::from_secs(30) };
     says(&store.claim(ask).await.expect_err("no table"), "semel_outbox");
     let order = Binding::of::<Order>("acme", TypedId::new(Ulid(7))).expect("a tenant");
-    let found = store.find("acme", Order::TYPE, &[order.public().clone()]).await;
+    let found = store.find("acme", Order::TYPE, &[*order.public()]).await;
     says(&found.expect_err("no table"), "semel_id_map");
     let event = Event::builder("acme", "order.placed", "/orders").build().expect("an event");
     let mut transaction = store.begin().await.expect("a transaction needs no table");
