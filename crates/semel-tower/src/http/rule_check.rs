@@ -32,9 +32,8 @@ struct NamedRule {
 
 impl RuleCheck {
     pub(super) fn new(routes: &Routes) -> Self {
-        let named =
-            |name: &Box<str>| NamedRule { name: name.clone(), closed: AtomicBool::default() };
-        let rules: Box<[NamedRule]> = routes.keys().map(named).collect();
+        let named = |name: &str| NamedRule { name: name.into(), closed: AtomicBool::default() };
+        let rules: Box<[NamedRule]> = routes.keys().map(|name| named(name)).collect();
         Self { open: AtomicUsize::new(rules.len()), rules, begun: AtomicBool::default() }
     }
 
