@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A business table of a SQL database.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a command has one table")]
 pub(super) enum SqlTable {
     Sqlite(SqliteTable),
     Postgres(PgTable),
