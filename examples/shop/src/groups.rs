@@ -44,10 +44,13 @@ pub fn groups<S: Tables>(executor: &Executor<S>, letters: &Letters) -> [Group<S>
             .group("SHIPPING")
             .ignore_unknown()
             .on_atomic(RESERVED, |event: Arc<Event>, unit| async move { pack(&event, unit).await }),
-        inbox.group("LETTERS").ignore_unknown().on(PLACED, move |event: Arc<Event>, claim| {
-            let letters = letters.clone();
-            async move { thank(&event, &claim, &letters) }
-        }),
+        inbox.group("LETTERS").ignore_unknown().on_fenced(
+            PLACED,
+            move |event: Arc<Event>, claim| {
+                let letters = letters.clone();
+                async move { thank(&event, &claim, &letters) }
+            },
+        ),
     ]
 }
 

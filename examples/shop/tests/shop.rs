@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use semel::outbox::{Selection, Status, Verb};
+use semel::outbox::{RowAction, Selection, Status};
 use semel::postgres::PgStore;
 use semel::sqlite::SqliteStore;
 use serde_json::{Value, json};
@@ -199,7 +199,8 @@ async fn every_event_is_handled_once_by_each_group<S: Tables>(shop: &Shop<S>) {
     settled(shop, after(10), 10).await;
 
     let published = Selection { status: Some(Status::Published), ..Selection::default() };
-    let again = shop.store().apply(&published, &Verb::Republish, None, 100).await.expect("applied");
+    let again =
+        shop.store().apply(&published, &RowAction::Republish, None, 100).await.expect("applied");
     assert_eq!(again.changed, 20, "order.placed and order.reserved of ten orders");
     settled(shop, after(10), 10).await;
     let mut keys: Vec<String> = shop.letters().sent().into_iter().map(|(key, _)| key).collect();

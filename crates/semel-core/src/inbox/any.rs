@@ -124,7 +124,13 @@ impl<M: Message> ErasedMessage for M {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::AnySource;
+    use crate::event::{Event, Unreadable};
+    use crate::inbox::{BrokerReply, Message, Source, SourceError};
 
     /// Brings one message, over and over.
     struct Repeating;

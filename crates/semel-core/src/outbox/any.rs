@@ -42,7 +42,9 @@ impl<P: Publisher> Erased for P {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::AnyPublisher;
+    use crate::event::Event;
+    use crate::outbox::{PublishError, Publisher};
 
     struct Refusing;
 

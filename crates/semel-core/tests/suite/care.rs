@@ -144,13 +144,13 @@ async fn a_verification_stays_put_off_even_if_the_reply_is_lost() {
     let later = || verified(&asked, Verification::Later(PAST_LEASE));
     crash(&executor, &clock, later()).await;
     // The first swap is the takeover.
-    store.faults().spare(Verb::Swap, 1);
-    store.faults().next(Verb::Swap, Fault::LoseReply);
+    store.faults().spare(StoreCall::Swap, 1);
+    store.faults().next(StoreCall::Swap, Fault::LoseReply);
     for _ in 0..2 {
         let answer: Answer = executor.run(later(), |_| async { panic!("ran unverified") }).await;
         assert!(answer.expect("an answer").in_progress());
     }
-    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(Verb::Swap)), (1, 1));
+    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)), (1, 1));
     assert_eq!(record(&store).await.map(|record| record.attempt), Some(1));
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, Selection,
-    Ticket, Verb,
+    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
+    Selection, Ticket,
 };
 use semel_core::store::{
     AnyRenewer, Change, Cursor, Draft, Filter, Finding, Guarantee, Held, Inspect, Listed, Listen,
@@ -313,14 +313,14 @@ impl Outbox for Database {
         with_store!(self, store => Outbox::list(store, selection, after, limit))
     }
 
-    async fn count(&self, selection: &Selection, verb: &Verb) -> Result<u64> {
+    async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         with_store!(self, store => Outbox::count(store, selection, verb))
     }
 
     async fn apply(
         &self,
         selection: &Selection,
-        verb: &Verb,
+        verb: &RowAction,
         after: Option<u64>,
         limit: u32,
     ) -> Result<Applied> {

@@ -10,7 +10,7 @@ use semel_testkit::idmap_behaviours;
 use self::map::{Spot, Wrong};
 
 /// The whole suite on a map with this mistake.
-fn suite(wrong: Wrong) -> Vec<(&'static str, Box<dyn Fn() + Send>)> {
+fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
     idmap_behaviours!(Spot::new(wrong))
 }
 

@@ -7,3 +7,6 @@ mod memory_broker;
 mod outboxes;
 mod sound_broker;
 mod stores;
+
+/// A behaviour of a suite: its name, and a function that panics where it is missing.
+type Behaviour = (&'static str, Box<dyn Fn() + Send>);

@@ -10,7 +10,7 @@ use semel_testkit::outbox_behaviours;
 use self::outbox::{Place, Wrong};
 
 /// The whole suite on an outbox with this mistake.
-fn suite(wrong: Wrong) -> Vec<(&'static str, Box<dyn Fn() + Send>)> {
+fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
     outbox_behaviours!(Place::new(wrong))
 }
 

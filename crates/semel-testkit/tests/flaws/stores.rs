@@ -11,7 +11,7 @@ use semel_testkit::model::{self, Settings};
 use self::store::{Place, Wrong};
 
 /// The whole suite on a store with this mistake.
-fn suite(wrong: Wrong) -> Vec<(&'static str, Box<dyn Fn() + Send>)> {
+fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
     behaviours!(Place::new(wrong))
 }
 
