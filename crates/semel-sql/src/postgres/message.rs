@@ -31,7 +31,7 @@ pub(super) fn preparation(pooling: Pooling) -> String {
     if pooling == Pooling::Direct {
         for Inlined { name, sql } in [HOLD_KEY, FIND_KEY, FINISH] {
             // Writing to a string never fails.
-            let _ = write!(text, "prepare {name} as {};\n", plain(sql));
+            let _ = writeln!(text, "prepare {name} as {};", plain(sql));
         }
     }
     text
