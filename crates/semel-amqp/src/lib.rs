@@ -55,7 +55,7 @@
 //! # What is promised
 //!
 //! A publish is `Ok` when the broker has confirmed it *and* has put it into a queue. An event that
-//! no queue is bound for is refused, not dropped; one whose confirm is lost is published again, and
+//! no queue is bound for waits in the outbox and is not dropped; one whose confirm is lost is published again, and
 //! the inbox recognises it. A message is acknowledged after the inbox has committed. No queue drops
 //! anything: what passes its delivery limit goes to the dead queue, and dead-lettering itself is
 //! confirmed (`at-least-once`).

@@ -14,7 +14,8 @@ use tokio::sync::Mutex;
 
 use crate::error::{SetupError, within};
 
-/// How long to pause before connecting again after a failure, at first and at most.
+/// How long to pause before connecting again after a failure, at first and at most. The caller's own limit runs
+/// meanwhile, so it is never more than a quarter of that.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// A peer that vanished is noticed after two of these, in seconds. The broker's default is 60.
 const HEARTBEAT: u16 = 10;
@@ -65,7 +66,7 @@ impl Link {
             return Ok(Arc::clone(connection));
         }
         if state.failures > 0 {
-            tokio::time::sleep(pause(state.failures)).await;
+            tokio::time::sleep(pause(state.failures, self.timeout)).await;
         }
         // Counted before, so that a caller that gives up in between counts as well.
         state.failures += 1;
@@ -90,8 +91,8 @@ impl fmt::Debug for Link {
     }
 }
 
-fn pause(failures: u32) -> Duration {
-    PAUSE.0.saturating_mul(1 << (failures - 1).min(16)).min(PAUSE.1)
+fn pause(failures: u32, timeout: Duration) -> Duration {
+    PAUSE.0.saturating_mul(1 << (failures - 1).min(16)).min(PAUSE.1).min(timeout / 4)
 }
 
 #[cfg(test)]
@@ -100,9 +101,19 @@ mod tests {
 
     #[test]
     fn the_pause_between_connections_grows_and_is_bounded() {
-        assert_eq!(pause(1), PAUSE.0);
-        assert_eq!(pause(2), PAUSE.0 * 2);
-        assert_eq!(pause(u32::MAX), PAUSE.1);
+        let long = PAUSE.1 * 4;
+        assert_eq!(pause(1, long), PAUSE.0);
+        assert_eq!(pause(2, long), PAUSE.0 * 2);
+        assert_eq!(pause(u32::MAX, long), PAUSE.1);
+    }
+
+    /// A pause as long as the limit of a publish would end every one of them before it connects.
+    #[test]
+    fn the_pause_leaves_most_of_the_callers_limit_to_connecting() {
+        for failures in [1, 6, 100] {
+            let limit = Duration::from_millis(100);
+            assert!(pause(failures, limit) <= limit / 4, "after {failures} failures");
+        }
     }
 
     #[test]

@@ -150,7 +150,8 @@ pub enum Origin {
     Takeover,
 }
 
-/// The condition of every write after a grant: this key, this fence, this attempt, still running.
+/// Identifies a granted claim. A store applies a later write only if key, fence and attempt id match
+/// and the record is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The digest of the key.

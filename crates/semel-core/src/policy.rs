@@ -146,7 +146,7 @@ pub struct Policy {
     /// How long the work may run. Then it is cancelled and counts as failed, or as crashed where `on_crash`
     /// is not Rerun. Default unlimited.
     pub work_timeout: Option<Duration>,
-    /// Whether duplicates wait. Default [`Wait::No`].
+    /// Whether, and how long, a repeat waits for the running attempt. Default [`Wait::No`].
     pub wait: Wait,
     /// What a waiter does when the holder has failed. Default [`Woken::Join`].
     pub woken: Woken,

@@ -292,8 +292,8 @@ pub trait TransactionalStore: Store {
     /// An open transaction that owns its connection. Dropping it rolls back.
     type Transaction: Send + 'static;
 
-    /// Begins a transaction of ours. `limit` bounds how long it may hold what it locks, where the
-    /// store has a single writer.
+    /// Begins a transaction of ours. [`work_limit`](Self::work_limit) bounds how long it may stay open, where
+    /// the store has a single writer.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction>> + Send;
 
     /// The connection inside.

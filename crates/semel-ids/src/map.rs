@@ -96,7 +96,7 @@ impl Binding {
     }
 }
 
-/// Why parts do not make a binding.
+/// Why a tenant, a public id and an internal id were refused as a binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBinding {
     /// The tenant is not valid.

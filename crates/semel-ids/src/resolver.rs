@@ -85,7 +85,7 @@ pub struct Resolver(Arc<Inner>);
 
 struct Inner {
     loader: Arc<Loader>,
-    /// `None` without a shared cache.
+    /// Sends changes of ids to the other nodes; `None` without a shared cache.
     invalidator: Option<Arc<Invalidator>>,
     runtime: Handle,
     counters: OnceLock<Counters>,

@@ -132,8 +132,9 @@ impl NatsPublisher {
         PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256, declare: false }
     }
 
-    /// Checks that the server can take events now, for a readiness probe: there is a connection, and the stream
-    /// exists and is what is needed.
+    /// Checks that the server can take events now, for a readiness probe: there is a connection, and
+    /// the stream exists and has the required configuration. With `declare(true)` a missing stream is
+    /// created. Looks at the stream once per connection.
     ///
     /// # Errors
     /// [`TopologyError::Unavailable`] while there is no connection or JetStream does not answer; another

@@ -88,7 +88,9 @@ fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     // Spans of requests only: events of libraries go to the log.
     let ours = tracing_subscriber::filter::Targets::new()
-        .with_target("semel::request", tracing::Level::INFO);
+        .with_target("semel::request", tracing::Level::INFO)
+        // The layer's span of a request with a key is the innermost one: the upstream's parent.
+        .with_target("semel_tower::span", tracing::Level::INFO);
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("semel"));
     Ok((Some(layer.with_filter(ours).boxed()), Logs { traces: Some(provider) }))
 }

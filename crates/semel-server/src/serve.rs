@@ -94,7 +94,7 @@ struct PermitState {
 }
 
 impl ConnectionPermit {
-    /// Returns when the connection must end.
+    /// Waits until the connection must be closed.
     pub(crate) async fn cut(&self) {
         self.0.cut.cancelled().await;
     }

@@ -23,7 +23,7 @@ pub(crate) enum Stage {
     Running,
 }
 
-/// Names the failure of `operation`.
+/// Converts an sqlx error of `operation` into a store error of the right kind.
 pub(crate) fn classify(
     codes: Codes,
     stage: Stage,

@@ -424,6 +424,7 @@ macro_rules! transactions {
                 a_committed_claim_is_settled_in_a_plain_clients_transaction,
                 a_claim_whose_plain_transaction_is_over_is_refused,
                 work_in_a_plain_clients_transaction_is_done_with_its_commit,
+                work_outside_a_transaction_is_refused_before_it_runs,
                 nothing_that_work_leaves_in_its_session_reaches_another,
             }
             committing {

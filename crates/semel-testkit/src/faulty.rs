@@ -153,6 +153,10 @@ impl<S: Store> Store for FaultyStore<S> {
     fn max_retry_payload(&self) -> Option<usize> {
         self.store.max_retry_payload()
     }
+
+    fn is_near(&self) -> bool {
+        self.store.is_near()
+    }
 }
 
 impl<S: Inspect> Inspect for FaultyStore<S> {

@@ -51,7 +51,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem of this kind with a detail. Everything else has the values of its kind.
+    /// Creates a problem with this detail. Status, `retryable` and `safe_new_key` are the defaults of
+    /// its slug.
     pub fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
         let Facts { status, retryable, safe_new_key, .. } = slug.facts();
         Self {

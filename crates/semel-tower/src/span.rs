@@ -1,7 +1,8 @@
 //! One `tracing` span for each request with a key.
 //!
 //! Names follow OpenTelemetry's conventions where these have one. A span carries the digest of a key,
-//! never the key, the tenant or the caller.
+//! never the key, the tenant or the caller. The operation of a route without a template is its path: what a path
+//! says is in the span.
 
 use http::request::Parts;
 use semel_core::{Context, Key, Receipt};

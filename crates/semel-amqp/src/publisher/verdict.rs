@@ -26,7 +26,8 @@ pub(super) enum Heard {
     Refused(String),
 }
 
-/// Returns one answer per event, in order. `unrouted` says why the event at an index has no queue.
+/// Returns one publish result per event, in order. `unrouted` returns the error text of an event that
+/// the broker gave back, by its index.
 pub(super) fn of(
     marks: &[Mark],
     heard: &[Heard],

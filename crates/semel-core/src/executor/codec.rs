@@ -12,8 +12,8 @@ use super::settlement::Finished;
 use super::supervise::panic_text;
 use crate::outcome::{Outcome, Recorded};
 
-/// Ends a function's work by its result. The work ran, so it must not run again even if its result cannot be
-/// encoded, unless its transaction can be rolled back.
+/// Turns a function's result into the end of its attempt. If the result cannot be encoded, the work
+/// still counts as done, unless its transaction can be rolled back.
 pub(super) fn finish<C: Codec<T>, T, E: Display>(
     context: &Context,
     result: Result<T, E>,

@@ -22,6 +22,10 @@ use crate::store::{
 /// How long a commit whose reply was lost is looked into.
 const DOUBT: Duration = Duration::from_secs(10);
 
+/// How long a rolled back transaction may hold its key on the server, where its session was cut off: a server
+/// looks for its client once a second.
+const RELEASE: Duration = Duration::from_millis(1_500);
+
 /// Where the work of a transaction stands.
 pub(super) enum Worked<S: TransactionalStore, A> {
     /// It ended well: the settlement and the commit are missing.
@@ -130,8 +134,8 @@ impl<S: TransactionalStore> Inner<S> {
         Err(error)
     }
 
-    /// Records a failure of one-commit work after its rollback: a claim of its own, settled at once.
-    /// Returns what was there instead, if something was.
+    /// Records a failure of one-commit work after its rollback: claims the key again and settles it at
+    /// once. If another record was there first, returns the decision about that one.
     async fn record_failure(&self, context: &Context, settlement: Settlement) -> Option<Decision> {
         let command = context.command();
         if !guard!(FailureAfterRollback) {
@@ -142,7 +146,19 @@ impl<S: TransactionalStore> Inner<S> {
             return None;
         }
         // The key is still held here by this transaction; `claim` would answer that it is in flight.
-        let (raced, cause) = match self.claim_again(command, context.grant()).await {
+        let since = monotonic();
+        let claimed = loop {
+            match self.claim_again(command, context.grant()).await {
+                // The server may hold the rolled back transaction's lock for a moment longer.
+                Ok(Acquired::Decided(decision))
+                    if is_contended(&decision.verdict) && since.elapsed() < RELEASE =>
+                {
+                    pause(Duration::from_millis(20)).await;
+                }
+                claimed => break claimed,
+            }
+        };
+        let (raced, cause) = match claimed {
             Ok(Acquired::Granted(again)) => {
                 let patience = command.policy.lease;
                 match self.settle(command, &again.lease, &settlement, patience).await {
@@ -255,4 +271,9 @@ impl<S: TransactionalStore> Inner<S> {
             pause(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Whether an open transaction holds the key, of which nothing else is known.
+fn is_contended(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Running { lease_remaining: None, .. })
 }

@@ -236,6 +236,8 @@ impl<S: TransactionalStore> Inner<S> {
         E: Display,
         F: AsyncFnOnce(&mut S::Connection, &Context) -> Result<T, E>,
     {
+        // Without a transaction the claim and each statement of the work would be committed by themselves.
+        self.store.adopt(connection).await?;
         let grant = match self.claim_in(connection, command).await? {
             Acquired::Granted(grant) => grant,
             Acquired::Decided(decision) => return answer(command, decision, None),

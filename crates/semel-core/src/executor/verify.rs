@@ -89,6 +89,8 @@ impl<S: Store> Inner<S> {
             match self.hand_over(context, &unresolved).await {
                 Ok(Some(true)) => break,
                 Ok(Some(false)) => return self.after_loss(command, Err(Error::ClaimLost)).await,
+                // The record is locked, or written all the time: the claim lapses with its own lease.
+                Ok(None) if since.elapsed() >= command.policy.lease => break,
                 // The heartbeat has renewed the claim in between.
                 Ok(None) => {}
                 // The claim lapses with its own lease, and is verified again then.

@@ -12,7 +12,8 @@ use crate::resource::ResourceType;
 
 type Id = (String, String, String);
 
-/// Clones share their rows. "In the caller's transaction" means at once.
+/// An id map in memory. Clones share their rows. There are no transactions: every write takes effect at
+/// once.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryMap(Arc<Mutex<BTreeMap<Id, (Ulid, bool)>>>);
 

@@ -95,7 +95,7 @@ pub trait BusinessTable: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Returns how many rows have no key, and so are in no page.
+    /// Returns how many rows have no value in the key column: paging never reads them.
     fn keyless(&self) -> impl Future<Output = Result<u64>> + Send {
         async { Ok(0) }
     }

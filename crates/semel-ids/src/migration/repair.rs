@@ -54,7 +54,7 @@ impl Repaired {
         [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()
     }
 
-    /// Returns whether nothing is left to a later run or to an operator's decision.
+    /// Returns whether the repair is complete: no row needs another run or an operator.
     pub fn finished(&self) -> bool {
         let left = self.left_revoked.count + self.left_young.count + self.withheld;
         left + self.unreadable.count() == 0

@@ -13,7 +13,7 @@ use super::reading::RefusalReason;
 use super::samples::{Refusals, Sample, SampledCount};
 use crate::map::{IdMap, MapKey};
 
-/// The report of a verification.
+/// What a comparison of a business table with the id map found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Number of rows of the table.

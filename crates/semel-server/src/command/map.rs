@@ -75,7 +75,7 @@ enum Verb {
     },
 }
 
-/// The table, in the store's own database.
+/// The business table to read, in the store's own database.
 #[derive(Clone, Debug, Args)]
 struct Table {
     /// Table, as table or schema.table

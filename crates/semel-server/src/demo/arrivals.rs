@@ -29,7 +29,7 @@ impl Arrivals {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts a message about an event of `tenant`.
+    /// Counts a message if `tenant` is the tenant that is watched.
     pub(super) fn add(&self, tenant: &str) {
         if self.tenant.as_deref() == Some(tenant) {
             self.count.fetch_add(1, Ordering::Relaxed);

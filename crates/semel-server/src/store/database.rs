@@ -11,9 +11,9 @@ use semel_core::outbox::{
     Selection, Ticket,
 };
 use semel_core::store::{
-    AnyRenewer, Change, Cursor, Draft, Filter, Finding, Guarantee, Held, Inspect, Listed, Listen,
-    Opened, Page, Peeked, Result, Settled, Settlement, Store, Swapped, Swept, Tally,
-    TransactionalStore,
+    AnyRenewer, Change, Committed, Cursor, Draft, Filter, Finding, Guarantee, Held, Inspect,
+    Listed, Listen, Opened, Page, Peeked, Result, Settled, Settlement, Store, Swapped, Swept,
+    Tally, TransactionalStore,
 };
 use semel_core::{AnyStore, Hint, Key, Lease, Version};
 use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
@@ -113,6 +113,20 @@ macro_rules! in_transaction {
                 let $connection = MySqlStore::connection(open);
                 Box::pin($work).await
             }
+            _ => unreachable!("{FOREIGN}"),
+        }
+    };
+}
+
+/// Awaits `$work` with the store inside as `$store` and the transaction, which it ends, as `$open`.
+macro_rules! end_transaction {
+    ($database:expr, $transaction:expr, $store:ident, $open:ident => $work:expr) => {
+        match (&$database.store, $transaction) {
+            (SqlStore::Sqlite($store), DatabaseTransaction::Sqlite($open)) => Box::pin($work).await,
+            (SqlStore::Postgres($store), DatabaseTransaction::Postgres($open)) => {
+                Box::pin($work).await
+            }
+            (SqlStore::MySql($store), DatabaseTransaction::MySql($open)) => Box::pin($work).await,
             _ => unreachable!("{FOREIGN}"),
         }
     };
@@ -246,34 +260,40 @@ impl TransactionalStore for Database {
         })
     }
 
+    async fn begin_and_open(&self, draft: &Draft) -> Result<(DatabaseTransaction, Opened)> {
+        Ok(match &self.store {
+            SqlStore::Sqlite(store) => {
+                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
+                (DatabaseTransaction::Sqlite(open), opened)
+            }
+            SqlStore::Postgres(store) => {
+                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
+                (DatabaseTransaction::Postgres(open), opened)
+            }
+            SqlStore::MySql(store) => {
+                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
+                (DatabaseTransaction::MySql(open), opened)
+            }
+        })
+    }
+
+    async fn settle_and_commit(
+        &self,
+        transaction: DatabaseTransaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> Committed {
+        end_transaction!(self, transaction, store, open => {
+            store.settle_and_commit(open, lease, settlement)
+        })
+    }
+
     async fn commit(&self, transaction: DatabaseTransaction) -> Result<()> {
-        match (&self.store, transaction) {
-            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
-                Box::pin(store.commit(open)).await
-            }
-            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
-                Box::pin(store.commit(open)).await
-            }
-            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
-                Box::pin(store.commit(open)).await
-            }
-            _ => unreachable!("{FOREIGN}"),
-        }
+        end_transaction!(self, transaction, store, open => store.commit(open))
     }
 
     async fn rollback(&self, transaction: DatabaseTransaction) {
-        match (&self.store, transaction) {
-            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
-                Box::pin(store.rollback(open)).await;
-            }
-            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
-                Box::pin(store.rollback(open)).await;
-            }
-            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
-                Box::pin(store.rollback(open)).await;
-            }
-            _ => unreachable!("{FOREIGN}"),
-        }
+        end_transaction!(self, transaction, store, open => store.rollback(open));
     }
 
     fn work_limit(&self, lease: Duration) -> Option<Duration> {

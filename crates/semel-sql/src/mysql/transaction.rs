@@ -163,6 +163,10 @@ impl TransactionalStore for MySqlStore {
         &mut transaction.session.connection().connection
     }
 
+    async fn adopt(&self, connection: &mut MySqlConnection) -> Result<()> {
+        self.within("open", still_open_mysql(connection)).await
+    }
+
     /// On MariaDB a record that is there stays locked until the caller's transaction ends, because
     /// this server can neither read the current row without a lock at REPEATABLE READ nor let go of
     /// a lock early. Rivals still read it, and are not kept waiting.

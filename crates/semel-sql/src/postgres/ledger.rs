@@ -231,7 +231,8 @@ async fn settle(
     Ok(settled(row.try_get(0)?))
 }
 
-/// What became of a claim: ended, still its grant's but locked by another transaction, or not its any more.
+/// Converts the result of a settle: settled, the row is locked by another transaction (an error), or
+/// the claim was lost.
 fn settled(done: Option<bool>) -> Result<Settled> {
     match done {
         Some(true) => Ok(Settled::Done),

@@ -221,8 +221,8 @@ fn outside(error: &sqlx::Error) -> bool {
 }
 
 fn outside_transaction(operation: &'static str) -> Error {
-    let text = "the connection is not in the claim's transaction (any more): the work ended it, or \
-                none was begun; leave COMMIT and ROLLBACK to the executor, or settle before the \
+    let text = "the connection is not in the claim's transaction (any more): the work ended it, reset \
+                its settings or left it with a search_path to another ledger, or none was begun; leave COMMIT and ROLLBACK to the executor, or settle before the \
                 COMMIT of your own transaction";
     Error::new(ErrorKind::Misconfigured, operation, text)
 }

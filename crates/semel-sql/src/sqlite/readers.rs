@@ -10,6 +10,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::failure;
+use crate::pool;
 
 /// A handful of connections, opened when they are first needed.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Readers {
 
     /// Waits for a free connection.
     pub(super) async fn reader(&self, operation: &'static str) -> Result<Reader<'_>> {
-        let turn = self.turns.acquire().await.expect("the semaphore is never closed");
+        let Ok(turn) = self.turns.acquire().await else { return Err(pool::closed(operation)) };
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
@@ -50,8 +51,10 @@ impl Readers {
         self.options.connect().await.map_err(|error| failure::in_transaction(operation, error))
     }
 
-    /// Closes what is idle, so that the files can be moved or removed.
+    /// Closes what is idle, and what is in use when it comes back, so that the files can be moved or removed.
+    /// Later reads fail.
     pub(super) async fn close(&self) {
+        self.turns.close();
         let idle = std::mem::take(&mut *self.idle());
         for connection in idle {
             let _ = connection.close().await;
@@ -76,7 +79,10 @@ impl Drop for Reader<'_> {
         // A query that was cut off goes on in the connection's own thread and its answer is dropped;
         // the next one simply runs after it.
         if let Some(connection) = self.connection.take() {
-            self.readers.idle().push(connection);
+            let mut idle = self.readers.idle();
+            if !self.readers.turns.is_closed() {
+                idle.push(connection);
+            }
         }
     }
 }

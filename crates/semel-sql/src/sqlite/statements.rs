@@ -144,7 +144,8 @@ pub(super) enum Verb {
     Discard,
     /// Sends a record round again over a judged version.
     Redrive,
-    /// Counts the times of a judged version from now.
+    /// Moves the times of a judged version, which a clock that was ahead has written, back to the
+    /// current clock.
     Redate,
     /// Suspends and purges.
     Sweep,

@@ -275,3 +275,24 @@ async fn a_record_that_was_committed_meanwhile_wins_and_nothing_else_is_committe
         assert_eq!(database.effects("mine").await, 0, "{level}");
     }
 }
+
+/// The work may leave a search_path that leads to the ledger of another schema.
+#[tokio::test]
+async fn a_record_goes_into_the_ledger_that_was_looked_at_or_nowhere() {
+    let database = Database::new().await;
+    database.run("create schema other").await;
+    database.run("create table other.semel_record (like public.semel_record including all)").await;
+    for pooling in [Pooling::Direct, Pooling::Prepared, Pooling::Unprepared] {
+        let store = database.settings().pooling(pooling).connect().await.expect("connected");
+        let (mut transaction, lease) = reserved(&store, &key("a")).await;
+        let leave = semel_sql::sqlx::raw_sql("set local search_path = other, public");
+        leave.execute(PgStore::connection(&mut transaction)).await.expect("set");
+        let committed = store.settle_and_commit(transaction, &lease, &success("done")).await;
+        assert!(
+            matches!(&committed, Committed::Unsettled(error) if error.kind() == ErrorKind::Misconfigured),
+            "{committed:?}"
+        );
+        assert!(store.peek(&key("a")).await.expect("peeked").is_none());
+        assert_eq!(database.run("delete from other.semel_record").await, 0);
+    }
+}

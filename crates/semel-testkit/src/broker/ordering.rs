@@ -71,7 +71,7 @@ pub async fn an_event_put_off_holds_its_aggregate<F: BrokerFixture>(fixture: F) 
     take_in_order(&source, &sent).await;
 }
 
-/// An event without a reply is redelivered before its followers.
+/// An event without a reply is redelivered before later events of its aggregate.
 pub async fn an_unanswered_event_holds_its_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();

@@ -130,6 +130,25 @@ pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: Tran
     assert_eq!(fixture.effects("order").await, 1);
 }
 
+/// Without a transaction of the caller's there is nothing that its commit could make visible: the work does
+/// not run, and no claim is left.
+pub async fn work_outside_a_transaction_is_refused_before_it_runs<F: TransactionFixture>(
+    fixture: F,
+) {
+    let executor = Executor::new(fixture.store().await);
+    let mut plain = fixture.plain().await;
+    let work = async |connection: &mut Connection<F>, _: &Context| {
+        F::effect(connection, "order").await;
+        Ok::<_, String>("not run".to_owned())
+    };
+    let refused = executor.transact_in(&mut plain, command(), work).await;
+    let error = refused.expect_err("there is no transaction");
+    let Error::Store(error) = error else { panic!("{error:?}") };
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    assert_eq!(fixture.effects("order").await, 0);
+    assert_eq!(state::<F>(&executor).await, None);
+}
+
 /// Runs `leave`, then `look`; fails after that if it must.
 async fn ask_inside<F: TransactionFixture>(
     executor: &On<F>,

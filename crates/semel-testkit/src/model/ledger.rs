@@ -98,7 +98,7 @@ pub(crate) fn words(text: u8) -> String {
 }
 
 impl Line {
-    /// Past its retention: as if it were not there.
+    /// Returns whether a stored success or failure has expired, and counts as absent.
     pub(crate) fn expired(&self, now: Span) -> bool {
         let keeps_an_answer = self.state == State::Succeeded || self.state == State::Failed;
         keeps_an_answer && self.expires_at.is_some_and(|at| at <= now)

@@ -114,7 +114,7 @@ pub async fn a_lapsed_head_holds_its_partition<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A whole partition whose relay is gone comes back one by one, in order.
+/// After the lease of a dead relay has lapsed, the rows of its partition are claimed again one at a time, in order.
 pub async fn a_lapsed_partition_comes_back_in_order<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
     let outbox = holding(&fixture, &partition).await;

@@ -69,7 +69,7 @@ pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fix
     }
 }
 
-/// Many transactions that commit in any order lose nothing to a relay that claims all the time.
+/// No event is missed when transactions commit in any order while a relay claims all the time.
 pub async fn commits_in_any_order_lose_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut random = fastrand::Rng::with_seed(7);

@@ -123,13 +123,14 @@ impl Replay for reqwest::Body {
 }
 
 impl CallLayer {
-    /// Returns a service that calls by `client`. Its own retries must be off.
+    /// Returns a service that calls by `client`. Its own retries and redirects must be off: a redirect would carry
+    /// body and key to another address, or turn a POST into a GET whose answer is taken for the POST's.
     ///
     /// ```no_run
     /// use semel_tower::client::{CallKey, CallLayer, Dialect};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = reqwest::Client::new();
+    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
     /// let stripe = CallLayer::new(Dialect::stripe()).reqwest(client.clone());
     ///
     /// let charge = client.post("https://api.stripe.com/v1/charges").body("amount=1999").build()?;

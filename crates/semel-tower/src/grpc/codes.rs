@@ -13,7 +13,7 @@ use crate::settle_as::SettleAs;
 
 /// Chooses which responses are stored, by their code.
 ///
-/// How the claim of any other response is settled does not depend on the choice:
+/// Responses that are not stored are settled by this table, except under `by` and `doubt_errors`:
 ///
 /// | code | settled as |
 /// |---|---|

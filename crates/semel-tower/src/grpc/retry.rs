@@ -89,7 +89,8 @@ impl Retry {
         self
     }
 
-    /// Makes the call: `call` is given a request with `message` and `key` for each try.
+    /// Calls the closure `call` until it succeeds or no try is left, each time with a new request that
+    /// carries `message` and `key`.
     ///
     /// # Errors
     /// The status of the last try.

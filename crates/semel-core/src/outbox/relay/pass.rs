@@ -33,7 +33,7 @@ const CERTAIN: u8 = 3;
 /// consumer that starts a moment later gets it soon, and a large outbox that waits for hours is not tried
 /// all the time.
 const UNROUTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often it is logged that events have no route.
+/// The shortest time between two warnings about events without a route.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The result of [`Relay::pass`](super::Relay::pass).

@@ -9,7 +9,8 @@ use semel_core::store::{Error, ErrorKind, Result};
 
 use super::{Checkpoint, Saved};
 
-/// A small JSON file, which is replaced atomically and is on the disk when `save` returns.
+/// Keeps the progress of a migration in a small JSON file, which is replaced atomically and is on the
+/// disk when `save` returns.
 ///
 /// ```
 /// use semel_ids::map::memory::MemoryMap;

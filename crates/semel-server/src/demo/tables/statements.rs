@@ -50,7 +50,7 @@ pub(in crate::demo) trait Statements: Database {
         ids: &[OrderId],
     ) -> impl Future<Output = sqlx::Result<Vec<Order>>> + Send;
 
-    /// Returns the product and the id of every order of a tenant, in any order.
+    /// Returns product and id of each order of a tenant, unsorted.
     fn placed(
         pool: &Pool<Self>,
         tenant: &str,

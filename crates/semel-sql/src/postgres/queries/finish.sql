@@ -1,10 +1,14 @@
 -- Invariant: of all that record a key, the primary key lets one insert: a record that another transaction
 -- committed meanwhile makes this one fail, and with it the commit that follows. Nothing is written outside
--- the transaction that hold_key.sql marked: without its mark there is no digest, which the column refuses.
+-- the transaction that hold_key.sql marked, nor into another table than it looked for: without its mark there is
+-- no digest, which the column refuses.
 -- The record is written once, finished; the claim began when its fence was read.
 insert into semel_record ({key}, {record}, sweep_at)
 select
-    case when current_setting('semel.claim', true) = encode($1::bytea, 'hex') then $1::bytea end,
+    case when current_setting('semel.claim', true)
+        = encode($1::bytea, 'hex') || '@' || 'semel_record'::regclass::oid::text
+        then $1::bytea
+    end,
     $2::smallint, $3::text, $4::text, $5::bytea, $6::text,
     1, $7::bytea, $8::smallint, $9::bytea, $10::bytea, $11::integer, $12::bigint, $13::text,
     null::bigint, c.us + case when $14::bigint > c.room then c.room else $14::bigint end,

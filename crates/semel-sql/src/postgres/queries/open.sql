@@ -20,7 +20,8 @@ won as (
         from (
             select (extract(epoch from case
                 when exists (select from seen) then null
-                when current_setting('semel.claim', true) = encode($1, 'hex') then null
+                when current_setting('semel.claim', true)
+                    = encode($1, 'hex') || '@' || 'semel_record'::regclass::oid::text then null
                 when pg_try_advisory_xact_lock($16) then clock_timestamp()
             end) * 1000000)::bigint as us
             offset 0

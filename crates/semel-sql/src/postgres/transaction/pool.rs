@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::store::{Draft, Error, ErrorKind, Result};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, SqlSafeStr};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::super::message::{self, Message};
 use super::super::statement::{BEGIN, failed_in, unconnected};
@@ -75,8 +75,12 @@ impl TransactionPool {
         // As above: what was sent writes nothing, and its lock goes with its session.
         if session.reuse().is_some() {
             let begin = Message::new(self.pooling, "begin");
-            if let Ok(looked) = self.look(session.connection(), begin, draft).await {
-                return Ok((session, looked));
+            let limit = Instant::now() + self.limit;
+            match self.look(session.connection(), begin, draft).await {
+                Ok(looked) => return Ok((session, looked)),
+                // The server may still be at it, and its lock would make a second session a rival of the first.
+                Err(error) if Instant::now() >= limit => return Err(error),
+                Err(_) => {}
             }
             session.close();
         }

@@ -181,7 +181,7 @@ impl PgStore {
         values: &[Value<'_>],
     ) -> std::result::Result<Committed, Committed> {
         if let Err(error) = at_its_depth(transaction.session.connection()) {
-            return Ok(Committed::Failed(error));
+            return Err(Committed::Failed(error));
         }
         let began = Instant::now();
         let limit = self.0.limit;
@@ -225,6 +225,10 @@ impl PgStore {
         }
         // A commit can have happened without our knowing.
         let error = classify(codes, Stage::Running, "commit", error);
+        if error.kind() != ErrorKind::Ambiguous {
+            // Rolled back; its lock may be held until the session is ready again, which a rollback waits for.
+            return Err(Committed::Failed(error));
+        }
         Ok(self.durable(began, Err(error)).await)
     }
 

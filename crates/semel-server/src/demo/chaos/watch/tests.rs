@@ -50,7 +50,7 @@ impl Ground {
         watch
     }
 
-    /// An order for a key, with its effects. No response has it.
+    /// Inserts an order and its effects that no response to a client mentions.
     async fn order(&self, key: &str) -> OrderId {
         let order_id = OrderId::new(Generator::new().generate().unwrap());
         let order = Order { order_id, sku: key.to_owned(), quantity: 1, amount_cents: 1 };
