@@ -361,7 +361,9 @@ pub trait TransactionalStore: Store {
     ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
         async {
             let mut transaction = self.begin().await?;
-            match self.open_in(Self::connection(&mut transaction), draft).await {
+            let opening = self.open_in(Self::connection(&mut transaction), draft);
+            // Boxed: the steps of some stores are large, and one future must not be as large as all of them.
+            match Box::pin(opening).await {
                 Ok(opened) => Ok((transaction, opened)),
                 Err(error) => {
                     self.rollback(transaction).await;
@@ -390,16 +392,16 @@ pub trait TransactionalStore: Store {
         settlement: &Settlement,
     ) -> impl Future<Output = Committed> + Send {
         async move {
-            let refused =
-                match self.settle_in(Self::connection(&mut transaction), lease, settlement).await {
-                    Ok(Settled::Done) => {
-                        failpoint!("commit.before");
-                        let committed = self.commit(transaction).await;
-                        return committed.map_or_else(Committed::Failed, |()| Committed::Done);
-                    }
-                    Ok(Settled::Lost) => Committed::Lost,
-                    Err(error) => Committed::Unsettled(error),
-                };
+            let settling = self.settle_in(Self::connection(&mut transaction), lease, settlement);
+            let refused = match Box::pin(settling).await {
+                Ok(Settled::Done) => {
+                    failpoint!("commit.before");
+                    let committed = Box::pin(self.commit(transaction)).await;
+                    return committed.map_or_else(Committed::Failed, |()| Committed::Done);
+                }
+                Ok(Settled::Lost) => Committed::Lost,
+                Err(error) => Committed::Unsettled(error),
+            };
             self.rollback(transaction).await;
             refused
         }

@@ -225,8 +225,9 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     }
 
     async fn begin_and_open(&self, draft: &Draft) -> Result<(S::Transaction, Opened)> {
-        let opening = self.faults.befall(StoreCall::OpenIn, self.store.begin_and_open(draft));
-        self.faults.befall(StoreCall::Begin, opening).await
+        let opening =
+            self.faults.befall(StoreCall::OpenIn, Box::pin(self.store.begin_and_open(draft)));
+        self.faults.befall(StoreCall::Begin, Box::pin(opening)).await
     }
 
     async fn settle_and_commit(
@@ -247,7 +248,8 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
                 return Committed::Failed(error);
             }
         };
-        match (self.store.settle_and_commit(transaction, lease, settlement).await, fault) {
+        let ending = Box::pin(self.store.settle_and_commit(transaction, lease, settlement));
+        match (ending.await, fault) {
             (Committed::Done, Some(lost)) => Committed::Failed(lost),
             (committed, _) => committed,
         }

@@ -50,7 +50,8 @@ impl<S: TransactionalStore> Inner<S> {
         };
         let as_of = monotonic();
         failpoint!("settle.before");
-        match self.store.settle_and_commit(transaction, &grant.lease, &settlement).await {
+        let ending = self.store.settle_and_commit(transaction, &grant.lease, &settlement);
+        match Box::pin(ending).await {
             Committed::Done => {}
             // Another caller's record was there first: nothing of this transaction is left.
             Committed::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
@@ -192,7 +193,8 @@ impl<S: TransactionalStore> Inner<S> {
         };
         let as_of = monotonic();
         failpoint!("settle.before");
-        match self.store.settle_and_commit(transaction, &grant.lease, &settlement).await {
+        let ending = self.store.settle_and_commit(transaction, &grant.lease, &settlement);
+        match Box::pin(ending).await {
             Committed::Done => {}
             Committed::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
             Committed::Failed(error) if error.kind() == ErrorKind::Ambiguous => {

@@ -262,7 +262,7 @@ impl<S: TransactionalStore> Inner<S> {
     ) -> store::Result<(S::Transaction, Acquired)> {
         let since = monotonic();
         let request = self.request_in(command);
-        let (mut transaction, opened) = self.store.begin_and_open(&request.draft).await?;
+        let (mut transaction, opened) = Box::pin(self.store.begin_and_open(&request.draft)).await?;
         let connection = S::connection(&mut transaction);
         match self.judge_in(connection, command, request, opened, since).await {
             Ok(acquired) => Ok((transaction, acquired)),
