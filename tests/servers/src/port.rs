@@ -4,7 +4,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,8 +51,9 @@ impl Port {
     }
 }
 
+/// The lock file of a port. Not in the temporary directory: runs whose `TMPDIR` differ share the ports.
 fn file(port: u16) -> PathBuf {
-    std::env::temp_dir().join("semel-ports").join(port.to_string())
+    Path::new("/tmp/semel-ports").join(port.to_string())
 }
 
 /// A port on which nothing listens at the moment.
