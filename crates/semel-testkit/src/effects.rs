@@ -1,8 +1,9 @@
-//! An independent ledger of effects, a history of requests and responses, and a checker that counts broken
-//! promises in them.
+//! A ledger of effects that is independent of the store, a history of requests and responses, and a
+//! checker that counts broken guarantees in them.
 //!
-//! There is no unique constraint, on purpose: an effect that happens twice is written twice. The checker
-//! returns counts and never panics, so that a run with a guard removed can be counted too.
+//! The ledger has no unique constraint, on purpose: an effect that happens twice is written twice.
+//! The checker returns counts and never panics, so that a run with a guard removed can be counted
+//! too.
 
 mod check;
 mod history;
@@ -16,16 +17,16 @@ pub use self::check::{Findings, check};
 pub use self::history::{History, HistoryEntry, Told};
 use self::lines::{Lines, foreign};
 
-/// An effect outside the store.
+/// An effect of an operation outside the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The id of its key.
+    /// The id of the operation's key.
     pub key: String,
-    /// The attempt.
+    /// The attempt that had the effect, counted from 1.
     pub attempt: u32,
-    /// Under which fence.
+    /// The fence of the attempt.
     pub fence: u64,
-    /// The run of the process, by any name.
+    /// Identifies the run of the process; any text.
     pub run: String,
 }
 
@@ -34,7 +35,8 @@ pub struct Effect {
 pub struct EffectLedger(Lines);
 
 impl EffectLedger {
-    /// Opens or creates the ledger. With `synced`, an effect is on disk before it is acknowledged.
+    /// Opens or creates the ledger. With `synced`, [`record`](Self::record) returns once the effect
+    /// is on disk.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -45,7 +47,7 @@ impl EffectLedger {
     /// Appends an effect.
     ///
     /// # Errors
-    /// When it cannot be written, or when a text of it holds a tab or a line end.
+    /// When the line cannot be written, or when the key or the run contains a tab or a line end.
     pub fn record(&self, effect: &Effect) -> io::Result<()> {
         let Effect { key, attempt, fence, run } = effect;
         self.0.append(&[key, &attempt.to_string(), &fence.to_string(), run])
@@ -54,7 +56,7 @@ impl EffectLedger {
     /// Returns all effects in the order of writing.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else.
+    /// When the file cannot be read, or has a line that is not an effect.
     pub fn effects(&self) -> io::Result<Vec<Effect>> {
         let parse = |line: Vec<String>| {
             let [key, attempt, fence, run] = &line[..] else { return Err(foreign(&line)) };
