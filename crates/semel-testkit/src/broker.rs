@@ -1,17 +1,17 @@
-//! The behaviours that every broker must have, its publisher and its source: one async function
-//! each, generic over a [`BrokerFixture`], and one macro that makes a named test of each.
+//! The behaviours that every broker must have, with its publisher and its source: one async function
+//! per behaviour, generic over a [`BrokerFixture`], and a macro that makes a named test of each.
 //!
-//! The first groups speak to the broker itself; the later ones put a consumer and an inbox in memory
-//! on top. What not every broker can do is a *capability*, a group of behaviours that is named in
-//! [`broker_conformance!`](crate::broker_conformance!). Only [`outage`] uses an outbox and a relay, which
-//! have a suite of their own.
+//! The first groups call publisher and source directly; the later ones run a consumer with an inbox
+//! in memory. A *capability* is a group of behaviours that only some brokers have; a test lists the
+//! capabilities of its broker in [`broker_conformance!`](crate::broker_conformance!). Only [`outage`]
+//! uses an outbox and a relay, which have a suite of their own.
 //!
-//! | capability | what it takes |
+//! | capability | requirement |
 //! |---|---|
 //! | `ordered` | sources that deliver the events of an aggregate one after another |
-//! | `raw` | messages that are no events can be put among them |
+//! | `raw` | the fixture can publish messages that are not events |
 //! | `restart` | the broker can be killed and started again |
-//! | `outage` | as `restart`; takes more than a minute, most of it asleep |
+//! | `outage` | as `restart`; the behaviour takes more than a minute, mostly asleep |
 
 pub mod consuming;
 pub mod handling;

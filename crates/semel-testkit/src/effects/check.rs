@@ -3,7 +3,7 @@
 //! S1: a key has at most one recorded completion. S2: a finished record never changes. S3: every
 //! response has the record's outcome. S4: a different request under the same key never gets the
 //! outcome. S5: fences strictly grow. S6: an effect in the store's own transaction happens at most
-//! once, and exactly once if a client received an outcome.
+//! once, and exactly once if a client received an outcome, which is the value of an effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,10 +27,14 @@ pub struct Findings {
     /// S5: keys of which a later attempt had no larger fence, or an attempt or a fence was granted
     /// twice.
     pub fence_did_not_grow: u64,
+    /// S5: keys with effects of different operations.
+    pub operation_changed: u64,
     /// S6: keys whose effect happened more than once.
     pub doubled: u64,
     /// S6: keys of which a caller got an outcome although the effect did not happen.
     pub lost: u64,
+    /// S6: keys of which a caller got an outcome that is not the value of an effect.
+    pub answer_without_effect: u64,
     /// Keys that were requested and of which no caller got an outcome: stuck, or given up.
     pub never_done: u64,
 }
@@ -43,12 +47,13 @@ impl Findings {
             + self.answers_differ
             + self.answered_another_request
             + self.fence_did_not_grow
+            + self.operation_changed
     }
 
     /// Returns the sum of the counts that must be zero where effects commit with the record: S1 to
     /// S6.
     pub fn atomic_violations(&self) -> u64 {
-        self.violations() + self.doubled + self.lost
+        self.violations() + self.doubled + self.lost + self.answer_without_effect
     }
 }
 
@@ -59,7 +64,10 @@ pub fn check(history: &[HistoryEntry], effects: &[Effect]) -> Findings {
         keys.entry(&answer.key).or_default().add(answer);
     }
     for effect in effects {
-        keys.entry(&effect.key).or_default().effects += 1;
+        let seen = keys.entry(&effect.key).or_default();
+        seen.effects += 1;
+        seen.operations.insert(&effect.operation);
+        seen.values.insert(&effect.value);
     }
     let count =
         |broken: fn(&Seen<'_>) -> bool| keys.values().filter(|seen| broken(seen)).count() as u64;
@@ -71,8 +79,10 @@ pub fn check(history: &[HistoryEntry], effects: &[Effect]) -> Findings {
         answers_differ: count(|seen| seen.answers_differ()),
         answered_another_request: count(|seen| seen.answered.len() > 1),
         fence_did_not_grow: count(|seen| seen.fence_did_not_grow()),
+        operation_changed: count(|seen| seen.operations.len() > 1),
         doubled: count(|seen| seen.effects > 1),
         lost: count(|seen| seen.effects == 0 && !seen.outcomes.is_empty()),
+        answer_without_effect: count(|seen| seen.answer_without_effect()),
         never_done: count(|seen| seen.asked && seen.outcomes.is_empty()),
     }
 }
@@ -88,6 +98,8 @@ struct Seen<'a> {
     grants: BTreeSet<(u32, u64)>,
     granted: u32,
     effects: u32,
+    operations: BTreeSet<&'a str>,
+    values: BTreeSet<&'a str>,
 }
 
 impl<'a> Seen<'a> {
@@ -115,6 +127,12 @@ impl<'a> Seen<'a> {
         self.outcomes.len() > 1 || !(self.records.is_empty() || recorded())
     }
 
+    /// Returns `false` if the value of an effect was not known when it was written.
+    fn answer_without_effect(&self) -> bool {
+        let known = self.effects > 0 && !self.values.contains("");
+        known && !self.outcomes.is_subset(&self.values)
+    }
+
     /// Compares grants in the order of their attempts, not of their lines: a paused holder writes
     /// its line late.
     fn fence_did_not_grow(&self) -> bool {
@@ -137,7 +155,8 @@ mod tests {
     }
 
     fn effect(key: &str) -> Effect {
-        Effect { key: key.into(), attempt: 1, fence: 1, run: "r".into() }
+        let (operation, value) = ("o".into(), "a".into());
+        Effect { key: key.into(), operation, attempt: 1, fence: 1, value }
     }
 
     fn good() -> (Vec<HistoryEntry>, Vec<Effect>) {
@@ -188,5 +207,17 @@ mod tests {
         let twice = check(&history, &[effect("k"), effect("k"), effect("other")]);
         assert_eq!((twice.doubled, twice.lost, twice.keys), (1, 0, 2));
         assert_eq!((twice.violations(), twice.atomic_violations()), (0, 1));
+    }
+
+    #[test]
+    fn an_effect_of_another_execution_or_operation_is_counted() {
+        let (history, _) = good();
+        let with = |value: &str| check(&history, &[Effect { value: value.into(), ..effect("k") }]);
+        assert_eq!(with("b").answer_without_effect, 1);
+        assert_eq!((with("b").violations(), with("b").atomic_violations()), (0, 1));
+        assert_eq!(with("").atomic_violations(), 0, "its value was not known");
+        let moved = Effect { operation: "p".into(), ..effect("k") };
+        let moved = check(&history, &[effect("k"), moved]);
+        assert_eq!((moved.operation_changed, moved.violations()), (1, 1));
     }
 }
