@@ -200,7 +200,7 @@ macro_rules! __behaviours {
                 any_content_type_reads_back,
                 a_reference_of_full_length_reads_back,
                 the_size_of_an_omitted_answer_reads_back,
-                the_words_of_a_failure_read_back,
+                an_error_text_reads_back,
                 an_owner_of_any_name_reads_back,
                 identifiers_of_any_bytes_read_back,
                 fingerprints_of_every_making_read_back,

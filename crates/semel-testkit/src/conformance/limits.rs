@@ -91,7 +91,7 @@ pub async fn the_size_of_an_omitted_answer_reads_back<F: Fixture>(fixture: F) {
 }
 
 /// The words of a failure read back: empty, full length in four-byte characters, and odd ones.
-pub async fn the_words_of_a_failure_read_back<F: Fixture>(fixture: F) {
+pub async fn an_error_text_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let long = "😀".repeat(400);
     for (at, words) in

@@ -17,7 +17,7 @@ fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
 /// The behaviours of the outbox's own verbs that an outbox with this mistake does not have.
 fn missed(wrong: Wrong) -> Vec<&'static str> {
     // Behaviours of relays wait for real; the outbox's mistakes show below them.
-    let relays = ["relaying::", "failing::", "carrying::"];
+    let relays = ["relaying::", "failing::", "background::"];
     suite(wrong)
         .into_iter()
         .filter(|(name, _)| !relays.iter().any(|group| name.starts_with(group)))
@@ -46,7 +46,7 @@ fn an_outbox_that_forgets_partitions_is_found() {
         &[
             "ordering::a_limit_cuts_a_partition_without_a_gap",
             "ordering::a_follower_waits_for_its_predecessor",
-            "ordering::a_failed_head_holds_its_partition_and_nobody_else",
+            "ordering::a_failed_head_holds_its_partition_and_no_other",
         ],
     );
 }

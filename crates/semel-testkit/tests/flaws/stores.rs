@@ -153,7 +153,7 @@ fn a_store_with_the_applications_clock_is_found() {
 
 #[test]
 fn a_store_that_cuts_words_is_found() {
-    assert_found(Wrong::CutsWords, &["limits::the_words_of_a_failure_read_back"]);
+    assert_found(Wrong::CutsWords, &["limits::an_error_text_reads_back"]);
 }
 
 #[test]
