@@ -106,6 +106,7 @@ impl Faults {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Store> Store for FaultyStore<S> {
     type Renewer = FaultyRenewer<S::Renewer>;
 
@@ -165,6 +166,7 @@ impl<S: Store> Store for FaultyStore<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Inspect> Inspect for FaultyStore<S> {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.faults.with_fault(StoreCall::List, self.store.list(filter, after, limit)).await
@@ -184,6 +186,7 @@ impl<S: Inspect> Inspect for FaultyStore<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     type Connection = S::Connection;
     type Transaction = S::Transaction;

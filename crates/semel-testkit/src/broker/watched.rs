@@ -48,6 +48,7 @@ impl<S: Source> Watched<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Source> Source for Watched<S> {
     type Message = WatchedMessage<S::Message>;
 
@@ -62,6 +63,7 @@ impl<S: Source> Source for Watched<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<M: Message> Message for WatchedMessage<M> {
     fn envelope(&self) -> Result<Event, Unreadable> {
         self.message.envelope()

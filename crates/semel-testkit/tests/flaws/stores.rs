@@ -122,14 +122,14 @@ fn a_store_that_removes_and_inserts_is_found() {
         Wrong::DeletesThenInserts,
         &[
             "concurrency::a_record_never_vanishes_while_it_is_regranted",
-            "swapping::a_regrant_keeps_the_birthday_and_nothing_else",
+            "swapping::a_regrant_keeps_created_at_and_nothing_else",
         ],
     );
 }
 
 #[test]
 fn a_store_that_forgets_the_birthday_is_found() {
-    assert_found(Wrong::Rejuvenates, &["swapping::a_regrant_keeps_the_birthday_and_nothing_else"]);
+    assert_found(Wrong::Rejuvenates, &["swapping::a_regrant_keeps_created_at_and_nothing_else"]);
 }
 
 #[test]
