@@ -381,30 +381,7 @@ pub trait TransactionalStore: Store {
         lease: &Lease,
         settlement: &Settlement,
     ) -> impl Future<Output = Committed> + Send {
-        self.settle_then_commit(transaction, lease, settlement)
-    }
-
-    /// [`settle_and_commit`](Self::settle_and_commit) in two steps, for a claim whose record is written.
-    fn settle_then_commit(
-        &self,
-        mut transaction: Self::Transaction,
-        lease: &Lease,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Committed> + Send {
-        async move {
-            let settling = self.settle_in(Self::connection(&mut transaction), lease, settlement);
-            let refused = match Box::pin(settling).await {
-                Ok(Settled::Done) => {
-                    failpoint!("commit.before");
-                    let committed = Box::pin(self.commit(transaction)).await;
-                    return committed.map_or_else(Committed::Failed, |()| Committed::Done);
-                }
-                Ok(Settled::Lost) => Committed::Lost,
-                Err(error) => Committed::Unsettled(error),
-            };
-            self.rollback(transaction).await;
-            refused
-        }
+        settle_then_commit(self, transaction, lease, settlement)
     }
 
     /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.
@@ -419,4 +396,26 @@ pub trait TransactionalStore: Store {
         let _ = lease;
         None
     }
+}
+
+/// Settles a claim whose record is written, and commits: [`TransactionalStore::settle_and_commit`] in two
+/// steps. Rolls back unless it committed.
+pub async fn settle_then_commit<S: TransactionalStore + ?Sized>(
+    store: &S,
+    mut transaction: S::Transaction,
+    lease: &Lease,
+    settlement: &Settlement,
+) -> Committed {
+    let settling = store.settle_in(S::connection(&mut transaction), lease, settlement);
+    let refused = match Box::pin(settling).await {
+        Ok(Settled::Done) => {
+            failpoint!("commit.before");
+            let committed = Box::pin(store.commit(transaction)).await;
+            return committed.map_or_else(Committed::Failed, |()| Committed::Done);
+        }
+        Ok(Settled::Lost) => Committed::Lost,
+        Err(error) => Committed::Unsettled(error),
+    };
+    store.rollback(transaction).await;
+    refused
 }

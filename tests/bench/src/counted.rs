@@ -34,6 +34,7 @@ impl<S> Counted<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Store> Store for Counted<S> {
     type Renewer = S::Renewer;
 
@@ -83,6 +84,10 @@ impl<S: Store> Store for Counted<S> {
 
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send {
         self.store.check()
+    }
+
+    fn writable(&self) -> impl Future<Output = Result<()>> + Send {
+        self.store.writable()
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -46,6 +46,7 @@ impl<P: Publisher> Publisher for Noted<P> {
 /// A source whose acks are noted.
 struct Heard<B>(B, UnboundedSender<Note>);
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<B: Source> Source for Heard<B> {
     type Message = Heard<B::Message>;
 
@@ -58,6 +59,7 @@ impl<B: Source> Source for Heard<B> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<M: Message> Message for Heard<M> {
     fn envelope(&self) -> Result<Event, Unreadable> {
         self.0.envelope()
