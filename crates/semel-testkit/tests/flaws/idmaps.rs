@@ -1,5 +1,5 @@
-//! The suite against id maps that are wrong in one way each: every one must be found, by the
-//! behaviours that are about its mistake. A suite that passes a wrong map proves nothing.
+//! Runs the suite of id maps on maps with one mistake each: every mistake is found by the
+//! behaviours that forbid it. A suite that passes a wrong map proves nothing.
 
 mod map;
 
@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use semel_testkit::idmap_behaviours;
 
-use self::map::{Spot, Wrong};
+use self::map::{Wrong, WrongMapFixture};
 
-/// The whole suite on a map with this mistake.
+/// Returns the whole suite for a map with this mistake.
 fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
-    idmap_behaviours!(Spot::new(wrong))
+    idmap_behaviours!(WrongMapFixture::new(wrong))
 }
 
-/// The behaviours that a map with this mistake does not have.
+/// Returns the behaviours that a map with this mistake does not have.
 fn missed(wrong: Wrong) -> Vec<&'static str> {
     suite(wrong)
         .into_iter()
@@ -31,8 +31,8 @@ macro_rules! found {
                 let all = suite(Wrong::$wrong);
                 for name in [$($behaviour),+] {
                     let found = all.iter().find(|(listed, _)| *listed == name);
-                    let (_, behave) = found.expect("it is listed");
-                    assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "got past {name}");
+                    let (_, behave) = found.expect("the behaviour is listed");
+                    assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "not found by {name}");
                 }
             }
         )*

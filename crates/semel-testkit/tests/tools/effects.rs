@@ -1,18 +1,18 @@
-//! The ledger of effects and the history: lines of many writers, whole and in order.
+//! The ledger of effects and the history: lines of many writers are whole and in order.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry, Told};
 
-/// A file name of this test's own, which is removed when the test ends.
+/// A file of one test, removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
         let name = format!("semel-effects-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Left over from a process that had this id before and was killed.
+        // Removes a file left by a killed process that had the same id.
         let _ = std::fs::remove_file(&path);
         Scratch(path)
     }
