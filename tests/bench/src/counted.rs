@@ -1,5 +1,5 @@
-//! A store that counts opens and swept records: the benchmarks check that a replay came from where it was
-//! meant to come from, and that the sweeper had work.
+//! A store that counts opens and swept records. With the counts, benchmarks check that a replay
+//! came from the store or from the cache as intended, and that the sweeper had work.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use semel_core::store::{
 };
 use semel_core::{Hint, Key, Lease, Store, Version};
 
-/// The store and its counters.
+/// A store and its counters.
 #[derive(Debug)]
 pub(crate) struct Counted<S> {
     store: S,
