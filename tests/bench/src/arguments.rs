@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     /// The number of records of the large table, if it is measured.
     pub(crate) large: Option<u32>,
     pub(crate) json: Option<PathBuf>,
-    /// The directory that the charts are written into.
+    /// The directory for the charts.
     pub(crate) plot: Option<PathBuf>,
     /// The largest number of connections of a reference client of a SQL server.
     pub(crate) connections: usize,

@@ -1,9 +1,9 @@
-//! A database server: ours beside a bare client's single-row statements, each its own commit, and its
-//! transactions.
+//! Benchmarks of a database server: the store beside a bare client's single-row statements, each
+//! its own commit, and its transactions.
 //!
-//! Two kinds of bare client. One issues statements like ours on our table; the other the least that
-//! claims and completes at all, on a table of four columns without our clock, judge or indexes. Their
-//! statements are in `postgres` and `mysql`.
+//! There are two kinds of bare client: one runs statements like the store's on the store's table;
+//! the other runs the minimum that claims and completes, on a table of four columns without the
+//! store's clock, judge or indexes. Their statements are in `postgres` and `mysql`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub(crate) type Client<D> = <<D as Database>::Sql as sqlx::Database>::Connection
 /// The attempt id and the fence of a grant.
 pub(crate) type Granted = ([u8; 16], i64);
 
-/// What ours must reach.
+/// The targets that the store must reach.
 pub(crate) struct Targets {
     /// The ratio of `run` with 64 tasks.
     pub(crate) run: f64,
     /// The ratio of `transact` with 16 tasks.
     pub(crate) transact: Option<f64>,
-    /// The milliseconds until a waiter in another executor has its answer.
+    /// The milliseconds until a waiter on another executor has its answer.
     pub(crate) waiters: Option<f64>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
     type Sql: sqlx::Database;
     type Store: Business<Connection = Client<Self>> + Clone;
 
-    /// Creates the database, with the tables of bare clients.
+    /// Creates the database, with the tables of the bare clients.
     fn create(purpose: &str) -> impl Future<Output = Result<Self, BoxError>>;
 
     fn remove(self) -> impl Future<Output = Result<(), BoxError>>;
@@ -57,33 +57,34 @@ pub(crate) trait Database: Send + Sync + Sized + 'static {
         connections: Option<usize>,
     ) -> impl Future<Output = Result<Self::Store, BoxError>>;
 
-    /// Opens a bare connection; `ours` plans statements as the store's own connections do.
+    /// Opens a bare connection; with `ours` it has the planner settings of the store's own
+    /// connections.
     fn connect(&self, ours: bool) -> impl Future<Output = Result<Client<Self>, BoxError>>;
 
-    /// Adds settled records, live or expired.
+    /// Inserts settled records, live or expired.
     fn load(&self, count: u32, expired: bool) -> impl Future<Output = Result<(), BoxError>>;
 
-    /// Claims with the least statement.
+    /// Claims with the minimal statement.
     fn claim(
         connection: &mut Client<Self>,
         key: &[u8; 32],
         fence: i64,
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Completes with the least statement.
+    /// Completes with the minimal statement.
     fn complete(
         connection: &mut Client<Self>,
         key: &[u8; 32],
         fence: i64,
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Claims with a statement like ours.
+    /// Claims with a statement like the store's.
     fn open(
         connection: &mut Client<Self>,
         number: u64,
     ) -> impl Future<Output = Result<Granted, BoxError>> + Send;
 
-    /// Settles with a statement like ours.
+    /// Settles with a statement like the store's.
     fn settle(
         connection: &mut Client<Self>,
         number: u64,
@@ -112,7 +113,7 @@ impl<D: Database> Crowd for D {
     }
 }
 
-/// The least that claims and completes.
+/// The minimum that claims and completes.
 struct Minimal<D: Database>(ReferencePool<Client<D>>);
 
 impl<D: Database> Contender for Minimal<D> {
@@ -123,7 +124,7 @@ impl<D: Database> Contender for Minimal<D> {
     }
 }
 
-/// Statements like ours, from a bare client.
+/// Statements like the store's, from a bare client.
 struct Own<D: Database>(ReferencePool<Client<D>>);
 
 impl<D: Database> Contender for Own<D> {
@@ -133,7 +134,7 @@ impl<D: Database> Contender for Own<D> {
     }
 }
 
-/// A row read by its key.
+/// Reads a row by its key.
 struct Select<D: Database>(ReferencePool<Client<D>>, u64);
 
 impl<D: Database> Contender for Select<D> {
@@ -146,7 +147,8 @@ impl<D: Database> Contender for Select<D> {
     }
 }
 
-/// What a caller would write without us: BEGIN, claim, order, completion, COMMIT.
+/// The transaction that a caller would write without Semel: BEGIN, claim, order, completion,
+/// COMMIT.
 struct Naive<D: Database>(ReferencePool<Client<D>>);
 
 impl<D: Database> Contender for Naive<D> {
@@ -161,7 +163,7 @@ impl<D: Database> Contender for Naive<D> {
     }
 }
 
-/// The same transaction with statements like ours.
+/// The same transaction with statements like the store's.
 struct NaiveOwn<D: Database>(ReferencePool<Client<D>>);
 
 impl<D: Database> Contender for NaiveOwn<D> {
@@ -175,7 +177,7 @@ impl<D: Database> Contender for NaiveOwn<D> {
     }
 }
 
-/// The order alone.
+/// Inserts the order alone.
 struct Unprotected<D: Database>(ReferencePool<Client<D>>);
 
 impl<D: Database> Contender for Unprotected<D> {

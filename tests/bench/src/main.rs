@@ -4,9 +4,9 @@
 //!
 //! It measures the ledger beside the raw limit of each store, the HTTP layer and the gateway beside a
 //! service without them, events beside bare brokers and bare transactions, and ids beside bare caches
-//! and queries. Ours and its reference run in turns (HTTP servers each in its own process), and every
-//! operation checks its own result: a measured error path is a failed run. A missed target is
-//! printed and fails nothing.
+//! and queries. Each contender and its reference run in turns (HTTP servers in processes of their own).
+//! Every operation checks its own result: an operation with a wrong result fails the run. A missed
+//! target is printed and fails nothing.
 
 mod arguments;
 mod business;
@@ -109,7 +109,7 @@ async fn run(arguments: &[String]) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Draws the results of an earlier run, under the name of their file.
+/// Draws charts of the results of an earlier run, named after the results' file.
 fn plotted(results: &Path, directory: &Path) -> Result<(), BoxError> {
     let json = std::fs::read_to_string(results)
         .map_err(|error| format!("cannot read {}: {error}", results.display()))?;

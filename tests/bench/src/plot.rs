@@ -1,8 +1,8 @@
-//! Charts of the results as SVG: one bar for each ratio that has a target.
+//! Charts of the results as SVG: one bar per ratio that has a target.
 //!
-//! A bar begins at 1, where ours is as fast as its reference, and ends at the measured ratio, on a
-//! logarithmic axis; a thin line is the spread over the rounds and a tick is the target. Each chart is
-//! written twice, for light and for dark pages.
+//! A bar begins at 1, where the measured side is as fast as its reference, and ends at the measured
+//! ratio, on a logarithmic axis; a thin line is the spread over the rounds and a tick is the
+//! target. Each chart is written twice, for light and for dark pages.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,15 @@ use serde::Deserialize;
 use super::BoxError;
 
 const WIDTH: i32 = 960;
-/// The height of one bar with the space around it, and of the title above all bars.
+/// The height of one bar with the space around it. `TITLE` is the height of the title above all
+/// bars.
 const ROW: i32 = 30;
 const HEAD: i32 = 64;
-/// Where the axis starts and ends; the labels are left of it, the figures right.
+/// The horizontal positions at which the axis starts and ends; the labels are left of it, the
+/// figures right.
 const AXIS: (i32, i32) = (430, 880);
 
-/// A row of the results, as far as a chart shows it.
+/// The fields of a result row that a chart shows.
 #[derive(Debug, Deserialize)]
 struct Measured {
     bench: String,
@@ -75,11 +77,11 @@ const THEMES: [Theme; 2] = [
     },
 ];
 
-/// Writes the charts of `json`, the results of one run, as `NAME-light.svg` and `NAME-dark.svg` into
-/// `directory`. Returns their paths.
+/// Writes the charts of `json`, the results of one run, as `NAME-light.svg` and `NAME-dark.svg`
+/// into `directory`. Returns their paths.
 ///
 /// # Errors
-/// The results cannot be read or have no ratio with a target; the files cannot be written.
+/// If the results cannot be read or have no ratio with a target, or if the files cannot be written.
 pub(crate) fn write(json: &str, directory: &Path, name: &str) -> Result<Vec<PathBuf>, BoxError> {
     let rows: Vec<Measured> = serde_json::from_str(json)?;
     let rows: Vec<Measured> =
@@ -119,7 +121,7 @@ impl Scale {
     fn x(&self, ratio: f64) -> i32 {
         let share = (ratio.log2() - self.low) / (self.high - self.low);
         let (start, end) = (f64::from(AXIS.0), f64::from(AXIS.1));
-        // Between the ends of the axis, which are small.
+        // The value lies between the ends of the axis, which are small.
         #[expect(clippy::cast_possible_truncation, reason = "a position on the page")]
         let x = (start + share.clamp(0.0, 1.0) * (end - start)).round() as i32;
         x
