@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The charge, the claim on KEY and the answer are one commit in `semel-once.db`. Run it again with
-//! the same key, run several at once, kill one in the middle: there is one charge. Run it with the
-//! same key and other cents, and it is refused.
+//! the same key, run several at once, kill one in the middle: the card is charged once. With the
+//! same key and another amount, it is refused.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ macro_rules! columns {
         /// The columns of the struct, as a comma-separated list.
         pub(crate) const $list: &str =
             concat!(stringify!($first), $(", ", stringify!($column)),+);
-        /// The same list, with each column qualified by the table name `r`.
+        /// The columns of the struct as a list, each qualified by the table name `r`.
         pub(crate) const $qualified: &str =
             concat!("r.", stringify!($first), $(", r.", stringify!($column)),+);
         const $names: &[&str] = &[stringify!($first), $(stringify!($column)),+];

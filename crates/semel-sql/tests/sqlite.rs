@@ -1,5 +1,5 @@
-//! The SQLite store: the conformance suite, and what only this store has: one writer for all, a
-//! transaction that borrows it, and other processes at the same file.
+//! Tests the SQLite store: the conformance suite, and behaviours that only this store has: one
+//! writer for all, a transaction that borrows it, and other processes on the same file.
 #![cfg(feature = "sqlite")]
 
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ mod processes;
 #[path = "sqlite/transactions.rs"]
 mod transactions;
 
-/// A directory with one ledger, and a clock that stands still until it is moved.
+/// A directory with one ledger, and a clock that stands still until the test moves it.
 struct Place {
     directory: PathBuf,
     clock: Clock,
@@ -55,7 +55,7 @@ impl Place {
         let n = COUNT.fetch_add(1, Ordering::SeqCst);
         let name = format!("semel-sqlite-{}-{n}", std::process::id());
         let directory = std::env::temp_dir().join(name);
-        // Left over from a process that had this id before and was killed.
+        // It may be left over from a killed process with the same id.
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).expect("a directory below the temporary one");
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
@@ -66,7 +66,8 @@ impl Place {
         self.directory.join("ledger.db")
     }
 
-    /// Several handles are as several processes: on a slow disk their turns take a while.
+    /// Returns settings of a store. Several handles act as several processes do: on a slow disk
+    /// their turns take a while.
     fn builder(&self) -> Builder {
         let patient = SqliteStore::builder(self.path()).busy_timeout(Duration::from_secs(60));
         patient.clock(self.clock.clone())
@@ -76,34 +77,34 @@ impl Place {
         self.builder().open().await.expect("opens")
     }
 
-    /// A connection that is none of the store's, as another program has one.
-    async fn stranger(&self) -> SqliteConnection {
+    /// Opens a connection that does not belong to the store, as another program would.
+    async fn foreign_connection(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path());
         let options = options.busy_timeout(Duration::from_secs(60));
         options.create_if_missing(true).connect().await.expect("connects")
     }
 
-    /// Lets time pass, as if somebody had swept meanwhile: the clock is believed.
+    /// Lets time pass, as if records had been swept meanwhile, so that the clock is trusted.
     async fn pass(&self, span: Duration) {
         self.clock.advance(span);
-        // Where there is no ledger yet, nothing is remembered of its clock.
+        // Without a ledger there is no watermark to move.
         if span > Duration::from_secs(30) && self.path().exists() {
             let by = span.as_micros();
             let sql = format!(
                 "UPDATE semel_clock SET trusted = trusted + {by}, suspect = suspect + {by}"
             );
-            let _ = self.stranger().await.execute(AssertSqlSafe(sql)).await;
+            let _ = self.foreign_connection().await.execute(AssertSqlSafe(sql)).await;
         }
     }
 
-    /// Sets the clock: no time passes.
+    /// Sets the clock, without any time passing.
     fn set_clock(&self, span: Duration, ahead: bool) {
         let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
     }
 
     async fn run(&self, sql: String) {
-        self.stranger().await.execute(AssertSqlSafe(sql)).await.expect("runs");
+        self.foreign_connection().await.execute(AssertSqlSafe(sql)).await.expect("runs");
     }
 }
 
@@ -217,7 +218,7 @@ async fn a_step_alone_is_a_commit_alone() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_leaves_its_neighbours_alone() {
+async fn a_failed_step_does_not_affect_the_others_of_its_group() {
     let place = Place::new();
     let store = place.open().await;
     let poison = "CREATE TRIGGER poison BEFORE INSERT ON semel_record WHEN NEW.id = 'poison' \
@@ -235,7 +236,7 @@ async fn a_step_that_fails_leaves_its_neighbours_alone() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_spoils_no_neighbour() {
+async fn a_damaged_record_does_not_affect_the_others_of_its_group() {
     let place = Place::new();
     let store = place.open().await;
     settled(&store, "bad").await;
@@ -253,7 +254,7 @@ async fn a_damaged_record_spoils_no_neighbour() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_left_before_its_turn_is_not_made() {
+async fn a_claim_of_a_caller_cancelled_before_its_turn_is_not_made() {
     let place = Place::new();
     let store = place.open().await;
     let turn = store.begin().await.expect("begins");
@@ -284,7 +285,7 @@ async fn a_fence_grows_while_the_clock_stands_still_even_across_handles() {
 }
 
 #[tokio::test]
-async fn a_long_sweep_goes_in_slices_and_says_whether_there_is_more() {
+async fn a_long_sweep_runs_in_slices_and_reports_whether_there_is_more() {
     let place = Place::new();
     let store = place.builder().synchronous(Synchronous::Normal).open().await.expect("opens");
     join_all((0..300).map(|n| {

@@ -16,7 +16,8 @@ use crate::row::{KEY, RECORD, without_body};
 pub(crate) const CLOCK: &str =
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
 
-/// The same clock at the time a row is filled, not when the statement began. Used only for fences.
+/// The server's wall clock at the time a row is filled, not when the statement began. Used only for
+/// fences.
 ///
 /// A batch takes time. If all its fences were the time at which it began, another caller could
 /// claim and release the key of a late row in between, and the fence granted next would be smaller

@@ -1,4 +1,5 @@
-//! What every database must do with a business table: one behaviour each, on a shop of the test's own.
+//! The behaviours that every database must have with a business table. Each runs on a database of
+//! its own.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,29 +14,29 @@ use semel_ids::{Fallback, Resolver, ResolverSettings, TypedId};
 use semel_sql::business::{Inspection, Layout};
 use ulid::Ulid;
 
-/// A type of keys, and the key of the nth row in a statement.
+/// A type of keys, and a function that returns the key of the nth row as SQL.
 pub(crate) type Keys = (&'static str, fn(u32) -> String);
 
-/// A database with our schema, in which tables can be made.
+/// A database with the schema of the store, in which tables can be created.
 pub(crate) trait Shop: Sync {
     type Map: IdMap;
     type Table: BusinessTable;
 
-    /// Types of columns, as this database calls them.
+    /// The types of columns, as this database writes them.
     const INTEGER: &'static str;
     const TEXT: &'static str;
     const BYTES: &'static str;
-    /// Types of keys that a walk must be able to go by.
+    /// The types of keys by which rows must be readable in order.
     const KEYS: &'static [Keys];
 
     fn run(&self, sql: &str) -> impl Future<Output = ()> + Send;
     fn map(&self) -> impl Future<Output = Self::Map> + Send;
     fn table(&self, layout: Layout) -> impl Future<Output = Result<Self::Table>> + Send;
     fn inspect(&self, layout: Layout) -> impl Future<Output = Inspection> + Send;
-    /// Bytes in a statement.
+    /// Returns bytes as a literal of a statement.
     fn literal(bytes: &[u8]) -> String;
 
-    /// A table with the usual columns, all nullable but the key, and its index.
+    /// Creates a table with the usual columns, all nullable except the key, and its index.
     fn create(&self, name: &str, key: &str) -> impl Future<Output = ()> + Send {
         async move {
             let (text, bytes) = (Self::TEXT, Self::BYTES);
@@ -49,7 +50,7 @@ pub(crate) trait Shop: Sync {
         }
     }
 
-    /// Rows with these keys, of two tenants.
+    /// Inserts rows with these keys, of two tenants.
     fn fill(&self, name: &str, keys: Vec<String>) -> impl Future<Output = ()> + Send {
         async move {
             for (chunk, keys) in keys.chunks(500).enumerate() {
@@ -73,7 +74,7 @@ pub(crate) fn tenant(n: u64) -> &'static str {
     if n.is_multiple_of(3) { "other" } else { "acme" }
 }
 
-/// The `n`th order, made long ago.
+/// Returns the public and the internal id of the `n`th order.
 pub(crate) fn order(n: u64) -> (String, Ulid) {
     let id = Ulid::from_parts(1_600_000_000_000 + n, 7);
     (TypedId::<Order>::new(id).to_string(), id)
@@ -83,7 +84,7 @@ fn numbers(count: u32) -> Vec<String> {
     (1..=count).map(|n| n.to_string()).collect()
 }
 
-pub(crate) async fn a_table_moves_whole(shop: impl Shop) {
+pub(crate) async fn a_whole_table_is_backfilled(shop: impl Shop) {
     shop.create("orders", "BIGINT").await;
     shop.fill("orders", numbers(2_503)).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
@@ -102,7 +103,7 @@ pub(crate) async fn a_table_moves_whole(shop: impl Shop) {
     assert_eq!((verified.rows, verified.mappings, verified.matched), (2_503, 2_503, 2_503));
 }
 
-pub(crate) async fn planted_errors_are_found_and_mended<S: Shop>(shop: S) {
+pub(crate) async fn planted_errors_are_found_and_repaired<S: Shop>(shop: S) {
     shop.create("orders", "BIGINT").await;
     shop.fill("orders", numbers(1_000)).await;
     let (map, table) = (shop.map().await, shop.table(Layout::new("orders")).await.expect("open"));
@@ -119,7 +120,7 @@ pub(crate) async fn planted_errors_are_found_and_mended<S: Shop>(shop: S) {
         shop.run(&format!("DELETE FROM orders {}", at(n))).await;
     }
     shop.run(&format!("UPDATE orders SET internal_id = NULL {}", at(50))).await;
-    // Revoked and gone, as it should be.
+    // Revoked and removed, as it should be.
     shop.run(&format!("DELETE FROM orders {}", at(60))).await;
     shop.run(&format!("UPDATE semel_id_map SET status = 0 {}", at(60))).await;
 
@@ -157,7 +158,7 @@ pub(crate) async fn planted_errors_are_found_and_mended<S: Shop>(shop: S) {
     assert!(clean.clean(), "{clean}");
 }
 
-pub(crate) async fn a_walk_comes_to_every_row_once_by_any_key<S: Shop>(shop: S) {
+pub(crate) async fn pages_return_every_row_once_by_any_key<S: Shop>(shop: S) {
     for (at, (declared, key)) in S::KEYS.iter().enumerate() {
         let name = format!("keyed_{at}");
         shop.create(&name, declared).await;
@@ -206,7 +207,7 @@ pub(crate) async fn a_key_that_is_not_unique_is_refused<S: Shop>(shop: S) {
     shop.table(Layout::new("t")).await.map(drop).expect_err("not unique by itself");
     shop.run("CREATE UNIQUE INDEX alone ON t (id)").await;
     let table = shop.table(Layout::new("t")).await.expect("unique");
-    // A unique column may still hold nulls, to which no walk comes.
+    // A unique column may still contain nulls, which no page returns.
     shop.run("INSERT INTO t (id) VALUES (NULL), (NULL), (1)").await;
     assert_eq!(table.page(None, 10).await.expect("a page").rows.len(), 1);
     assert_eq!(table.keyless().await.expect("a count"), 2);
@@ -216,7 +217,7 @@ pub(crate) async fn a_key_that_is_not_unique_is_refused<S: Shop>(shop: S) {
     assert_eq!(filled.refused.of(RefusalReason::NoKey), 2, "{filled}");
 }
 
-pub(crate) async fn rows_that_say_nothing_stop_nothing<S: Shop>(shop: S) {
+pub(crate) async fn rows_without_ids_do_not_stop_a_backfill<S: Shop>(shop: S) {
     shop.create("orders", "BIGINT").await;
     let (public, id) = order(1);
     let bytes = S::literal(&id.to_bytes());
@@ -282,7 +283,7 @@ pub(crate) async fn tenants_may_be_numbers_and_ids_texts<S: Shop>(shop: S) {
     }
 }
 
-pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
+pub(crate) async fn a_table_may_belong_to_one_tenant<S: Shop>(shop: S) {
     let (text, bytes) = (S::TEXT, S::BYTES);
     shop.run(&format!(
         "CREATE TABLE acme_orders (number BIGINT NOT NULL PRIMARY KEY, code {text} NOT NULL, \
@@ -306,16 +307,16 @@ pub(crate) async fn a_table_may_be_one_tenants<S: Shop>(shop: S) {
     assert_eq!(table.find("other", &[&public]).await.expect("looked"), []);
     let verified = moving.verify(|_| {}).await.expect("verified");
     assert_eq!((verified.wrong(), verified.mappings), (0, 1), "{verified}");
-    // As the resolver would use it.
+    // As the resolver uses it.
     let fallback = TableFallback::of::<Order>(table);
     let asked = [TypedId::<Order>::new(id).public()];
     let found = fallback.find("acme", Order::TYPE, &asked).await.expect("looked");
     assert_eq!(found, [(asked[0], id)]);
 }
 
-/// A resolver on the database's map and its business table: what the map does not know is found in the
-/// table while the fallback is on, and is not written to the map. A row of the map that is wrong or
-/// revoked is not given out, and is not looked for elsewhere.
+/// Tests a resolver on the database's map and its business table: an id that is missing in the map
+/// is found in the table while the fallback is on, and is not written to the map. A row of the map
+/// that is wrong or revoked is not returned, and is not looked for in the table.
 pub(crate) async fn a_resolver_falls_back_to_the_table<S: Shop>(shop: S) {
     use semel_ids::ResolveReason::{HitDb, HitFallback, NotFound};
     shop.create("orders", "BIGINT").await;
@@ -329,7 +330,7 @@ pub(crate) async fn a_resolver_falls_back_to_the_table<S: Shop>(shop: S) {
     shop.run(&format!("DELETE FROM semel_id_map {}", at(5))).await;
     for (on, expected) in [
         (true, [HitDb, NotFound, NotFound, HitFallback]),
-        // A reader does not decide what is true: with the fallback off it is not there.
+        // The fallback writes nothing to the map: with the fallback off, the id is not found.
         (false, [HitDb, NotFound, NotFound, NotFound]),
     ] {
         let settings =
@@ -384,7 +385,9 @@ pub(crate) async fn an_id_is_found_byte_for_byte<S: Shop>(shop: S) {
     assert_eq!(table.find("Acme", &[]).await.expect("looked"), []);
 }
 
-pub(crate) async fn what_a_table_lacks_is_told_with_its_remedy<S: Shop>(shop: S) {
+pub(crate) async fn what_a_table_lacks_is_reported_with_the_statements_that_fix_it<S: Shop>(
+    shop: S,
+) {
     let codes = |inspection: &Inspection| -> Vec<&str> {
         inspection.findings.iter().map(|finding| finding.code).collect()
     };
@@ -402,7 +405,7 @@ pub(crate) async fn what_a_table_lacks_is_told_with_its_remedy<S: Shop>(shop: S)
     let unfit = shop.inspect(Layout::new("orders").internal_id("amount")).await;
     assert!(codes(&unfit).contains(&"business-column-type"), "{unfit:?}");
 
-    // What is suggested is what is wanted.
+    // The suggested statements make the table usable.
     for statement in &bare.ddl {
         shop.run(statement).await;
     }
@@ -433,21 +436,21 @@ pub(crate) async fn the_order_of_an_indexs_columns_counts<S: Shop>(shop: S) {
     assert_eq!(code().await, None);
 }
 
-/// Makes a test of each behaviour.
+/// Defines a test for each behaviour.
 #[macro_export]
 macro_rules! shop_behaviours {
     ($open:expr) => {
         $crate::shop_behaviours!($open;
-            a_table_moves_whole
-            planted_errors_are_found_and_mended
-            a_walk_comes_to_every_row_once_by_any_key
+            a_whole_table_is_backfilled
+            planted_errors_are_found_and_repaired
+            pages_return_every_row_once_by_any_key
             a_key_that_is_not_unique_is_refused
-            rows_that_say_nothing_stop_nothing
+            rows_without_ids_do_not_stop_a_backfill
             tenants_may_be_numbers_and_ids_texts
-            a_table_may_be_one_tenants
+            a_table_may_belong_to_one_tenant
             a_resolver_falls_back_to_the_table
             an_id_is_found_byte_for_byte
-            what_a_table_lacks_is_told_with_its_remedy
+            what_a_table_lacks_is_reported_with_the_statements_that_fix_it
             the_order_of_an_indexs_columns_counts
         );
     };

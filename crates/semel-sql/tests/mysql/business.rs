@@ -1,4 +1,4 @@
-//! Business tables in MariaDB: what every database must do, and character sets.
+//! Tests business tables in MariaDB: what every database must do, and character sets.
 
 use semel_ids::migration::{BusinessTable, MapMigration};
 use semel_ids::resource::Order;
@@ -6,28 +6,28 @@ use semel_sql::business::{Inspection, Layout};
 use semel_sql::mysql::{MySqlStore, MySqlTable};
 use semel_sql::sqlx::MySqlPool;
 
-use crate::fixture::Ground;
+use crate::fixture::TestDatabase;
 
 #[path = "../business/shop.rs"]
 mod shop;
 
 use shop::{Keys, Shop, order};
 
-struct Kiosk {
-    ground: Ground,
+struct MySqlShop {
+    database: TestDatabase,
     store: MySqlStore,
     pool: MySqlPool,
 }
 
-impl Kiosk {
+impl MySqlShop {
     async fn open() -> Self {
-        let ground = Ground::new().await;
-        let pool = MySqlPool::connect(&ground.url()).await.expect("a pool");
-        Self { store: ground.connect().await, ground, pool }
+        let database = TestDatabase::new().await;
+        let pool = MySqlPool::connect(&database.url()).await.expect("a pool");
+        Self { store: database.connect().await, database, pool }
     }
 }
 
-impl Shop for Kiosk {
+impl Shop for MySqlShop {
     type Map = MySqlStore;
     type Table = MySqlTable;
 
@@ -47,7 +47,7 @@ impl Shop for Kiosk {
     ];
 
     async fn run(&self, sql: &str) {
-        self.ground.run(sql).await;
+        self.database.run(sql).await;
     }
 
     async fn map(&self) -> MySqlStore {
@@ -60,7 +60,7 @@ impl Shop for Kiosk {
 
     async fn inspect(&self, layout: Layout) -> Inspection {
         let mut inspection = MySqlTable::inspect(&self.pool, layout).await.expect("inspected");
-        // The tables of the behaviours fold case, which only this database can be asked about.
+        // The tables of the shared behaviours fold case, which only this database reports.
         inspection.findings.retain(|finding| finding.code != "business-collation");
         inspection
     }
@@ -72,15 +72,15 @@ impl Shop for Kiosk {
 }
 
 mod behaviours {
-    use super::Kiosk;
+    use super::MySqlShop;
 
-    crate::shop_behaviours!(Kiosk::open());
+    crate::shop_behaviours!(MySqlShop::open());
 }
 
 #[test]
-fn a_collation_that_folds_case_is_told() {
+fn a_collation_that_folds_case_is_reported() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = MySqlShop::open().await;
         kiosk.create("orders", "BIGINT").await;
         let folding = MySqlTable::inspect(&kiosk.pool, Layout::new("orders")).await;
         let found = folding.expect("inspected").findings;
@@ -97,7 +97,7 @@ fn a_collation_that_folds_case_is_told() {
 #[test]
 fn old_character_sets_and_fixed_widths_are_read() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = MySqlShop::open().await;
         kiosk
             .run(
                 "CREATE TABLE orders (id BINARY(8) NOT NULL PRIMARY KEY, tenant_id VARCHAR(64) \
@@ -106,7 +106,7 @@ fn old_character_sets_and_fixed_widths_are_read() {
             )
             .await;
         let (public, id) = order(1);
-        let bytes = Kiosk::literal(&id.to_bytes());
+        let bytes = MySqlShop::literal(&id.to_bytes());
         kiosk.run(&format!("INSERT INTO orders VALUES ('a', 'Müller', '{public}', {bytes})")).await;
         let table = kiosk.table(Layout::new("orders")).await.expect("open");
         let moving = MapMigration::of::<Order>(&kiosk.store, &table);

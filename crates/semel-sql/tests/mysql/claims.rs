@@ -1,4 +1,5 @@
-//! Claims under contention: rivals in open transactions, storms on few keys, callers that leave.
+//! Tests claims under contention: concurrent open transactions, storms on few keys, cancelled
+//! callers.
 
 use std::time::Duration;
 
@@ -10,16 +11,16 @@ use semel_sql::sqlx::{self, Connection};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, at, at_once, claim, draft, failure, key, keys, lease, success};
+use crate::fixture::{TestDatabase, at, at_once, claim, draft, failure, key, keys, lease, success};
 
 #[test]
-fn a_rival_never_waits_behind_an_open_transaction() {
+fn a_concurrent_claim_never_waits_for_an_open_transaction() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
-        let mut holder = ground.plain().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
+        let mut holder = database.plain().await;
         let mut work = holder.begin().await.expect("begin");
-        insert_as_a_rival_would(&mut work, &key("held")).await;
+        insert_in_another_transaction(&mut work, &key("held")).await;
         at_once(async |_| {
             let rival = store.open(&draft(&key("held"))).await;
             assert!(matches!(rival, Ok(Opened::Contended)), "{rival:?}");
@@ -30,9 +31,12 @@ fn a_rival_never_waits_behind_an_open_transaction() {
     });
 }
 
-async fn insert_as_a_rival_would(connection: &mut sqlx::MySqlConnection, key: &semel_core::Key) {
+async fn insert_in_another_transaction(
+    connection: &mut sqlx::MySqlConnection,
+    key: &semel_core::Key,
+) {
     use semel_core::store::TransactionalStore as _;
-    // Another instance's store, whose statement runs in this transaction.
+    // The store of another instance, whose statement runs in this transaction.
     let url = std::env::var("SEMEL_TEST_MYSQL_URL").expect("set");
     let other = semel_sql::mysql::MySqlStore::connect(&url).await.expect("connects");
     let opened = other.open_in(connection, &draft(key)).await.expect("open_in");
@@ -42,11 +46,11 @@ async fn insert_as_a_rival_would(connection: &mut sqlx::MySqlConnection, key: &s
 #[test]
 fn a_batch_with_one_held_key_grants_all_the_others() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
-        let mut holder = ground.plain().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
+        let mut holder = database.plain().await;
         let mut work = holder.begin().await.expect("begin");
-        insert_as_a_rival_would(&mut work, &key("held")).await;
+        insert_in_another_transaction(&mut work, &key("held")).await;
         claim(&store, &key("there")).await;
         at_once(async |round| {
             let name = |i| match i {
@@ -73,11 +77,11 @@ fn a_batch_with_one_held_key_grants_all_the_others() {
 #[test]
 fn a_record_under_an_open_write_is_read_as_it_was_last_committed() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let key = key("busy");
         let held = claim(&store, &key).await;
-        let mut writer = ground.plain().await;
+        let mut writer = database.plain().await;
         let mut work = writer.begin().await.expect("begin");
         let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key));
         sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut *work).await.expect("locked");
@@ -87,7 +91,7 @@ fn a_record_under_an_open_write_is_read_as_it_was_last_committed() {
             assert_eq!(record.attempt_id, held.attempt_id);
             let lost =
                 store.swap(&key, record.version(), &Change::Settle(Settlement::Removed)).await;
-            assert_eq!(lost.expect("swap"), Swapped::Lost, "a rival holds it: ask again");
+            assert_eq!(lost.expect("swap"), Swapped::Lost, "another transaction holds the key");
         })
         .await;
         work.rollback().await.expect("rollback");
@@ -96,16 +100,16 @@ fn a_record_under_an_open_write_is_read_as_it_was_last_committed() {
 }
 
 #[test]
-fn settles_that_share_a_statement_learn_each_their_own_fate() {
+fn settles_that_share_a_statement_each_get_their_own_answer() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
         let keys: Vec<_> = (0..64).map(|i| key(&format!("k-{i}"))).collect();
         let mut leases = Vec::new();
         for key in &keys {
             leases.push(claim(&store, key).await);
         }
-        // Every third claim is not its holder's any more.
+        // Every third claim is lost.
         for lease in leases.iter_mut().step_by(3) {
             lease.fence = semel_core::Fence(lease.fence.0 + 1);
         }
@@ -146,8 +150,8 @@ fn settles_that_share_a_statement_learn_each_their_own_fate() {
     });
 }
 
-/// Settles as an executor does: told that somebody has the row just now, it asks again. Who has it is
-/// done at once, unless a busy machine has put it off.
+/// Settles as an executor does: if another transaction holds the row, it tries again. That
+/// transaction ends soon, unless a busy machine delays it.
 async fn settle(store: &MySqlStore, lease: &Lease, settlement: &Settlement) -> Settled {
     for _ in 0..120_000 {
         match store.settle(lease, settlement).await {
@@ -157,14 +161,14 @@ async fn settle(store: &MySqlStore, lease: &Lease, settlement: &Settlement) -> S
             settled => return settled.expect("no error leaks from settle"),
         }
     }
-    panic!("somebody has the row for ever")
+    panic!("the row stays locked")
 }
 
 #[test]
 fn a_storm_on_few_keys_leaks_no_error() {
     run(async {
-        let ground = Ground::new().await;
-        let stores = [ground.connect().await, ground.connect().await, ground.connect().await];
+        let database = TestDatabase::new().await;
+        let stores = [database.connect().await, database.connect().await, database.connect().await];
         let tasks: Vec<_> = (0..64usize)
             .map(|task| {
                 let store = stores[task % stores.len()].clone();
@@ -206,10 +210,10 @@ fn a_storm_on_few_keys_leaks_no_error() {
 }
 
 #[test]
-fn a_caller_that_leaves_in_mid_statement_spoils_nothing_for_the_next() {
+fn a_caller_cancelled_in_mid_statement_does_not_affect_the_next() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         for round in 0..200u64 {
             let left = draft(&key(&format!("left-{round}")));
             let brief = Duration::from_micros(round * 10);
@@ -219,21 +223,24 @@ fn a_caller_that_leaves_in_mid_statement_spoils_nothing_for_the_next() {
             let settled = store.settle(&held, &success("mine")).await.expect("settle");
             assert_eq!(settled, Settled::Done);
             let peeked = store.peek(&stays).await.expect("peek").expect("there");
-            assert_eq!(peeked.record.attempt_id, held.attempt_id, "answers belong to their asker");
+            assert_eq!(
+                peeked.record.attempt_id, held.attempt_id,
+                "each caller gets its own answer"
+            );
         }
     });
 }
 
 #[test]
-fn a_sweep_beside_claims_takes_nothing_that_lives_and_hinders_nobody() {
+fn a_sweep_beside_claims_removes_no_live_record_and_delays_no_caller() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         for i in 0..600 {
             let held = claim(&store, &key(&format!("old-{i}"))).await;
             assert_eq!(store.settle(&held, &success("old")).await.expect("settle"), Settled::Done);
         }
-        ground.run("UPDATE semel_record SET expires_at = 1 WHERE state = 1").await;
+        database.run("UPDATE semel_record SET expires_at = 1 WHERE state = 1").await;
         let sweeper = store.clone();
         let sweeping = tokio::spawn(async move {
             let mut removed = 0;
@@ -250,7 +257,7 @@ fn a_sweep_beside_claims_takes_nothing_that_lives_and_hinders_nobody() {
             assert_eq!(store.settle(&held, &success("new")).await.expect("settle"), Settled::Done);
         }
         assert_eq!(sweeping.await.expect("no panic"), 600);
-        let left = ground.number("SELECT COUNT(*) FROM semel_record").await;
+        let left = database.number("SELECT COUNT(*) FROM semel_record").await;
         assert_eq!(left, 300, "what was completed meanwhile is all there");
     });
 }
@@ -258,11 +265,11 @@ fn a_sweep_beside_claims_takes_nothing_that_lives_and_hinders_nobody() {
 #[test]
 fn a_fence_of_a_slow_batch_is_greater_than_one_given_meanwhile() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
-        let rival = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
+        let rival = database.connect().await;
         let keys = keys(2);
-        let gate = ground.gate("INSERT", &keys[0]).await;
+        let gate = database.gate("INSERT", &keys[0]).await;
         let drafts = [draft(&key("alone")), draft(&keys[0]), draft(&keys[1])];
         let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
         let meanwhile = async {
@@ -286,8 +293,8 @@ fn a_fence_of_a_slow_batch_is_greater_than_one_given_meanwhile() {
 #[test]
 fn text_of_any_kind_is_stored_byte_by_byte() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         for text in ["naïve ", "😀", "😁", " lead", "e\u{301}", "ﬁ", "\u{200b}x"] {
             let key = semel_core::Key::command(text, text, text).expect("valid");
             let mut draft = draft(&key);

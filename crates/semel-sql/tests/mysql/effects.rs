@@ -1,18 +1,18 @@
-//! Whole operations in one commit, by the suite that every transactional store passes.
+//! Tests whole operations in one commit, with the suite that every transactional store passes.
 
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection, Row as _};
 use semel_testkit::conformance::transacting::TransactionFixture;
 
-use crate::fixture::Ground;
+use crate::fixture::TestDatabase;
 
-impl Ground {
-    /// A database with a table for effects, without any unique constraint.
+impl TestDatabase {
+    /// Returns a database with a table for effects, without any unique constraint.
     pub(crate) async fn with_effects() -> Self {
         Self::new().await.and_effects().await
     }
 
     pub(crate) async fn and_effects(self) -> Self {
-        // With a key of its own, which a Galera cluster wants.
+        // With a primary key, which a Galera cluster requires.
         let text = "CREATE TABLE effect (n BIGINT AUTO_INCREMENT PRIMARY KEY, \
                     name VARBINARY(64) NOT NULL)";
         self.run(text).await;
@@ -20,7 +20,7 @@ impl Ground {
     }
 }
 
-impl TransactionFixture for Ground {
+impl TransactionFixture for TestDatabase {
     async fn effect(connection: &mut MySqlConnection, name: &str) {
         sqlx::query("INSERT INTO effect (name) VALUES (?)")
             .bind(name.as_bytes())
@@ -52,5 +52,5 @@ impl TransactionFixture for Ground {
     }
 }
 
-semel_testkit::transactions!(Ground::with_effects());
-semel_testkit::model_test!(Ground::new());
+semel_testkit::transactions!(TestDatabase::with_effects());
+semel_testkit::model_test!(TestDatabase::new());

@@ -1,4 +1,4 @@
-//! A database per test on the server that the environment names, and short ways to say things.
+//! A database per test on the server given by the environment, and helpers for the tests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,11 @@ use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection};
 use semel_testkit::Fixture;
 use tokio::time::timeout;
 
-/// Longer than anything takes that only a busy machine is late with.
+/// A time limit that is not exceeded even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Takes a step several times. Were the lock that somebody holds waited for, every one of them would
-/// take a second at least, which is what our sessions wait; a busy machine makes some of them late, and
-/// not all.
+/// Runs a step several times. If the step waited for a held lock, every run would take at least a
+/// second, the lock wait of the store's sessions; a busy machine delays some runs, but not all.
 pub(crate) async fn at_once(mut step: impl AsyncFnMut(u32)) {
     let mut fastest = Duration::MAX;
     for round in 0..25 {
@@ -30,51 +29,51 @@ pub(crate) async fn at_once(mut step: impl AsyncFnMut(u32)) {
             return;
         }
     }
-    panic!("somebody is waited for: {fastest:?} at least");
+    panic!("a lock is waited for: {fastest:?} at least");
 }
 
 /// A database that is dropped with the test.
-pub(crate) struct Ground {
+pub(crate) struct TestDatabase {
     server: String,
     name: String,
     borrowed: bool,
 }
 
-impl Ground {
-    /// An empty database on MariaDB.
+impl TestDatabase {
+    /// Creates an empty database on MariaDB.
     pub(crate) async fn bare() -> Self {
         Self::bare_at(&url_in("SEMEL_TEST_MYSQL_URL")).await
     }
 
-    /// An empty database on the server at `url`.
+    /// Creates an empty database on the server at `url`.
     pub(crate) async fn bare_at(url: &str) -> Self {
         let server = url.rsplit_once('/').expect("the URL names a database").0.to_owned();
         let name = format!("semel_{}", OperationId::generate()).to_lowercase();
-        let ground = Self { server, name, borrowed: false };
+        let database = Self { server, name, borrowed: false };
         let mut root = MySqlConnection::connect(url).await.expect("the server answers");
-        let create = format!("CREATE DATABASE {}", ground.name);
+        let create = format!("CREATE DATABASE {}", database.name);
         sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut root).await.expect("may create");
-        ground
+        database
     }
 
-    /// A database with our schema, on MariaDB.
+    /// Creates a database with the store's schema, on MariaDB.
     pub(crate) async fn new() -> Self {
         Self::at(&url_in("SEMEL_TEST_MYSQL_URL")).await
     }
 
-    /// A database with our schema, on MySQL 9.
+    /// Creates a database with the store's schema, on MySQL 9.
     pub(crate) async fn mysql9() -> Self {
         Self::at(&url_in("SEMEL_TEST_MYSQL9_URL")).await
     }
 
-    /// A database with our schema, on the server at `url`.
+    /// Creates a database with the store's schema, on the server at `url`.
     pub(crate) async fn at(url: &str) -> Self {
-        let ground = Self::bare_at(url).await;
-        ground.connect().await.migrate().await.expect("the schema is created");
-        ground
+        let database = Self::bare_at(url).await;
+        database.connect().await.migrate().await.expect("the schema is created");
+        database
     }
 
-    /// The database at `url`, which somebody else drops.
+    /// Uses the database at `url`, and does not drop it.
     pub(crate) fn borrowed(url: &str) -> Self {
         let (server, name) = url.rsplit_once('/').expect("the URL names a database");
         Self { server: server.to_owned(), name: name.to_owned(), borrowed: true }
@@ -84,7 +83,7 @@ impl Ground {
         &self.name
     }
 
-    /// Leaves the database to its server, which goes first.
+    /// Does not drop the database, because its server ends first.
     pub(crate) fn leave(mut self) {
         self.borrowed = true;
     }
@@ -93,7 +92,8 @@ impl Ground {
         format!("{}/{}", self.server, self.name)
     }
 
-    /// Settings of a store in it, which a busy machine does not make impatient.
+    /// Returns settings of a store in this database, with limits that a busy machine does not
+    /// exceed.
     pub(crate) fn settings(&self) -> Builder {
         MySqlStore::builder(&self.url()).statement_timeout(LONG)
     }
@@ -102,12 +102,12 @@ impl Ground {
         self.settings().connect().await.expect("the server answers")
     }
 
-    /// A store on which concurrent steps share statements.
-    pub(crate) async fn one_lane(&self) -> MySqlStore {
+    /// Connects a store with one connection, on which concurrent steps share statements.
+    pub(crate) async fn with_one_connection(&self) -> MySqlStore {
         self.settings().connections(1).connect().await.expect("the server answers")
     }
 
-    /// A connection as an application has it.
+    /// Opens a connection as an application does.
     pub(crate) async fn plain(&self) -> MySqlConnection {
         MySqlConnection::connect(&self.url()).await.expect("the server answers")
     }
@@ -133,15 +133,15 @@ fn url_in(variable: &str) -> String {
     })
 }
 
-/// A place in the middle of a statement: whoever comes to it stays until the gate is dropped.
+/// Blocks statements in their middle until it is dropped.
 pub(crate) struct Gate {
-    ground: String,
+    database: String,
     _holder: MySqlConnection,
 }
 
-impl Ground {
-    /// A gate for statements that do `event` (`INSERT`, `UPDATE`, `DELETE`) to the row of `key`.
-    /// It stands between the filling of the row and its writing.
+impl TestDatabase {
+    /// Creates a gate for statements that do `event` (`INSERT`, `UPDATE`, `DELETE`) to the row of
+    /// `key`. It blocks between the filling of the row and its writing.
     pub(crate) async fn gate(&self, event: &str, key: &Key) -> Gate {
         let side = if event == "INSERT" { "NEW" } else { "OLD" };
         self.run(&format!(
@@ -153,14 +153,15 @@ impl Ground {
         let mut holder = self.plain().await;
         let lock = "SELECT GET_LOCK(DATABASE(), 0)";
         sqlx::raw_sql(lock).execute(&mut holder).await.expect("locked");
-        Gate { ground: self.url(), _holder: holder }
+        Gate { database: self.url(), _holder: holder }
     }
 }
 
 impl Gate {
-    /// Waits until a statement stands at the gate; gives the id of its connection.
+    /// Waits until a statement is blocked by the gate, and returns the id of its connection.
     pub(crate) async fn reached(&self) -> i64 {
-        let mut watcher = MySqlConnection::connect(&self.ground).await.expect("the server answers");
+        let mut watcher =
+            MySqlConnection::connect(&self.database).await.expect("the server answers");
         let text = "SELECT CAST(MAX(id) AS SIGNED) FROM information_schema.processlist \
                     WHERE db = DATABASE() AND state = 'User lock'";
         let seen = async {
@@ -172,26 +173,27 @@ impl Gate {
                 }
             }
         };
-        timeout(LONG, seen).await.expect("somebody comes")
+        timeout(LONG, seen).await.expect("a statement reaches the gate")
     }
 
-    /// Ends the connection that stands at the gate.
+    /// Kills the connection that is blocked by the gate.
     pub(crate) async fn kill(&self) {
         let id = self.reached().await;
-        let mut killer = MySqlConnection::connect(&self.ground).await.expect("the server answers");
+        let mut killer =
+            MySqlConnection::connect(&self.database).await.expect("the server answers");
         let kill = AssertSqlSafe(format!("KILL CONNECTION {id}"));
         sqlx::raw_sql(kill).execute(&mut killer).await.expect("killed");
     }
 }
 
-/// Keys in the order in which one statement meets them.
+/// Returns keys in the order in which one statement locks them.
 pub(crate) fn keys(count: usize) -> Vec<Key> {
     let mut keys: Vec<Key> = (0..count).map(|i| key(&format!("k-{i}"))).collect();
     keys.sort_by_key(Key::digest);
     keys
 }
 
-impl Drop for Ground {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
         if self.borrowed {
             return;
@@ -202,12 +204,12 @@ impl Drop for Ground {
             let drop = format!("SET lock_wait_timeout = 5; DROP DATABASE {name}");
             sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await.ok()
         };
-        // A runtime cannot be blocked from within; a thread of its own can.
+        // A runtime cannot be blocked from within, but a thread of its own can.
         let _ = std::thread::spawn(|| semel_testkit::fixture::run(clean)).join();
     }
 }
 
-impl Fixture for Ground {
+impl Fixture for TestDatabase {
     type Store = MySqlStore;
 
     async fn store(&self) -> MySqlStore {
@@ -232,8 +234,8 @@ impl Fixture for Ground {
     }
 }
 
-impl Ground {
-    /// What is remembered of the server's clock lies so much further back.
+impl TestDatabase {
+    /// Moves the stored watermark of the server's clock back.
     pub(crate) async fn forget_clock(&self, by: i64) {
         let sql = format!(
             "UPDATE semel_clock SET trusted = trusted - ({by}), suspect = suspect - ({by})"
@@ -251,7 +253,7 @@ impl Ground {
     }
 }
 
-/// The condition that finds a key's row.
+/// Returns the condition that selects a key's row.
 pub(crate) fn at(key: &Key) -> String {
     let hex: String = key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("digest = x'{hex}'")

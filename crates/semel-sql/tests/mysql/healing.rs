@@ -1,4 +1,4 @@
-//! What happens to a store whose connections are taken away.
+//! Tests a store whose connections are killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,26 +10,26 @@ use semel_sql::sqlx::{self, AssertSqlSafe, Row};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, draft, key, lease, success};
+use crate::fixture::{LONG, TestDatabase, draft, key, lease, success};
 
-/// Kills every connection to the test's database but its own; gives their number.
-pub(crate) async fn kill_all(ground: &Ground) -> usize {
-    let mut killer = ground.plain().await;
+/// Kills every other connection to the test's database, and returns their number.
+pub(crate) async fn kill_all(database: &TestDatabase) -> usize {
+    let mut killer = database.plain().await;
     let text = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
                 WHERE db = DATABASE() AND id <> CONNECTION_ID()";
     let rows = sqlx::query(text).fetch_all(&mut killer).await.expect("list");
     let mut killed = 0;
     for row in rows {
         let id: i64 = row.try_get(0).expect("an id");
-        // One that ended by itself in between is as dead as we want it.
+        // A connection that ended by itself in between counts too.
         let kill = sqlx::raw_sql(AssertSqlSafe(format!("KILL CONNECTION {id}")));
         killed += usize::from(kill.execute(&mut killer).await.is_ok());
     }
     killed
 }
 
-/// Claims and settles a key of its own; whether nothing went wrong. What does is counted at once: while
-/// connections go on dying there may be no end to it.
+/// Claims and settles a key, and returns whether nothing failed. Failures are counted in `felt` at
+/// once, since they may not end while connections are being killed.
 async fn use_once(store: &MySqlStore, id: &str, felt: &AtomicU32) -> bool {
     let draft = draft(&key(id));
     let granted = match store.open(&draft).await {
@@ -67,9 +67,9 @@ async fn use_once(store: &MySqlStore, id: &str, felt: &AtomicU32) -> bool {
 #[test]
 fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twice() {
     run(async {
-        let ground = Ground::new().await;
-        // With the limits of a service, which are part of how it heals.
-        let store = MySqlStore::builder(&ground.url()).connect().await.expect("connected");
+        let database = TestDatabase::new().await;
+        // With the default limits of a service, which determine how soon it recovers.
+        let store = MySqlStore::builder(&database.url()).connect().await.expect("connected");
         let (over, felt) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let tasks: Vec<_> = (0..16)
             .map(|task| {
@@ -92,7 +92,7 @@ fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twi
         let killing = async {
             let mut killed = 0;
             while killed < 40 || felt.load(Ordering::SeqCst) == 0 {
-                killed += kill_all(&ground).await;
+                killed += kill_all(&database).await;
             }
         };
         timeout(LONG, killing).await.expect("connections die, and that is felt");
@@ -101,7 +101,7 @@ fn connections_that_are_killed_under_load_are_replaced_and_no_claim_is_given_twi
         for task in tasks {
             healed += task.await.expect("no wrong answer");
         }
-        // What was killed last is felt a little later, by whoever uses it next.
+        // The connections that were killed last fail a little later, at their next use.
         assert!(healed > 16 * 20, "the store healed: {healed} of {}", 16 * 30);
     });
 }
@@ -126,13 +126,13 @@ where
 fn transactions_and_renewers_get_new_connections() {
     use semel_core::store::{Renewed, Renewer as _, TransactionalStore as _};
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let transaction = store.begin().await.expect("begin");
         store.rollback(transaction).await;
         let mut renewer = store.renewer().await.expect("renewer");
         let held = crate::fixture::claim(&store, &key("a")).await;
-        assert!(kill_all(&ground).await >= 3);
+        assert!(kill_all(&database).await >= 3);
         let transaction = store.begin().await.expect("a dead connection is replaced unseen");
         store.rollback(transaction).await;
         let leases = [(held, Duration::from_secs(30))];
@@ -144,21 +144,21 @@ fn transactions_and_renewers_get_new_connections() {
 
 #[test]
 fn a_runtime_that_ends_while_steps_are_queued_takes_them_with_it_quietly() {
-    let ground = run(Ground::new());
+    let database = run(TestDatabase::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
-        let store = ground.one_lane().await;
+        let store = database.with_one_connection().await;
         for i in 0..64 {
             let store = store.clone();
             tokio::spawn(async move {
                 let _ = store.open(&draft(&key(&format!("k-{i}")))).await;
             });
         }
-        // Every task runs once: the first is under way, the others stand in line behind it.
+        // Every task runs once: the first is in progress, the others queue behind it.
         tokio::task::yield_now().await;
     });
     drop(runtime);
-    let left = run(ground.number("SELECT COUNT(*) FROM semel_record"));
+    let left = run(database.number("SELECT COUNT(*) FROM semel_record"));
     assert!(left <= 1, "what was never sent did not happen: {left}");
 }

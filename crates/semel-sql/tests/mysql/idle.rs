@@ -1,4 +1,4 @@
-//! Connections that the server closed because nobody used them.
+//! Tests connections that the server closed because they were idle.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use semel_testkit::fixture::run;
 use tokio::time::timeout;
 use ulid::Ulid;
 
-use crate::fixture::{Ground, LONG, draft, key, lease, success};
+use crate::fixture::{LONG, TestDatabase, draft, key, lease, success};
 
 fn order(number: u128) -> Binding {
     Binding::of::<Order>("acme", TypedId::new(Ulid(number << 40 | number))).expect("a tenant")
 }
 
-/// Every step that has a connection of its own or shares one, each of which must succeed.
+/// Runs every kind of step, with its own or a shared connection. Each must succeed.
 async fn use_all(store: &MySqlStore, renewer: &mut impl semel_core::store::Renewer, round: u128) {
     let id = format!("round-{round}");
     store.backlog().await.expect("backlog");
@@ -43,18 +43,18 @@ async fn use_all(store: &MySqlStore, renewer: &mut impl semel_core::store::Renew
 }
 
 #[test]
-fn connections_that_the_server_closed_while_idle_are_found_out_before_anything_is_sent() {
+fn connections_that_the_server_closed_while_idle_are_detected_before_anything_is_sent() {
     run(async {
         let options = Options::new().flag("--wait-timeout=1").flag("--interactive-timeout=1");
         let server = MariaDb::start(options).expect("a private server");
-        let ground = Ground::at(server.url()).await;
-        let store = ground.settings().connections(1).connect().await.expect("connected");
+        let database = TestDatabase::at(server.url()).await;
+        let store = database.settings().connections(1).connect().await.expect("connected");
         let mut renewer = store.renewer().await.expect("a renewer");
         for round in 0..4 {
             use_all(&store, &mut renewer, round).await;
             let others = "SELECT COUNT(*) FROM information_schema.processlist \
                           WHERE db = DATABASE() AND id <> CONNECTION_ID()";
-            let closed = async { while ground.number(others).await > 0 {} };
+            let closed = async { while database.number(others).await > 0 {} };
             timeout(LONG, closed).await.expect("the server closes what is idle");
         }
     });

@@ -1,5 +1,5 @@
-//! The id map on MariaDB: the suite that every map passes, on transactions that the application opened
-//! by itself, and what only this server can show.
+//! The id map on MariaDB: the suite that every map passes, on transactions that the application
+//! opened by itself, and behaviours that only this server has.
 
 use semel_core::store::ErrorKind;
 use semel_ids::map::{Binding, IdMap as _, Inserted, MapKey, MapRow};
@@ -11,9 +11,9 @@ use semel_testkit::fixture::run;
 use semel_testkit::{IdMapFixture, OutboxFixture};
 use ulid::Ulid;
 
-use crate::fixture::{Ground, draft, key};
+use crate::fixture::{TestDatabase, draft, key};
 
-impl IdMapFixture for Ground {
+impl IdMapFixture for TestDatabase {
     type Map = MySqlStore;
     type Transaction = MySqlConnection;
 
@@ -47,20 +47,20 @@ impl IdMapFixture for Ground {
 }
 
 mod conformance {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::idmap_conformance!(Ground::new(); rollback, writers, foreign, executor);
+    semel_testkit::idmap_conformance!(TestDatabase::new(); rollback, writers, foreign, executor);
 }
 
 #[path = "../missing/tables.rs"]
 mod missing_tables;
 
 #[test]
-fn missing_tables_are_named_with_what_to_run() {
+fn missing_tables_are_reported_with_the_command_to_run() {
     run(async {
-        let ground = Ground::bare().await;
-        let store = ground.connect().await;
-        missing_tables::are_named_with_what_to_run(&store, &draft(&key("k"))).await;
+        let database = TestDatabase::bare().await;
+        let store = database.connect().await;
+        missing_tables::are_reported_with_the_command_to_run(&store, &draft(&key("k"))).await;
     });
 }
 
@@ -76,32 +76,32 @@ fn publics(bindings: &[Binding]) -> Vec<PublicId> {
     bindings.iter().map(|binding| *binding.public()).collect()
 }
 
-/// How many rows of the map were read by sessions that have ended.
-async fn rows_read(ground: &Ground) -> i64 {
+/// Returns how many rows of the map were read by sessions that have ended.
+async fn rows_read(database: &TestDatabase) -> i64 {
     let others = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() \
                   AND id <> CONNECTION_ID()";
-    while ground.number(others).await > 0 {
+    while database.number(others).await > 0 {
         tokio::task::yield_now().await;
     }
     let read = "SELECT COALESCE(SUM(rows_read), 0) FROM information_schema.table_statistics \
                 WHERE table_schema = DATABASE() AND table_name = 'semel_id_map'";
-    ground.number(read).await
+    database.number(read).await
 }
 
 #[test]
 fn every_statement_of_the_map_reads_the_rows_that_it_is_about() {
     run(async {
-        let ground = Ground::new().await;
-        ground.run("SET GLOBAL userstat = 1").await;
-        ground
+        let database = TestDatabase::new().await;
+        database.run("SET GLOBAL userstat = 1").await;
+        database
             .run(
                 "INSERT INTO semel_id_map SELECT 'ORDER', IF(seq % 2, 'acme', CONCAT('t', seq % 7)), \
                  CONCAT('ord_', seq), UNHEX(MD5(seq)), 1, 0, 0 FROM seq_1_to_20000",
             )
             .await;
-        let before = rows_read(&ground).await;
-        let (store, kind, all) = (ground.connect().await, Order::TYPE, orders(1..201));
-        let mut connection = ground.plain().await;
+        let before = rows_read(&database).await;
+        let (store, kind, all) = (database.connect().await, Order::TYPE, orders(1..201));
+        let mut connection = database.plain().await;
         let _ = store.insert_many(&all).await.expect("written");
         let _ = store.insert_many(&all).await.expect("there already");
         assert_eq!(store.find("acme", kind, &publics(&all)).await.expect("found").len(), 200);
@@ -120,19 +120,19 @@ fn every_statement_of_the_map_reads_the_rows_that_it_is_about() {
             let _ = store.insert(&mut connection, binding).await.expect("there already");
         }
         drop((store, connection));
-        let read = rows_read(&ground).await - before;
+        let read = rows_read(&database).await - before;
         assert!(read > 600, "{read}: they are counted");
-        // Some 1,500; to go through a tenant's rows even once would be ten thousand.
+        // About 1,500 rows; a single scan of a tenant's rows would read ten thousand.
         assert!(read < 5_000, "{read} rows were read");
     });
 }
 
 #[test]
-fn an_old_snapshot_does_not_hide_who_is_there() {
+fn an_old_snapshot_does_not_hide_an_existing_row() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
-        let mut transaction = ground.plain().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
+        let mut transaction = database.plain().await;
         let begin = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
                      START TRANSACTION WITH CONSISTENT SNAPSHOT";
         sqlx::raw_sql(begin).execute(&mut transaction).await.expect("begun");
@@ -140,7 +140,7 @@ fn an_old_snapshot_does_not_hide_who_is_there() {
         let told = store.insert(&mut transaction, &order(1)).await;
         match told {
             Ok(told) => assert_eq!(told, Inserted::Already),
-            // Where the server is told to refuse what the snapshot does not see.
+            // If the server is set to refuse rows that the snapshot does not show.
             Err(error) => assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}"),
         }
     });
@@ -149,10 +149,10 @@ fn an_old_snapshot_does_not_hide_who_is_there() {
 #[test]
 fn the_answer_is_not_mistaken_for_an_insert_id_of_the_callers() {
     run(async {
-        let ground = Ground::new().await;
-        ground.run("CREATE TABLE sale (id BIGINT AUTO_INCREMENT PRIMARY KEY, note TEXT)").await;
-        let store = ground.connect().await;
-        let mut transaction = IdMapFixture::begin(&ground, &store).await;
+        let database = TestDatabase::new().await;
+        database.run("CREATE TABLE sale (id BIGINT AUTO_INCREMENT PRIMARY KEY, note TEXT)").await;
+        let store = database.connect().await;
+        let mut transaction = IdMapFixture::begin(&database, &store).await;
         for (binding, expected) in [
             (order(1), Inserted::New),
             (order(1), Inserted::Already),
@@ -167,16 +167,16 @@ fn the_answer_is_not_mistaken_for_an_insert_id_of_the_callers() {
             let told = store.insert(&mut transaction, &binding).await.expect("an answer");
             assert_eq!(told, expected);
         }
-        IdMapFixture::rollback(&ground, &store, transaction).await;
+        IdMapFixture::rollback(&database, &store, transaction).await;
     });
 }
 
 #[test]
 fn a_text_that_is_no_text_is_an_error_that_names_its_column() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
-        ground
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
+        database
             .run("INSERT INTO semel_id_map VALUES ('ORDER', x'ff', 'a', x'00000000000000000000000000000000', 1, 0, 0)")
             .await;
         let error = store.list(Order::TYPE, None, None, 10).await.expect_err("no text");
@@ -187,14 +187,14 @@ fn a_text_that_is_no_text_is_an_error_that_names_its_column() {
 }
 
 #[test]
-fn connections_that_died_at_rest_are_replaced_without_a_word() {
+fn idle_connections_that_died_are_replaced_silently() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let _ = store.insert_many(&orders(1..3)).await.expect("written");
         let asked = publics(&orders(1..3));
         for _ in 0..3 {
-            crate::healing::kill_all(&ground).await;
+            crate::healing::kill_all(&database).await;
             let finding = (0..8).map(|_| store.find("acme", Order::TYPE, &asked));
             for found in futures_util::future::join_all(finding).await {
                 assert_eq!(found.expect("found").len(), 2);

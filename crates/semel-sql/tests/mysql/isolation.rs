@@ -1,4 +1,5 @@
-//! A claim that came first, settled in a transaction with one snapshot for all its reads.
+//! Tests a claim that was made first and is settled in a transaction with one snapshot for all its
+//! reads.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, at_once, key};
+use crate::fixture::{LONG, TestDatabase, at_once, key};
 
-/// Lapses while the test looks on; the work waits for that, not for a time.
+/// A lease that lapses during the test; the work waits for that, not for a time.
 const LEASE: Duration = Duration::from_millis(300);
-/// Renewed while the test looks on, also on a busy machine.
+/// A lease that is renewed during the test, even on a busy machine.
 const RENEWED: Duration = Duration::from_secs(9);
 
-async fn executor(ground: &Ground) -> Executor<MySqlStore> {
-    Executor::builder(ground.connect().await)
+async fn executor(database: &TestDatabase) -> Executor<MySqlStore> {
+    Executor::builder(database.connect().await)
         .local_replay(LocalReplay::OFF)
         .build()
         .expect("the default policy is valid")
@@ -27,7 +28,7 @@ fn command() -> Command {
     Command::new(key("a")).lease(LEASE)
 }
 
-/// Waits until a third of the lease is over: it was renewed, or it lapsed.
+/// Waits until a third of the lease has passed: then it was renewed, or it lapses.
 async fn outlasted(executor: &Executor<MySqlStore>) {
     let outlasted = async {
         loop {
@@ -45,10 +46,10 @@ async fn rivals(executor: &Executor<MySqlStore>) -> Result<Execution<u32>, Error
     executor.run(command(), |_| async { Ok(7) }).await
 }
 
-/// A caller's own connection, which writes nothing that was changed after its snapshot where the server
-/// can be told so, in a transaction of the level that `set` sets.
-async fn fixed(ground: &Ground, set: &str) -> MySqlConnection {
-    let mut connection = ground.plain().await;
+/// Opens a caller's own connection in a transaction of the level that `set` sets. If the server can
+/// be set so, the transaction cannot write rows that were changed after its snapshot.
+async fn fixed(database: &TestDatabase, set: &str) -> MySqlConnection {
+    let mut connection = database.plain().await;
     let known: i64 = sqlx::query_scalar(
         "SELECT CAST(COUNT(*) AS SIGNED) FROM information_schema.system_variables \
          WHERE variable_name = 'innodb_snapshot_isolation'",
@@ -65,7 +66,7 @@ async fn fixed(ground: &Ground, set: &str) -> MySqlConnection {
     connection
 }
 
-/// Sets the level of a session, or that of its next transaction alone.
+/// Statements that set the isolation level of a session, or only that of its next transaction.
 const LEVELS: [&str; 4] = [
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
@@ -77,25 +78,26 @@ const LEVELS: [&str; 4] = [
 
 #[test]
 fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled() {
-    run(settled_at(&LEVELS, Ground::new));
+    run(settled_at(&LEVELS, TestDatabase::new));
 }
 
 #[test]
 fn a_claim_handed_to_a_transaction_outlasts_its_lease_and_is_settled_on_mysql9() {
-    run(settled_at(&LEVELS[2..3], Ground::mysql9));
+    run(settled_at(&LEVELS[2..3], TestDatabase::mysql9));
 }
 
-async fn settled_at(levels: &[&str], place: impl AsyncFn() -> Ground) {
+async fn settled_at(levels: &[&str], place: impl AsyncFn() -> TestDatabase) {
     for level in levels {
-        let ground = place().await;
-        ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
-        let (executor, rival) = (executor(&ground).await, executor(&ground).await);
+        let database = place().await;
+        database.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
+        let (executor, rival) = (executor(&database).await, executor(&database).await);
         let Ok(Claimed::Granted(mut claim)) = executor.claim(command()).await else {
             panic!("a grant");
         };
-        let mut connection = fixed(&ground, level).await;
+        let mut connection = fixed(&database, level).await;
         executor.hold_in(&mut connection, &mut claim).await.expect("held");
-        // Not of our table: a level that locks what it reads would keep renewals off by itself.
+        // Not from the ledger's table: a level that locks what it reads would block renewals by
+        // itself.
         let seen = "SELECT COUNT(*) FROM orders; INSERT INTO orders VALUES ('one')";
         sqlx::raw_sql(seen).execute(&mut connection).await.expect("a snapshot");
         outlasted(&executor).await;
@@ -114,16 +116,16 @@ async fn settled_at(levels: &[&str], place: impl AsyncFn() -> Ground) {
         let found = executor.peek(&key("a")).await.expect("a store").expect("a record");
         assert_eq!((found.record.state, found.record.attempt), (State::Succeeded, 1));
         assert_eq!(rivals(&rival).await.expect("an answer").value(), Some(&1));
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 1);
     }
 }
 
 #[test]
 fn long_work_of_a_claim_that_came_first_completes() {
     run(async {
-        let ground = Ground::new().await;
-        ground.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
-        let (executor, rival) = (executor(&ground).await, executor(&ground).await);
+        let database = TestDatabase::new().await;
+        database.run("CREATE TABLE orders (note VARCHAR(99)) ENGINE = InnoDB").await;
+        let (executor, rival) = (executor(&database).await, executor(&database).await);
         let (looking, lookers) = (executor.clone(), rival.clone());
         let work = move |mut unit: semel_core::executor::Unit<MySqlStore>| async move {
             let order = "INSERT INTO orders SELECT COUNT(*) FROM semel_record";
@@ -138,6 +140,6 @@ fn long_work_of_a_claim_that_came_first_completes() {
             .expect("it completes");
         assert_eq!((done.replayed(), done.value()), (false, Some(&1)));
         assert_eq!(rivals(&rival).await.expect("an answer").value(), Some(&1));
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 1);
     });
 }

@@ -1,4 +1,4 @@
-//! Events as large as they may be, and larger than the server takes.
+//! Tests events of the largest allowed size, and events that are too large for the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +13,9 @@ use semel_servers::{MariaDb, Options};
 use semel_sql::mysql::MySqlStore;
 use semel_testkit::fixture::run;
 
-use crate::fixture::Ground;
+use crate::fixture::TestDatabase;
 
-/// An event of bytes that no JSON document holds as they are.
+/// Returns an event whose payload cannot be written to JSON unencoded.
 fn event(about: &str, bytes: usize) -> Arc<Event> {
     let payload: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
     let event = Event::builder("acme", "scan.taken", "/scanner")
@@ -35,12 +35,12 @@ fn inbox(store: MySqlStore) -> Inbox<MySqlStore> {
 #[test]
 fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults() {
     run(async {
-        let ground = Ground::new().await;
-        let packet = ground.number("@@global.max_allowed_packet").await;
+        let database = TestDatabase::new().await;
+        let packet = database.number("@@global.max_allowed_packet").await;
         assert_eq!(packet, 16 << 20, "the default of this server");
-        let store = ground.connect().await;
+        let store = database.connect().await;
         assert!(!store.check().await.expect("checked").iter().any(|f| f.code == "mysql-packet"));
-        let mut connection = ground.plain().await;
+        let mut connection = database.plain().await;
         let sent = event("one", MAX_PAYLOAD);
         store.append(&mut connection, std::slice::from_ref(&*sent)).await.expect("appended");
         let ask = Ask { limit: 1, lease: Duration::from_secs(60), bytes: u64::MAX };
@@ -72,15 +72,15 @@ fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults
 }
 
 #[test]
-fn an_event_that_the_server_does_not_take_is_refused_or_buried_and_holds_nobody_up() {
+fn an_event_that_is_too_large_for_the_server_is_refused_or_dead_and_blocks_no_other() {
     run(async {
         let options = Options::new().flag("--max-allowed-packet=1M");
         let server = MariaDb::start(options).expect("a private server");
-        let ground = Ground::at(server.url()).await;
-        let store = ground.connect().await;
+        let database = TestDatabase::at(server.url()).await;
+        let store = database.connect().await;
         let findings = store.check().await.expect("checked");
         assert!(findings.iter().any(|f| f.code == "mysql-packet"), "{findings:?}");
-        let mut connection = ground.plain().await;
+        let mut connection = database.plain().await;
         for (bytes, taken) in [(900 << 10, true), (1 << 20, false), (2 << 20, false)] {
             let event = event("one", bytes);
             let appended = store.append(&mut connection, std::slice::from_ref(&*event)).await;
@@ -109,7 +109,8 @@ fn an_event_that_the_server_does_not_take_is_refused_or_buried_and_holds_nobody_
         let key = Key::new(Kind::Event, "acme", "ARCHIVE", nobody, &id).expect("a key");
         let found = inbox.executor().peek(&key).await.expect("a store").expect("a record");
         assert_eq!(found.record.state, State::Dead);
-        // What follows in its partition goes on, also what is just small enough.
+        // The events behind it in its partition are still published, even one that is just small
+        // enough.
         for event in [event("one", 10), event("one", 900 << 10)] {
             assert_eq!(group.receive(&event).await, BrokerReply::Ack);
         }

@@ -26,7 +26,7 @@ mod transactions;
 mod trips;
 
 mod conforms {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::conformance!(Ground::new());
+    semel_testkit::conformance!(TestDatabase::new());
 }

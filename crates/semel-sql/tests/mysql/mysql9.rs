@@ -1,32 +1,32 @@
 //! MySQL 9, on which the same suites run as on MariaDB.
 
 mod conforms {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::conformance!(Ground::mysql9());
+    semel_testkit::conformance!(TestDatabase::mysql9());
 }
 
 mod transacts {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    async fn ground() -> Ground {
-        Ground::mysql9().await.and_effects().await
+    async fn database() -> TestDatabase {
+        TestDatabase::mysql9().await.and_effects().await
     }
 
-    semel_testkit::transactions!(ground());
-    semel_testkit::model_test!(Ground::mysql9());
+    semel_testkit::transactions!(database());
+    semel_testkit::model_test!(TestDatabase::mysql9());
 }
 
 mod outbox {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::outbox_conformance!(Ground::mysql9(); rollback, writers, damage, executor);
+    semel_testkit::outbox_conformance!(TestDatabase::mysql9(); rollback, writers, damage, executor);
 }
 
 mod idmap {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::idmap_conformance!(Ground::mysql9(); rollback, writers, foreign, executor);
+    semel_testkit::idmap_conformance!(TestDatabase::mysql9(); rollback, writers, foreign, executor);
 }
 
 use std::time::Duration;
@@ -34,18 +34,18 @@ use std::time::Duration;
 use semel_core::store::{Renewed, Renewer as _, Settled, Store as _};
 use semel_testkit::fixture::run;
 
-use crate::fixture::{Ground, claim, draft, failure, key, keys, lease, success};
+use crate::fixture::{TestDatabase, claim, draft, failure, key, keys, lease, success};
 
 #[test]
 fn many_claims_are_renewed_and_ended_in_one_statement_each() {
     run(async {
-        for ground in [Ground::new().await, Ground::mysql9().await] {
-            let store = ground.one_lane().await;
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let store = database.with_one_connection().await;
             let mut leases = Vec::new();
             for key in keys(8) {
                 leases.push((claim(&store, &key).await, Duration::from_secs(3_600)));
             }
-            // One was settled before, one was taken over: those alone are lost.
+            // One was settled before and one was taken over: only those are lost.
             assert_eq!(
                 store.settle(&leases[2].0, &success("early")).await.expect("ok"),
                 Settled::Done
@@ -60,7 +60,7 @@ fn many_claims_are_renewed_and_ended_in_one_statement_each() {
             }
             let unleased = "SELECT COUNT(*) FROM semel_record WHERE state = 0 \
                             AND (lease_until IS NULL OR lease_until < updated_at + 3599000000)";
-            assert_eq!(ground.number(unleased).await, 1, "that of the stranger");
+            assert_eq!(database.number(unleased).await, 1, "that of the stranger");
             // The first goes alone, the others share a statement.
             let first = claim(&store, &key("first")).await;
             let settlement =

@@ -8,9 +8,9 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, MySqlConnection};
 use semel_testkit::OutboxFixture;
 
-use crate::fixture::Ground;
+use crate::fixture::TestDatabase;
 
-impl OutboxFixture for Ground {
+impl OutboxFixture for TestDatabase {
     type Outbox = MySqlStore;
     type Transaction = MySqlConnection;
 
@@ -54,9 +54,9 @@ impl OutboxFixture for Ground {
     }
 }
 
-async fn shift(ground: &Ground, by: i64) {
-    // At READ COMMITTED and in the order of the numbers, as our own statements.
-    ground
+async fn shift(database: &TestDatabase, by: i64) {
+    // At READ COMMITTED and in the order of the numbers, as the store's own statements.
+    database
         .run(&format!(
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              UPDATE semel_outbox FORCE INDEX (PRIMARY) SET created_at = created_at - ({by}), \
@@ -66,9 +66,9 @@ async fn shift(ground: &Ground, by: i64) {
 }
 
 mod conformance {
-    use crate::fixture::Ground;
+    use crate::fixture::TestDatabase;
 
-    semel_testkit::outbox_conformance!(Ground::new(); rollback, writers, damage, executor);
+    semel_testkit::outbox_conformance!(TestDatabase::new(); rollback, writers, damage, executor);
 }
 
 #[path = "../outbox/crowd.rs"]
@@ -77,32 +77,32 @@ mod crowd;
 #[test]
 fn claimers_share_a_backlog() {
     semel_testkit::fixture::run(async {
-        crowd::claimers_share_a_backlog(Ground::new().await).await;
+        crowd::claimers_share_a_backlog(TestDatabase::new().await).await;
     });
 }
 
 #[test]
 fn claimers_share_what_is_put_off() {
     semel_testkit::fixture::run(async {
-        crowd::claimers_share_what_is_put_off(Ground::new().await).await;
+        crowd::claimers_share_what_is_put_off(TestDatabase::new().await).await;
     });
 }
 
 #[test]
-fn what_lies_beyond_the_window_is_found() {
+fn rows_beyond_the_window_are_found() {
     semel_testkit::fixture::run(async {
-        crowd::what_lies_beyond_the_window_is_found(Ground::new().await).await;
+        crowd::rows_beyond_the_window_are_found(TestDatabase::new().await).await;
     });
 }
 
-/// By the defaults that the router documents: `table.field.event.id` is id, `table.field.event.key`
-/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload; type stands beside
-/// them.
+/// The router's documented defaults: `table.field.event.id` is id, `table.field.event.key`
+/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload. The column
+/// type exists as well.
 #[test]
 fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     semel_testkit::fixture::run(async {
-        let ground = Ground::new().await;
-        let (store, mut connection) = (ground.connect().await, ground.plain().await);
+        let database = TestDatabase::new().await;
+        let (store, mut connection) = (database.connect().await, database.plain().await);
         let event = semel_core::event::Event::builder("acme", "order.placed", "/orders");
         let event = event.about("order", "ord_1").json(&7).build().expect("valid");
         store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");

@@ -1,4 +1,5 @@
-//! Batches of which a part is locked, refused or lost: everybody learns their own disposition, at once.
+//! Tests batches of which a part is locked, refused or lost: every step gets its own answer at
+//! once.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use semel_testkit::Fixture;
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, at, at_once, claim, draft, key, keys, success};
+use crate::fixture::{LONG, TestDatabase, at, at_once, claim, draft, key, keys, success};
 
 const LENGTH: Duration = Duration::from_secs(30);
 
 /// Locks the rows of some keys, until the connection is dropped.
-async fn lock(ground: &Ground, keys: &[Key]) -> MySqlConnection {
-    let mut holder = ground.plain().await;
+async fn lock(database: &TestDatabase, keys: &[Key]) -> MySqlConnection {
+    let mut holder = database.plain().await;
     sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
     for key in keys {
         let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(key));
@@ -27,9 +28,9 @@ async fn lock(ground: &Ground, keys: &[Key]) -> MySqlConnection {
     holder
 }
 
-/// Makes the server refuse what is done to a key.
-async fn refuse(ground: &Ground, event: &str, side: &str, key: &Key) {
-    ground
+/// Makes the server refuse writes to a key.
+async fn refuse(database: &TestDatabase, event: &str, side: &str, key: &Key) {
+    database
         .run(&format!(
             "CREATE TRIGGER refuse BEFORE {event} ON semel_record FOR EACH ROW \
              IF {side}.{} THEN SIGNAL SQLSTATE '45000'; END IF",
@@ -46,7 +47,7 @@ async fn claims(store: &MySqlStore, keys: &[Key]) -> Vec<Lease> {
     leases
 }
 
-/// Settles a claim of no interest, and behind it the others in one batch.
+/// Settles a first claim alone, and the others behind it in one batch.
 async fn settle_together(
     store: &MySqlStore,
     settlements: &[(Lease, Settlement)],
@@ -62,16 +63,16 @@ async fn settle_together(
 }
 
 #[test]
-fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
+fn locked_rows_neither_fail_nor_delay_the_renewal_of_others() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let keys = keys(80);
         let mut leases: Vec<_> =
             claims(&store, &keys).await.into_iter().map(|lease| (lease, LENGTH)).collect();
         leases[3].0.fence = semel_core::Fence(7);
-        ground.run("UPDATE semel_record SET lease_until = 7").await;
-        let holder = lock(&ground, &[keys[0].clone(), keys[41].clone(), keys[70].clone()]).await;
+        database.run("UPDATE semel_record SET lease_until = 7").await;
+        let holder = lock(&database, &[keys[0].clone(), keys[41].clone(), keys[70].clone()]).await;
         let mut renewer = store.renewer().await.expect("renewer");
         at_once(async |_| {
             let renewed = renewer.renew(&leases).await;
@@ -86,7 +87,7 @@ fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
         })
         .await;
         let extended = "SELECT COUNT(*) FROM semel_record WHERE lease_until > 7";
-        assert_eq!(ground.number(extended).await, 76);
+        assert_eq!(database.number(extended).await, 76);
         drop(holder);
         let free = async {
             while renewer.renew(&leases[..1]).await.expect("renew") != [Renewed::Extended] {}
@@ -98,29 +99,29 @@ fn locked_rows_cost_their_neighbours_neither_a_renewal_nor_time() {
 #[test]
 fn leases_that_were_renewed_stay_so_when_the_connection_is_lost_over_others() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let keys = keys(128);
         let leases: Vec<_> =
             claims(&store, &keys).await.into_iter().map(|lease| (lease, LENGTH)).collect();
-        let gate = ground.gate("UPDATE", &keys[0]).await;
+        let gate = database.gate("UPDATE", &keys[0]).await;
         let mut renewer = store.renewer().await.expect("renewer");
         let (renewed, ()) = tokio::join!(renewer.renew(&leases), gate.kill());
         let renewed = renewed.expect("an answer each");
         assert_eq!(renewed[..64], [Renewed::Unknown; 64]);
         assert_eq!(renewed[64..], [Renewed::Extended; 64]);
         drop(gate);
-        ground.run("DROP TRIGGER gate").await;
+        database.run("DROP TRIGGER gate").await;
         let again = renewer.renew(&leases).await.expect("on another connection");
         assert_eq!(again, [Renewed::Extended; 128]);
     });
 }
 
 #[test]
-fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
+fn a_claim_that_another_transaction_holds_is_not_settled_and_the_others_are() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
         let held = key("held");
         let lease = claim(&store, &held).await;
         let mut rounds = Vec::new();
@@ -128,12 +129,13 @@ fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
             let keys: Vec<_> = (0..19).map(|i| key(&format!("k-{round}-{i}"))).collect();
             rounds.push(claims(&store, &keys).await);
         }
-        let holder = lock(&ground, std::slice::from_ref(&held)).await;
+        let holder = lock(&database, std::slice::from_ref(&held)).await;
         at_once(async |round| {
             let mut settlements = vec![(lease, success("done"))];
             let free = std::mem::take(&mut rounds[round as usize]);
             settlements.extend(free.into_iter().map(|lease| (lease, success("done"))));
-            // As one statement meets them: the held one somewhere among the others.
+            // In the order in which one statement locks them, with the held one somewhere among the
+            // others.
             settlements.sort_by_key(|(lease, _)| lease.digest);
             let settled = settle_together(&store, &settlements).await;
             for ((of, _), settled) in settlements.iter().zip(settled) {
@@ -148,38 +150,38 @@ fn a_claim_that_a_rival_holds_is_not_settled_at_once_and_its_neighbours_are() {
 }
 
 #[test]
-fn a_refused_ending_is_no_concern_of_those_that_were_written_before_or_are_sent_after() {
+fn a_refused_settlement_does_not_affect_those_written_before_or_sent_after() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
         let keys = keys(5);
         let leases = claims(&store, &keys).await;
-        // Endings share a statement, removals are statements of their own.
+        // Settlements share a statement, removals are statements of their own.
         let mut settlements: Vec<_> =
             leases.iter().map(|lease| (*lease, Settlement::Removed)).collect();
         settlements[0].1 = success("a");
         settlements[1].1 = success("b");
-        refuse(&ground, "DELETE", "OLD", &keys[3]).await;
+        refuse(&database, "DELETE", "OLD", &keys[3]).await;
         let done = Ok(Settled::Done);
         let refused = Err(ErrorKind::Unavailable);
         let settled = settle_together(&store, &settlements).await;
         assert_eq!(settled, [done, done, done, refused, done]);
-        assert_eq!(ground.number("SELECT COUNT(*) FROM semel_record WHERE state = 0").await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM semel_record WHERE state = 0").await, 1);
     });
 }
 
 #[test]
-fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
+fn a_connection_lost_over_one_settlement_is_ambiguous_for_that_one_only() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
         let keys = keys(5);
         let leases = claims(&store, &keys).await;
         let mut settlements: Vec<_> =
             leases.iter().map(|lease| (*lease, Settlement::Removed)).collect();
         settlements[0].1 = success("a");
         settlements[1].1 = success("b");
-        let gate = ground.gate("DELETE", &keys[3]).await;
+        let gate = database.gate("DELETE", &keys[3]).await;
         let (settled, ()) = tokio::join!(settle_together(&store, &settlements), gate.kill());
         let done = Ok(Settled::Done);
         let unsent = Err(ErrorKind::Unavailable);
@@ -190,14 +192,14 @@ fn a_connection_lost_over_one_ending_is_ambiguous_for_that_one_alone() {
 }
 
 #[test]
-fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
+fn a_refused_claim_does_not_affect_those_in_other_statements() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.one_lane().await;
+        let database = TestDatabase::new().await;
+        let store = database.with_one_connection().await;
         let keys = keys(8);
-        refuse(&ground, "INSERT", "NEW", &keys[1]).await;
-        // A held key makes the batch fall into halves; the refused one comes after what was granted.
-        let mut holder = ground.plain().await;
+        refuse(&database, "INSERT", "NEW", &keys[1]).await;
+        // A held key makes the batch be halved; the refused key comes after granted ones.
+        let mut holder = database.plain().await;
         sqlx::raw_sql("BEGIN").execute(&mut holder).await.expect("begin");
         let opened =
             semel_core::store::TransactionalStore::open_in(&store, &mut holder, &draft(&keys[0]))
@@ -224,17 +226,17 @@ fn a_refused_claim_is_no_concern_of_those_in_other_statements() {
 }
 
 #[test]
-fn a_sweep_passes_over_what_is_locked_and_does_not_ask_for_another_round_of_it() {
+fn a_sweep_skips_locked_records_and_does_not_report_more() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let keys = keys(12);
         for (i, lease) in claims(&store, &keys).await.iter().enumerate() {
             assert_eq!(store.settle(lease, &success("old")).await.expect("settle"), Settled::Done);
             let oldest = format!("UPDATE semel_record SET expires_at = {} WHERE ", i + 1);
-            ground.run(&(oldest + &at(&keys[i]))).await;
+            database.run(&(oldest + &at(&keys[i]))).await;
         }
-        let holder = lock(&ground, &keys[..2]).await;
+        let holder = lock(&database, &keys[..2]).await;
         assert_eq!(store.sweep(100).await.expect("sweep").removed, 10);
         at_once(async |_| {
             let swept = store.sweep(2).await.expect("sweep");
@@ -250,18 +252,18 @@ fn a_sweep_passes_over_what_is_locked_and_does_not_ask_for_another_round_of_it()
 #[test]
 fn a_lapsed_claim_that_was_to_be_verified_is_suspended_after_its_keep_and_never_removed() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         for (id, on_crash) in
             [("rerun", OnCrash::Rerun), ("hold", OnCrash::Hold), ("verify", OnCrash::Verify)]
         {
             let opened = store.open(&Draft { on_crash, ..draft(&key(id)) }).await.expect("open");
             assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
         }
-        ground.advance(Duration::from_secs(31)).await;
+        database.advance(Duration::from_secs(31)).await;
         let swept = store.sweep(10).await.expect("sweep");
         assert_eq!((swept.removed, swept.suspended), (0, 1), "held ones at the end of the lease");
-        ground.advance(Duration::from_secs(61)).await;
+        database.advance(Duration::from_secs(61)).await;
         let swept = store.sweep(10).await.expect("sweep");
         assert_eq!((swept.removed, swept.suspended), (1, 1), "the others after their keep");
         for id in ["hold", "verify"] {

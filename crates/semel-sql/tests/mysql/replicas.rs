@@ -1,4 +1,4 @@
-//! A primary and its replica: what the store says of them, and what a failover loses.
+//! Tests a primary and its replica: what the store reports, and what a failover loses.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use semel_testkit::fixture::run;
 use semel_testkit::proxy::{Direction, FaultProxy};
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, claim, draft, key, success};
+use crate::fixture::{LONG, TestDatabase, claim, draft, key, success};
 
-/// A primary with a replica behind a network of its own.
+/// A primary with a replica that is reached through a proxy.
 struct Pair {
     primary: Server,
     replica: Server,
-    ground: Ground,
+    database: TestDatabase,
     network: FaultProxy,
 }
 
@@ -27,23 +27,23 @@ impl Pair {
         let replica = MariaDb::start(options).expect("a private server");
         let server = std::net::SocketAddr::from(([127, 0, 0, 1], primary.port()));
         let network = FaultProxy::start(server).await.expect("a proxy");
-        let ground = Ground::at(primary.url()).await;
-        Self { primary, replica, ground, network }
+        let database = TestDatabase::at(primary.url()).await;
+        Self { primary, replica, database, network }
     }
 
-    /// Lets the replica follow, and waits until it has what the primary has.
+    /// Lets the replica follow, and waits until it has caught up with the primary.
     async fn follow(&self) {
         let login =
             "CREATE USER repl@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO repl@'127.0.0.1'";
-        self.ground.run(login).await;
+        self.database.run(login).await;
         let follow = format!(
             "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'repl', \
              MASTER_USE_GTID = slave_pos, MASTER_HEARTBEAT_PERIOD = 0; START SLAVE",
             self.network.addr().port()
         );
-        let replica = Ground::borrowed(self.replica.url());
+        let replica = TestDatabase::borrowed(self.replica.url());
         replica.run(&follow).await;
-        let name = self.ground.name();
+        let name = self.database.name();
         let there = format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{name}' \
              AND table_name = 'semel_id_map'"
@@ -52,11 +52,11 @@ impl Pair {
         timeout(LONG, followed).await.expect("the replica follows");
     }
 
-    /// The primary dies, and the replica takes its place.
+    /// Kills the primary and promotes the replica.
     async fn fail_over(mut self) -> (MySqlStore, Self) {
         self.primary.kill9().expect("killed");
         self.network.reset_all();
-        let replica = Ground::borrowed(self.replica.url());
+        let replica = TestDatabase::borrowed(self.replica.url());
         let caught_up = "SELECT COUNT(*) FROM information_schema.processlist \
                          WHERE state LIKE 'Slave has read all relay log%' \
                          OR state LIKE 'Reading event from the relay log%'";
@@ -64,7 +64,7 @@ impl Pair {
         let applied = async { while replica.number(caught_up).await == 0 {} };
         timeout(LONG, applied).await.expect("what it has is applied");
         replica.run("STOP SLAVE").await;
-        let url = self.replica.url().replace("/mysql", &format!("/{}", self.ground.name()));
+        let url = self.replica.url().replace("/mysql", &format!("/{}", self.database.name()));
         (MySqlStore::connect(&url).await.expect("connected"), self)
     }
 }
@@ -83,26 +83,30 @@ async fn about_replicas(store: &MySqlStore) -> Vec<&'static str> {
 fn an_asynchronous_replica_is_named_and_a_failover_to_it_runs_again() {
     run(async {
         let pair = Pair::start().await;
-        let store = pair.ground.connect().await;
+        let store = pair.database.connect().await;
         assert_eq!(store.guarantee(), Guarantee::Fenced, "no replica");
         assert_eq!(about_replicas(&store).await, [""; 0]);
         pair.follow().await;
         let _ = store.sweep(1).await.expect("swept");
         assert_eq!(store.guarantee(), Guarantee::BestEffort, "seen by the next sweep");
         assert_eq!(about_replicas(&store).await, ["mysql-async-replica"]);
-        let late = pair.ground.connect().await;
-        assert_eq!(late.guarantee(), Guarantee::BestEffort, "seen at once by who comes later");
+        let late = pair.database.connect().await;
+        assert_eq!(
+            late.guarantee(),
+            Guarantee::BestEffort,
+            "a store that connects later sees it at once"
+        );
         for (declared, guarantee, findings) in [
             (Replication::None, Guarantee::Fenced, &[][..]),
             (Replication::Synchronous, Guarantee::Fenced, &["mysql-replication-declared"]),
             (Replication::Asynchronous, Guarantee::BestEffort, &[]),
         ] {
-            let declaring = pair.ground.settings().replication(declared);
+            let declaring = pair.database.settings().replication(declared);
             let declaring = declaring.connect().await.expect("connected");
             assert_eq!(declaring.guarantee(), guarantee, "{declared:?}");
             assert_eq!(about_replicas(&declaring).await, findings, "{declared:?}");
         }
-        // What is acknowledged while nothing reaches the replica is lost with the primary.
+        // Writes that are acknowledged while nothing reaches the replica are lost with the primary.
         pair.network.blackhole(Direction::Replies);
         let held = claim(&store, &key("a")).await;
         assert_eq!(store.settle(&held, &success("done")).await.expect("settled"), Settled::Done);
@@ -119,10 +123,10 @@ fn a_semi_synchronous_replica_has_what_was_acknowledged() {
     run(async {
         let pair = Pair::start().await;
         pair.follow().await;
-        Ground::borrowed(pair.replica.url())
+        TestDatabase::borrowed(pair.replica.url())
             .run("STOP SLAVE; SET GLOBAL rpl_semi_sync_slave_enabled = 1; START SLAVE")
             .await;
-        pair.ground
+        pair.database
             .run(
                 "SET GLOBAL rpl_semi_sync_master_timeout = 86400000, \
                  rpl_semi_sync_master_enabled = 1",
@@ -130,16 +134,17 @@ fn a_semi_synchronous_replica_has_what_was_acknowledged() {
             .await;
         let clients = "SELECT variable_value FROM information_schema.global_status \
                        WHERE variable_name = 'Rpl_semi_sync_master_clients'";
-        let attached = async { while pair.ground.number(clients).await == 0 {} };
+        let attached = async { while pair.database.number(clients).await == 0 {} };
         timeout(LONG, attached).await.expect("the replica confirms");
-        let store = pair.ground.connect().await;
+        let store = pair.database.connect().await;
         assert_eq!(store.guarantee(), Guarantee::Fenced);
         assert_eq!(about_replicas(&store).await, [""; 0]);
         let held = claim(&store, &key("a")).await;
         assert_eq!(store.settle(&held, &success("done")).await.expect("settled"), Settled::Done);
-        // What the replica cannot confirm is not acknowledged, whether or not it is written.
+        // A write that the replica cannot confirm is not acknowledged, whether or not it is
+        // written.
         let hasty =
-            MySqlStore::builder(&pair.ground.url()).statement_timeout(Duration::from_secs(2));
+            MySqlStore::builder(&pair.database.url()).statement_timeout(Duration::from_secs(2));
         let hasty = hasty.connect().await.expect("connected");
         pair.network.blackhole(Direction::Replies);
         let error = hasty.open(&draft(&key("b"))).await.expect_err("unconfirmed");
@@ -155,9 +160,9 @@ fn a_semi_synchronous_replica_has_what_was_acknowledged() {
 }
 
 impl Pair {
-    /// Ends without dropping the database of a primary that is gone.
+    /// Ends without dropping the database, because the primary is gone.
     fn end(self) {
-        let Self { ground, .. } = self;
-        ground.leave();
+        let Self { database, .. } = self;
+        database.leave();
     }
 }

@@ -1,17 +1,17 @@
-//! Migrations, and what the store says about a server or a schema that is not as it must be.
+//! Tests migrations, and the findings about a server or a schema that is not as required.
 
 use semel_core::store::{ErrorKind, Store, TransactionalStore as _};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use semel_testkit::fixture::run;
 
-use crate::fixture::{Ground, at, claim, key};
+use crate::fixture::{TestDatabase, at, claim, key};
 
 #[test]
 fn several_instances_may_migrate_at_once() {
     run(async {
-        let ground = Ground::bare().await;
-        let url = ground.url();
+        let database = TestDatabase::bare().await;
+        let url = database.url();
         let instances: Vec<_> = (0..8)
             .map(|_| {
                 let url = url.clone();
@@ -26,16 +26,16 @@ fn several_instances_may_migrate_at_once() {
             applied.extend(instance.await.expect("no panic"));
         }
         assert_eq!(applied, [1, 2, 3], "each migration is applied by exactly one instance");
-        assert_eq!(ground.connect().await.verify().await.expect("verify"), []);
+        assert_eq!(database.connect().await.verify().await.expect("verify"), []);
     });
 }
 
 #[test]
 fn the_printed_script_is_the_schema_and_the_one_in_the_docs() {
     run(async {
-        let ground = Ground::bare().await;
-        ground.run(&MySqlStore::schema()).await;
-        let store = ground.connect().await;
+        let database = TestDatabase::bare().await;
+        database.run(&MySqlStore::schema()).await;
+        let store = database.connect().await;
         assert_eq!(store.verify().await.expect("verify"), []);
         assert_eq!(store.migrate().await.expect("migrate"), [0; 0]);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sql/mysql.sql");
@@ -50,8 +50,8 @@ fn the_printed_script_is_the_schema_and_the_one_in_the_docs() {
 #[test]
 fn verify_names_what_is_missing_or_changed() {
     run(async {
-        let ground = Ground::bare().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::bare().await;
+        let store = database.connect().await;
         let words = |findings: Vec<semel_core::store::Finding>| {
             findings.into_iter().map(|f| f.found).collect::<Vec<_>>().join("; ")
         };
@@ -59,10 +59,10 @@ fn verify_names_what_is_missing_or_changed() {
         assert!(empty.contains("migration 1 (ledger) was never applied"), "{empty}");
         assert!(empty.contains("table semel_record does not exist"), "{empty}");
         store.migrate().await.expect("migrate");
-        ground.run("ALTER TABLE semel_record DROP INDEX semel_record_sweep").await;
+        database.run("ALTER TABLE semel_record DROP INDEX semel_record_sweep").await;
         let index = words(store.verify().await.expect("verify"));
         assert!(index.contains("no index semel_record_sweep"), "{index}");
-        ground.run("UPDATE semel_migration SET checksum = 'other'").await;
+        database.run("UPDATE semel_migration SET checksum = 'other'").await;
         let changed = words(store.verify().await.expect("verify"));
         assert!(changed.contains("applied with other statements"), "{changed}");
         let error = store.migrate().await.expect_err("refused");
@@ -82,9 +82,9 @@ fn a_table_without_its_key_or_its_generated_columns_is_an_error() {
             ("MODIFY sweep_at BIGINT NULL", "mysql-not-generated"),
             ("DROP COLUMN attention", "mysql-not-generated"),
         ] {
-            let ground = Ground::new().await;
-            let store = ground.connect().await;
-            ground.run(&format!("ALTER TABLE semel_record {change}")).await;
+            let database = TestDatabase::new().await;
+            let store = database.connect().await;
+            database.run(&format!("ALTER TABLE semel_record {change}")).await;
             let findings = store.verify().await.expect("verify");
             let found = findings.iter().find(|finding| finding.code == code);
             let found = found.unwrap_or_else(|| panic!("{change}: {findings:?}"));
@@ -96,23 +96,23 @@ fn a_table_without_its_key_or_its_generated_columns_is_an_error() {
 }
 
 #[test]
-fn somebody_elses_table_of_our_name_is_refused_in_words_and_a_half_done_migration_is_not() {
+fn a_foreign_table_of_the_same_name_is_refused_and_a_half_done_migration_is_not() {
     run(async {
-        let ground = Ground::bare().await;
-        ground.run("CREATE TABLE semel_record (digest INT, note TEXT)").await;
-        let store = ground.connect().await;
+        let database = TestDatabase::bare().await;
+        database.run("CREATE TABLE semel_record (digest INT, note TEXT)").await;
+        let store = database.connect().await;
         let error = store.migrate().await.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(error.to_string().contains("did not make"), "{error}");
         let again = store.migrate().await.expect_err("it was not noted as done");
         assert_eq!(again.kind(), ErrorKind::Misconfigured, "{again}");
 
-        let ground = Ground::new().await;
-        ground.run("DELETE FROM semel_migration").await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        database.run("DELETE FROM semel_migration").await;
+        let store = database.connect().await;
         assert_eq!(store.migrate().await.expect("ours"), [1, 2, 3]);
-        ground.run("DELETE FROM semel_migration").await;
-        ground.run("ALTER TABLE semel_record DROP PRIMARY KEY").await;
+        database.run("DELETE FROM semel_migration").await;
+        database.run("ALTER TABLE semel_record DROP PRIMARY KEY").await;
         let error = store.migrate().await.expect_err("one digest could be granted twice");
         assert!(error.to_string().contains("has no primary key"), "{error}");
     });
@@ -121,15 +121,15 @@ fn somebody_elses_table_of_our_name_is_refused_in_words_and_a_half_done_migratio
 #[test]
 fn a_database_without_our_schema_is_misconfigured_and_nothing_is_claimed() {
     run(async {
-        let ground = Ground::bare().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::bare().await;
+        let store = database.connect().await;
         let error = store.open(&crate::fixture::draft(&key("a"))).await.expect_err("no table");
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     });
 }
 
 #[test]
-fn a_wrong_url_and_a_missing_server_are_told_apart() {
+fn a_wrong_url_and_a_missing_server_are_different_errors() {
     run(async {
         for url in ["postgres://root@127.0.0.1/x", "mysql://root@127.0.0.1:1", "mysql://:::"] {
             let error = MySqlStore::connect(url).await.expect_err("wrong");
@@ -143,14 +143,14 @@ fn a_wrong_url_and_a_missing_server_are_told_apart() {
 #[test]
 fn a_column_with_a_collation_is_a_finding() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let codes = |findings: Vec<semel_core::store::Finding>| {
             findings.into_iter().map(|f| f.code).collect::<Vec<_>>()
         };
         let before = codes(store.check().await.expect("check"));
         assert!(!before.contains(&"mysql-collation"), "{before:?}");
-        ground
+        database
             .run("ALTER TABLE semel_record MODIFY id VARCHAR(255) COLLATE utf8mb4_unicode_ci NOT NULL")
             .await;
         let after = codes(store.check().await.expect("check"));
@@ -173,9 +173,9 @@ fn an_id_map_that_could_merge_ids_is_an_error() {
             ("MODIFY tenant VARCHAR(64) COLLATE utf8mb4_bin NOT NULL", "mysql-collation"),
             ("MODIFY public_id VARCHAR(64) COLLATE utf8mb4_unicode_ci NOT NULL", "mysql-collation"),
         ] {
-            let ground = Ground::new().await;
-            let store = ground.connect().await;
-            ground.run(&format!("ALTER TABLE semel_id_map {change}")).await;
+            let database = TestDatabase::new().await;
+            let store = database.connect().await;
+            database.run(&format!("ALTER TABLE semel_id_map {change}")).await;
             let findings = store.verify().await.expect("verify");
             let found = findings.iter().find(|finding| finding.code == code);
             let found = found.unwrap_or_else(|| panic!("{change}: {findings:?}"));
@@ -187,14 +187,14 @@ fn an_id_map_that_could_merge_ids_is_an_error() {
 #[test]
 fn a_read_only_session_is_misconfigured() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
-        let user = format!("reader_{}", ground.number("SELECT CONNECTION_ID()").await);
-        ground.run(&format!("CREATE USER {user}; GRANT SELECT ON *.* TO {user}")).await;
-        let url = ground.url().replace("root@", &format!("{user}@"));
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
+        let user = format!("reader_{}", database.number("SELECT CONNECTION_ID()").await);
+        database.run(&format!("CREATE USER {user}; GRANT SELECT ON *.* TO {user}")).await;
+        let url = database.url().replace("root@", &format!("{user}@"));
         let reader = MySqlStore::connect(&url).await.expect("may connect");
         let error = reader.open(&crate::fixture::draft(&key("a"))).await.expect_err("refused");
-        ground.run(&format!("DROP USER {user}")).await;
+        database.run(&format!("DROP USER {user}")).await;
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(store.peek(&key("a")).await.expect("peek").is_none());
     });
@@ -203,8 +203,8 @@ fn a_read_only_session_is_misconfigured() {
 #[test]
 fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         let key = key("very-secret");
         claim(&store, &key).await;
         for (damage, column) in [
@@ -214,7 +214,7 @@ fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
             ("lease_until = 1, fingerprint = 'xy'", "fingerprint"),
             ("fingerprint = '', owner = x'ff'", "owner"),
         ] {
-            ground.run(&format!("UPDATE semel_record SET {damage} WHERE {}", at(&key))).await;
+            database.run(&format!("UPDATE semel_record SET {damage} WHERE {}", at(&key))).await;
             let error = store.peek(&key).await.expect_err(damage);
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(error.to_string().contains(&format!("column {column}")), "{error}");
@@ -228,8 +228,8 @@ fn a_damaged_column_is_named_and_neither_key_nor_value_is_shown() {
 #[test]
 fn a_store_reaches_the_server_of_the_applications_pool_and_takes_no_connection_from_it() {
     run(async {
-        let ground = Ground::new().await;
-        let options: MySqlConnectOptions = ground.url().parse().expect("a URL");
+        let database = TestDatabase::new().await;
+        let options: MySqlConnectOptions = database.url().parse().expect("a URL");
         let pool = MySqlPoolOptions::new().max_connections(1).connect_lazy_with(options);
         let held = pool.acquire().await.expect("the pool's only connection");
         let store = MySqlStore::from_pool(&pool).await.expect("connected");
@@ -241,8 +241,8 @@ fn a_store_reaches_the_server_of_the_applications_pool_and_takes_no_connection_f
 #[test]
 fn a_closed_store_refuses_calls() {
     run(async {
-        let ground = Ground::new().await;
-        let store = ground.connect().await;
+        let database = TestDatabase::new().await;
+        let store = database.connect().await;
         claim(&store, &key("k")).await;
         store.close().await;
         for refused in [

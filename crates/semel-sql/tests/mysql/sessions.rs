@@ -1,4 +1,4 @@
-//! Connections that work has had: what it leaves in a session is met by nobody else.
+//! Tests connections on which work ran: session state that it leaves is never seen by other work.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use semel_sql::mysql::{MySqlStore, MySqlTransaction};
 use semel_sql::sqlx::{self, AssertSqlSafe, MySqlConnection};
 use semel_testkit::fixture::run;
 
-use crate::fixture::{Ground, LONG, draft, key};
+use crate::fixture::{LONG, TestDatabase, draft, key};
 
 async fn number(connection: &mut MySqlConnection, text: &str) -> i64 {
     let text = AssertSqlSafe(format!("SELECT CAST(({text}) AS SIGNED)"));
     sqlx::query_scalar(text).fetch_one(connection).await.expect("a number")
 }
 
-/// A store whose transactions are on one connection, unless it is replaced.
-async fn single(ground: &Ground) -> MySqlStore {
-    ground.settings().transactions(1).connect().await.expect("connected")
+/// Connects a store whose transactions use one connection, unless it is replaced.
+async fn single(database: &TestDatabase) -> MySqlStore {
+    database.settings().transactions(1).connect().await.expect("connected")
 }
 
 async fn ended(store: &MySqlStore, transaction: MySqlTransaction, commits: bool) {
@@ -33,7 +33,7 @@ async fn ended(store: &MySqlStore, transaction: MySqlTransaction, commits: bool)
     }
 }
 
-/// What work may leave behind, and what another's work would see of it: 0 if nothing.
+/// State that work may leave behind, and a query that returns 0 if other work does not see it.
 const LEFT: [(&str, &str); 8] = [
     ("USE mysql", "DATABASE() = 'mysql'"),
     ("SET SESSION sql_mode = ''", "@@sql_mode = ''"),
@@ -52,10 +52,10 @@ const LEFT: [(&str, &str); 8] = [
     ),
 ];
 
-async fn nothing_is_left(ground: Ground) {
-    let ground = ground.and_effects().await;
-    let mariadb = ground.number("VERSION() LIKE '%MariaDB%'").await == 1;
-    let store = single(&ground).await;
+async fn nothing_is_left(database: TestDatabase) {
+    let database = database.and_effects().await;
+    let mariadb = database.number("VERSION() LIKE '%MariaDB%'").await == 1;
+    let store = single(&database).await;
     for commits in [true, false] {
         for (leaves, sees) in LEFT {
             let sees = match (mariadb, sees) {
@@ -81,26 +81,26 @@ async fn nothing_is_left(ground: Ground) {
 }
 
 #[test]
-fn what_work_leaves_in_its_session_is_met_by_nobody_on_mariadb() {
-    run(async { nothing_is_left(Ground::new().await).await });
+fn session_state_that_work_leaves_is_never_seen_by_other_work_on_mariadb() {
+    run(async { nothing_is_left(TestDatabase::new().await).await });
 }
 
 #[test]
-fn what_work_leaves_in_its_session_is_met_by_nobody_on_mysql() {
-    run(async { nothing_is_left(Ground::mysql9().await).await });
+fn session_state_that_work_leaves_is_never_seen_by_other_work_on_mysql() {
+    run(async { nothing_is_left(TestDatabase::mysql9().await).await });
 }
 
 #[test]
 fn locks_of_the_work_are_gone_with_its_transaction() {
     run(async {
-        for ground in [Ground::new().await, Ground::mysql9().await] {
-            let store = single(&ground).await;
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let store = single(&database).await;
             for commits in [true, false] {
                 let mut transaction = store.begin().await.expect("begun");
                 let connection = MySqlStore::connection(&mut transaction);
                 assert_eq!(number(connection, "GET_LOCK('semel-test', 0)").await, 1);
                 ended(&store, transaction, commits).await;
-                assert_eq!(ground.number("IS_FREE_LOCK('semel-test')").await, 1, "{commits}");
+                assert_eq!(database.number("IS_FREE_LOCK('semel-test')").await, 1, "{commits}");
             }
         }
     });
@@ -109,10 +109,10 @@ fn locks_of_the_work_are_gone_with_its_transaction() {
 #[test]
 fn a_connection_on_which_nothing_was_left_is_used_again_until_its_time_is_over() {
     run(async {
-        for ground in [Ground::new().await, Ground::mysql9().await] {
-            let ground = ground.and_effects().await;
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let database = database.and_effects().await;
             for (lifetime, reused) in [(LONG * 60, true), (Duration::ZERO, false)] {
-                let settings = ground.settings().transactions(1).max_lifetime(lifetime);
+                let settings = database.settings().transactions(1).max_lifetime(lifetime);
                 let store = settings.connect().await.expect("connected");
                 let mut seen = Vec::new();
                 for commits in [true, false, true] {
@@ -130,7 +130,8 @@ fn a_connection_on_which_nothing_was_left_is_used_again_until_its_time_is_over()
     });
 }
 
-/// Leads new connections to a server, and after a switch to another one; those that are open stay.
+/// Starts a proxy that leads new connections to the server at the port in `target`; open
+/// connections stay.
 fn leading_to(target: Arc<AtomicU16>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -158,9 +159,10 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// A database `shop` with our schema and an account that a read-only server refuses.
+/// Creates a database `shop` with the store's schema, and an account that a read-only server
+/// refuses.
 async fn shop(server: &semel_servers::Server) {
-    let root = Ground::borrowed(server.url());
+    let root = TestDatabase::borrowed(server.url());
     root.run(
         "CREATE DATABASE shop; CREATE USER app@'127.0.0.1'; \
          GRANT ALL PRIVILEGES ON shop.* TO app@'127.0.0.1'",
@@ -171,7 +173,7 @@ async fn shop(server: &semel_servers::Server) {
 }
 
 #[test]
-fn after_a_switchover_nobody_stays_with_the_old_server_that_became_read_only() {
+fn after_a_switchover_no_connection_stays_with_the_old_read_only_server() {
     run(async {
         let [old, new] = [0, 1].map(|_| MariaDb::start(Options::new()).expect("a private server"));
         shop(&old).await;
@@ -197,7 +199,7 @@ fn after_a_switchover_nobody_stays_with_the_old_server_that_became_read_only() {
         transact("before".into()).await.expect("on the old server");
         let _ = store.open(&draft(&key("before-too"))).await.expect("on the old server");
         target.store(new.port(), Ordering::SeqCst);
-        Ground::borrowed(old.url()).run("SET GLOBAL read_only = 1").await;
+        TestDatabase::borrowed(old.url()).run("SET GLOBAL read_only = 1").await;
         let mut failed = Vec::new();
         for round in 0..20 {
             failed

@@ -1,4 +1,4 @@
-//! The ledger inside transactions: ours, and those that a caller brings.
+//! Tests the ledger inside transactions: those of the store, and those of a caller.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use semel_sql::sqlx::{self, Connection};
 use semel_testkit::fixture::run;
 use tokio::time::timeout;
 
-use crate::fixture::{Ground, LONG, at, claim, draft, key, lease, success};
+use crate::fixture::{LONG, TestDatabase, at, claim, draft, key, lease, success};
 
-/// Less than the server waits for a lock, 50 s on sessions that are not set otherwise.
+/// Less than the server's default wait for a lock, 50 s.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
-async fn with_orders() -> (Ground, MySqlStore) {
-    let ground = Ground::new().await;
-    ground.run("CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(99))").await;
-    let store = ground.connect().await;
-    (ground, store)
+async fn with_orders() -> (TestDatabase, MySqlStore) {
+    let database = TestDatabase::new().await;
+    database.run("CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(99))").await;
+    let store = database.connect().await;
+    (database, store)
 }
 
 async fn order(connection: &mut sqlx::MySqlConnection) {
@@ -31,7 +31,7 @@ async fn order(connection: &mut sqlx::MySqlConnection) {
 #[test]
 fn claim_work_and_outcome_are_one_commit() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         let draft = draft(&key("a"));
         let mut transaction = store.begin().await.expect("begin");
         let connection = MySqlStore::connection(&mut transaction);
@@ -47,14 +47,14 @@ fn claim_work_and_outcome_are_one_commit() {
         store.commit(transaction).await.expect("commit");
         let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
         assert_eq!(record.state, semel_core::State::Succeeded);
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 1);
     });
 }
 
 #[test]
 fn a_transaction_that_is_rolled_back_or_dropped_leaves_nothing() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         for dropped in [false, true] {
             let mut transaction = store.begin().await.expect("begin");
             let connection = MySqlStore::connection(&mut transaction);
@@ -63,21 +63,21 @@ fn a_transaction_that_is_rolled_back_or_dropped_leaves_nothing() {
             order(connection).await;
             if dropped { drop(transaction) } else { store.rollback(transaction).await }
         }
-        // The server notices a closed connection in its own time; the key tells when it has.
+        // The server detects a closed connection after a while; the key is free when it has.
         let free = async {
             while !matches!(store.open(&draft(&key("a"))).await, Ok(Opened::Inserted { .. })) {
                 tokio::task::yield_now().await;
             }
         };
         timeout(LONG, free).await.expect("the lock goes with the connection");
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 0);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 0);
     });
 }
 
 #[test]
-fn a_transaction_never_waits_for_a_rival_and_stays_usable() {
+fn a_transaction_never_waits_for_another_and_stays_usable() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         let mut first = store.begin().await.expect("begin");
         let opened = store.open_in(MySqlStore::connection(&mut first), &draft(&key("a"))).await;
         assert!(matches!(opened, Ok(Opened::Inserted { .. })), "{opened:?}");
@@ -89,7 +89,7 @@ fn a_transaction_never_waits_for_a_rival_and_stays_usable() {
         assert!(matches!(rival, Ok(Opened::Contended)), "{rival:?}");
         order(connection).await;
         store.commit(second).await.expect("a contended key undoes nothing of the transaction");
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 2);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 2);
         store.rollback(first).await;
     });
 }
@@ -97,8 +97,8 @@ fn a_transaction_never_waits_for_a_rival_and_stays_usable() {
 #[test]
 fn a_record_that_came_after_the_snapshot_of_a_repeatable_read_is_seen() {
     run(async {
-        let (ground, store) = with_orders().await;
-        let mut caller = ground.plain().await;
+        let (database, store) = with_orders().await;
+        let mut caller = database.plain().await;
         let snapshot = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
         sqlx::raw_sql(snapshot).execute(&mut caller).await.expect("set");
         let mut work = caller.begin().await.expect("begin");
@@ -165,7 +165,7 @@ fn work_that_ends_its_transaction_is_refused_in_words() {
             sqlx::raw_sql(sabotage).execute(&mut *connection).await.expect("runs");
             let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
             let error = match settled {
-                // The claim is gone, or is there in another transaction: then at the commit.
+                // The claim is gone, or is in another transaction: then the commit fails.
                 Err(error) => error,
                 Ok(_) => store.commit(transaction).await.expect_err(sabotage),
             };
@@ -180,7 +180,7 @@ fn work_that_ends_its_transaction_is_refused_in_words() {
 #[test]
 fn work_that_ends_its_transaction_and_begins_another_is_refused_at_the_commit() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         let draft = draft(&key("a"));
         let mut transaction = store.begin().await.expect("begin");
         let connection = MySqlStore::connection(&mut transaction);
@@ -192,14 +192,18 @@ fn work_that_ends_its_transaction_and_begins_another_is_refused_at_the_commit() 
         assert_eq!(settled.expect("settle"), Settled::Done);
         let error = store.commit(transaction).await.expect_err("not the claim's transaction");
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 0, "nothing was committed");
+        assert_eq!(
+            database.number("SELECT COUNT(*) FROM orders").await,
+            0,
+            "nothing was committed"
+        );
     });
 }
 
 #[test]
 fn a_begin_of_the_work_is_a_savepoint() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         for round in 0..3 {
             let draft = draft(&key(&format!("a-{round}")));
             let mut transaction = store.begin().await.expect("begin");
@@ -215,17 +219,17 @@ fn a_begin_of_the_work_is_a_savepoint() {
             let settled = store.settle_in(connection, &lease(&draft, fence), &success("ok")).await;
             assert_eq!(settled.expect("settle"), Settled::Done);
             store.commit(transaction).await.expect("commit");
-            assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, round + 1);
+            assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, round + 1);
         }
     });
 }
 
 #[test]
-fn a_claim_that_a_rival_holds_is_not_waited_for_inside_a_transaction_either() {
+fn a_claim_that_another_transaction_holds_is_not_waited_for_inside_a_transaction() {
     run(async {
-        let (ground, store) = with_orders().await;
+        let (database, store) = with_orders().await;
         let held = claim(&store, &key("a")).await;
-        let (mut one, mut two) = (ground.plain().await, ground.plain().await);
+        let (mut one, mut two) = (database.plain().await, database.plain().await);
         sqlx::raw_sql("BEGIN").execute(&mut one).await.expect("begin");
         sqlx::raw_sql("BEGIN").execute(&mut two).await.expect("begin");
         order(&mut one).await;
@@ -239,16 +243,20 @@ fn a_claim_that_a_rival_holds_is_not_waited_for_inside_a_transaction_either() {
         let settled = store.settle_in(&mut one, &held, &settlement).await.expect("free now");
         assert_eq!(settled, Settled::Done, "the transaction lost nothing by it");
         sqlx::raw_sql("COMMIT").execute(&mut one).await.expect("commit");
-        assert_eq!(ground.number("SELECT COUNT(*) FROM orders").await, 1);
+        assert_eq!(database.number("SELECT COUNT(*) FROM orders").await, 1);
     });
 }
 
-/// What a step inside a transaction says when its statement is never answered.
-async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel_core::store::Error {
+/// Returns the error of a step inside a transaction whose statement is never answered.
+async fn stuck(
+    database: &TestDatabase,
+    store: &MySqlStore,
+    verb: &str,
+) -> semel_core::store::Error {
     let held = claim(store, &key("a")).await;
     let record = store.peek(&key("a")).await.expect("peek").expect("there").record;
     let (event, gated) = if verb == "open" { ("INSERT", "b") } else { ("UPDATE", "a") };
-    let gate = ground.gate(event, &key(gated)).await;
+    let gate = database.gate(event, &key(gated)).await;
     let mut transaction = store.begin().await.expect("begin");
     let connection = MySqlStore::connection(&mut transaction);
     let step = async {
@@ -269,7 +277,8 @@ async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel_core::s
             answered = &mut step => panic!("{verb}: {answered:?}"),
             _ = gate.reached() => {}
         }
-        // There is nothing to do any more but to wait for the server, and the limit is over at once.
+        // Nothing is left to do but wait for the server, so the paused clock reaches the limit at
+        // once.
         tokio::time::pause();
         timeout(LONG * 10, step).await.expect("a limit").expect_err("stuck")
     };
@@ -282,8 +291,8 @@ async fn stuck(ground: &Ground, store: &MySqlStore, verb: &str) -> semel_core::s
 #[tokio::test]
 async fn a_step_inside_a_transaction_has_a_time_limit_and_did_not_happen() {
     for verb in ["open", "swap", "settle"] {
-        let ground = Ground::new().await;
-        let error = stuck(&ground, &ground.connect().await, verb).await;
+        let database = TestDatabase::new().await;
+        let error = stuck(&database, &database.connect().await, verb).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{verb}: {error}");
     }
 }
@@ -291,8 +300,8 @@ async fn a_step_inside_a_transaction_has_a_time_limit_and_did_not_happen() {
 #[test]
 fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
     run(async {
-        let (ground, store) = with_orders().await;
-        let gate = ground.gate("INSERT", &key("b")).await;
+        let (database, store) = with_orders().await;
+        let gate = database.gate("INSERT", &key("b")).await;
         let mut transaction = store.begin().await.expect("begin");
         let connection = MySqlStore::connection(&mut transaction);
         let draft = draft(&key("b"));
@@ -310,17 +319,17 @@ fn a_connection_lost_inside_a_transaction_leaves_no_doubt() {
 #[test]
 fn a_callers_time_zone_moves_no_clock() {
     run(async {
-        for ground in [Ground::new().await, Ground::mysql9().await] {
-            let store = ground.connect().await;
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let store = database.connect().await;
             for zone in ["+13:00", "-12:00", "+05:30"] {
-                let mut caller = ground.plain().await;
+                let mut caller = database.plain().await;
                 let set = format!("SET time_zone = '{zone}'; START TRANSACTION");
                 sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut caller).await.expect("set");
                 let draft = draft(&key(zone));
                 let opened = store.open_in(&mut caller, &draft).await.expect("open");
                 let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
                 sqlx::raw_sql("COMMIT").execute(&mut caller).await.expect("commit");
-                // By the clock of a session without a zone of its own.
+                // By the clock of a session without a time zone of its own.
                 let peeked = store.peek(&key(zone)).await.expect("peek").expect("there");
                 let left = peeked.record.lease_until.and_then(|end| end.remaining(peeked.now));
                 let left = left.expect("the lease runs");

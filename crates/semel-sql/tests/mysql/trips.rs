@@ -1,4 +1,4 @@
-//! Round trips, counted on the wire: a promise of the design, and independent of time.
+//! Counts round trips through a proxy: they are part of the design, and independent of time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,17 +13,17 @@ use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx;
 use semel_testkit::fixture::run;
 
-use crate::fixture::{Ground, claim, draft, failure, key, lease, success};
+use crate::fixture::{TestDatabase, claim, draft, failure, key, lease, success};
 
-/// A store whose connections pass through a proxy that counts the commands they send.
+/// A store whose connections go through a proxy that counts the commands.
 struct Counted {
     store: MySqlStore,
     commands: Arc<AtomicUsize>,
 }
 
 impl Counted {
-    async fn new(ground: &Ground) -> Self {
-        let url = ground.url();
+    async fn new(database: &TestDatabase) -> Self {
+        let url = database.url();
         let (head, tail) = url.split_once('@').expect("user@host");
         let (server, database) = tail.split_once('/').expect("host/database");
         let commands = Arc::new(AtomicUsize::new(0));
@@ -33,7 +33,7 @@ impl Counted {
         Self { store, commands }
     }
 
-    /// Commands since the last call.
+    /// Returns the number of commands since the last call.
     fn trips(&self) -> usize {
         self.commands.swap(0, Ordering::SeqCst)
     }
@@ -59,7 +59,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// A command is a packet whose sequence starts anew; log-in packets go on from the server's.
+/// Counts commands: a command is a packet whose sequence number starts again; log-in packets
+/// continue the server's sequence.
 fn count(mut from: TcpStream, mut to: TcpStream, commands: &AtomicUsize) {
     let _ = to.set_nodelay(true);
     let mut head = [0; 4];
@@ -106,8 +107,8 @@ async fn cycle(counted: &Counted, id: &str) -> [usize; 5] {
 #[test]
 fn a_claim_a_settle_and_a_replay_are_one_trip_each_and_a_retry_two() {
     run(async {
-        let ground = Ground::new().await;
-        let counted = Counted::new(&ground).await;
+        let database = TestDatabase::new().await;
+        let counted = Counted::new(&database).await;
         cycle(&counted, "prepares the statements").await;
         assert_eq!(cycle(&counted, "counts").await, [1, 1, 1, 2, 1]);
     });
@@ -116,9 +117,9 @@ fn a_claim_a_settle_and_a_replay_are_one_trip_each_and_a_retry_two() {
 #[test]
 fn a_transaction_costs_four_trips_beside_the_work() {
     run(async {
-        let ground = Ground::new().await;
-        ground.run("CREATE TABLE orders (note VARCHAR(9))").await;
-        let counted = Counted::new(&ground).await;
+        let database = TestDatabase::new().await;
+        database.run("CREATE TABLE orders (note VARCHAR(9))").await;
+        let counted = Counted::new(&database).await;
         let Counted { store, .. } = &counted;
         let mut trips = Vec::new();
         for round in 0..2 {
@@ -142,8 +143,8 @@ fn a_transaction_costs_four_trips_beside_the_work() {
 #[test]
 fn many_at_once_share_statements() {
     run(async {
-        let ground = Ground::new().await;
-        let counted = Counted::new(&ground).await;
+        let database = TestDatabase::new().await;
+        let counted = Counted::new(&database).await;
         let Counted { store, .. } = &counted;
         for round in 0..2 {
             counted.trips();
@@ -164,8 +165,8 @@ fn many_at_once_share_statements() {
                 assert_eq!(settled.expect("settle"), Settled::Done);
             }
             if round == 1 {
-                // The first of each goes at once, alone or with the few that came as quickly; the
-                // rest follow together. Alone they would be 128.
+                // The first of each is sent at once, alone or with the few that came as quickly;
+                // the rest follow together. Sent separately they would be 128.
                 let trips = counted.trips();
                 assert!((2..=16).contains(&trips), "{trips} trips for 64 claims and 64 settles");
             }
@@ -176,8 +177,8 @@ fn many_at_once_share_statements() {
 #[test]
 fn hundreds_of_leases_are_renewed_in_few_trips() {
     run(async {
-        let ground = Ground::new().await;
-        let counted = Counted::new(&ground).await;
+        let database = TestDatabase::new().await;
+        let counted = Counted::new(&database).await;
         let Counted { store, .. } = &counted;
         let mut leases = Vec::new();
         for i in 0..128 {

@@ -1,5 +1,5 @@
-//! What a large backlog shows, on any outbox: claimers of several handles share it, and a partition that
-//! rests hides nobody.
+//! Tests any outbox with a large backlog: several claimers share it, and a resting partition hides
+//! no other.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -23,16 +23,16 @@ async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Event]
     fixture.commit(outbox, transaction).await;
 }
 
-/// What all claimers saw.
+/// The events that all claimers published.
 #[derive(Default)]
 struct Log {
     in_hand: HashSet<u64>,
     published: Vec<(Partition, u64)>,
 }
 
-/// One claim's rows: most are published one after another, now and then one is given back, and those
-/// of its partition behind it with it.
-async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
+/// Handles the rows of one claim: most are published one after another; now and then one is given
+/// back, with the later rows of its partition.
+async fn publish_some<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
     let mut held: HashSet<Partition> = HashSet::new();
     let mut marks = Vec::new();
     for row in leased {
@@ -53,8 +53,8 @@ async fn carry<O: Outbox>(outbox: &O, leased: Vec<Leased>, log: &Mutex<Log>) {
     assert_eq!(marked, vec![Marked::Done; marks.len()]);
 }
 
-/// Claimers on handles of their own carry these events, a few at a time: none is in two hands, and
-/// every partition is published in its order.
+/// Lets several claimers with their own handles publish these events, a few at a time, and asserts
+/// that no row is leased twice and every partition is published in order.
 async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize, most: u32) {
     let rows = events.len();
     let log: Arc<Mutex<Log>> = Arc::default();
@@ -68,12 +68,12 @@ async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize,
                 {
                     let mut log = log.lock().expect("sound");
                     let twice = leased.iter().any(|row| !log.in_hand.insert(row.ticket.sequence));
-                    assert!(!twice, "a row is in two hands");
+                    assert!(!twice, "a row was leased twice");
                 }
                 if leased.is_empty() {
                     tokio::task::yield_now().await;
                 } else {
-                    carry(&outbox, leased, &log).await;
+                    publish_some(&outbox, leased, &log).await;
                 }
             }
         });
@@ -90,7 +90,7 @@ async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize,
     assert_eq!(last.len(), partitions.len());
 }
 
-/// Eight claimers carry 2,000 events of 50 partitions.
+/// Eight claimers publish 2,000 events of 50 partitions.
 pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
     let partitions: Vec<String> = (0..50).map(|n| format!("ord_{n}")).collect();
     let events: Vec<Event> = (0..2_000).map(|n| about(&partitions[n % partitions.len()])).collect();
@@ -98,8 +98,8 @@ pub(crate) async fn claimers_share_a_backlog<F: OutboxFixture>(fixture: F) {
     share(&fixture, &events, 8, 40).await;
 }
 
-/// Three partitions, one behind the other, each with more rows than a small claim looks through: what waits
-/// is put off and woken all the time, beside claims and marks, and none is forgotten.
+/// Three partitions, one behind the other, each with more rows than a small claim scans: waiting
+/// rows are put off and woken all the time, beside claims and marks, and none is forgotten.
 pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut events = Vec::new();
@@ -111,9 +111,9 @@ pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F)
     share(&fixture, &events, 6, 4).await;
 }
 
-/// A partition that rests with more followers than a claim looks through at first does not hide what is
-/// behind them; and once it goes on, it goes on in order.
-pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixture: F) {
+/// A resting partition with more rows than a claim scans at first does not hide the rows behind
+/// them; and when it continues, it continues in order.
+pub(crate) async fn rows_beyond_the_window_are_found<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     put(&fixture, &outbox, &[about("resting")]).await;
     let one = Ask::new(1, LEASE);

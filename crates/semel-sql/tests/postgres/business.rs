@@ -1,4 +1,5 @@
-//! Business tables in PostgreSQL: what every database must do, and the types that only it has.
+//! Tests business tables in PostgreSQL: what every database must do, and the types that only it
+//! has.
 
 use semel_ids::migration::{BusinessTable, MapMigration};
 use semel_ids::resource::Order;
@@ -15,13 +16,13 @@ mod shop;
 
 use shop::{Keys, Shop, order};
 
-struct Kiosk {
+struct PgShop {
     database: Database,
     store: PgStore,
     pool: PgPool,
 }
 
-impl Kiosk {
+impl PgShop {
     async fn open() -> Self {
         let database = Database::new().await;
         let pool = PgPoolOptions::new().max_connections(2);
@@ -30,7 +31,7 @@ impl Kiosk {
     }
 }
 
-impl Shop for Kiosk {
+impl Shop for PgShop {
     type Map = PgStore;
     type Table = PgTable;
 
@@ -69,15 +70,15 @@ impl Shop for Kiosk {
 }
 
 mod behaviours {
-    use super::Kiosk;
+    use super::PgShop;
 
-    crate::shop_behaviours!(Kiosk::open());
+    crate::shop_behaviours!(PgShop::open());
 }
 
 #[test]
 fn uuids_padded_texts_and_other_schemas_are_read() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = PgShop::open().await;
         kiosk
             .run(
                 "create schema shop; create table shop.\"Orders\" (id uuid primary key, \
@@ -108,12 +109,12 @@ fn uuids_padded_texts_and_other_schemas_are_read() {
 }
 
 #[test]
-fn what_analyze_saw_is_the_estimate() {
+fn the_estimate_is_the_count_of_the_last_analyze() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = PgShop::open().await;
         kiosk.create("orders", "int").await;
         let table = kiosk.table(Layout::new("orders")).await.expect("open");
-        assert_eq!(table.estimate().await.expect("none"), None, "nobody looked yet");
+        assert_eq!(table.estimate().await.expect("none"), None, "never analyzed");
         kiosk.fill("orders", (1..=1_000).map(|n| n.to_string()).collect()).await;
         kiosk.run("analyze orders").await;
         assert_eq!(table.estimate().await.expect("an estimate"), Some(1_000));

@@ -1,4 +1,4 @@
-//! More work and more waiters than there are connections.
+//! Tests more work and more waiters than there are connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ const CROWD: usize = 16;
 
 type Answer = Result<Execution<u32>, Error<String>>;
 
-/// A process of its own, with one connection for steps and one for transactions.
+/// Returns an executor like that of another process, with one connection for steps and one for
+/// transactions.
 async fn executor(database: &Database) -> Executor<PgStore> {
     let settings = database.settings().connections(1).transactions(1);
     Executor::builder(settings.connect().await.expect("connected"))
@@ -42,8 +43,8 @@ async fn transact(executor: Executor<PgStore>, id: String) -> Answer {
     executor.transact(command(&id), work).await
 }
 
-/// As many works as there are in the crowd run at once over one connection; a crowd that waits for them
-/// in another process, and for a transaction, leaves that process's two connections to strangers.
+/// All works of the crowd run at once over one connection. A crowd that waits for them in another
+/// process, and for a transaction, leaves that process's two connections free for others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_work_nor_waiters_hold_a_connection() {
     let database = Database::new().await;
@@ -80,7 +81,7 @@ async fn neither_work_nor_waiters_hold_a_connection() {
             let committed = transact(elsewhere.clone(), format!("other-{n}")).await;
             assert!(!ran.replayed() && committed.expect("commits").value() == Some(&0));
         };
-        timeout(LONG / 2, strangers).await.expect("strangers go past those who wait");
+        timeout(LONG / 2, strangers).await.expect("other callers are served while the crowd waits");
     }
     assert!(waiters.try_join_next().is_none(), "they wait");
     release.send(true).expect("heard");

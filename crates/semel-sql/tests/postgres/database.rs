@@ -1,4 +1,4 @@
-//! A database of a test's own, and what the tests share in preparing one.
+//! A database for each test, and shared helpers to prepare one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,25 +17,25 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 const URL: &str = "SEMEL_TEST_POSTGRES_URL";
 
-/// Longer than anything takes that only a busy machine is late with.
+/// A time limit that is not exceeded even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A fresh database, dropped with this value.
 pub(crate) struct Database {
-    /// The server's own address.
+    /// The options to connect to the server directly.
     pub(crate) options: PgConnectOptions,
     name: String,
-    /// What stands in front, for the stores.
+    /// The pooler through which the stores connect, if any.
     pub(crate) pooler: Option<Pooler>,
 }
 
-/// A pooler of a test's own, and what its stores are told of it.
+/// A private pooler, and the `pooling` setting of its stores.
 pub(crate) struct Pooler {
     pub(crate) server: Server,
     pub(crate) pooling: Option<Pooling>,
 }
 
-/// The server that the tests use.
+/// Returns the options to connect to the server of the tests.
 fn server() -> PgConnectOptions {
     let url = std::env::var(URL).unwrap_or_else(|_| {
         panic!("set {URL} or run `cargo xtask test`, which starts the servers")
@@ -44,7 +44,7 @@ fn server() -> PgConnectOptions {
 }
 
 impl Database {
-    /// An empty database.
+    /// Creates an empty database.
     pub(crate) async fn bare() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::SeqCst);
@@ -54,11 +54,11 @@ impl Database {
         database
     }
 
-    /// Makes it anew and empty, with these clauses of `create database`.
+    /// Creates the database again, empty, with these clauses of `create database`.
     pub(crate) async fn remake(&self, clauses: &str) {
         let name = &self.name;
         let mut admin = server().connect().await.expect("the server is up");
-        // Also left over from a process that had this id before and was killed.
+        // It may also be left over from a killed process with the same id.
         for sql in [
             format!("drop database if exists {name} with (force)"),
             format!("create database {name} {clauses}"),
@@ -68,14 +68,15 @@ impl Database {
         admin.close().await.expect("closed");
     }
 
-    /// A database with our schema.
+    /// Creates a database with the store's schema.
     pub(crate) async fn new() -> Self {
         let database = Self::bare().await;
         database.store().await.migrate().await.expect("migrated");
         database
     }
 
-    /// Settings of a store in it, which a busy machine does not make impatient.
+    /// Returns settings of a store in this database, with limits that a busy machine does not
+    /// exceed.
     pub(crate) fn settings(&self) -> PgOptions {
         let settings = PgOptions::with(self.address());
         let settings = settings.statement_timeout(LONG).transaction_wait(LONG);
@@ -85,7 +86,7 @@ impl Database {
         }
     }
 
-    /// Where applications connect to.
+    /// Returns the options with which applications connect.
     pub(crate) fn address(&self) -> PgConnectOptions {
         let options = self.options.clone();
         match &self.pooler {
@@ -97,12 +98,12 @@ impl Database {
         }
     }
 
-    /// A connection that is not the store's.
+    /// Opens a connection that does not belong to the store.
     pub(crate) async fn connection(&self) -> PgConnection {
         self.options.connect().await.expect("connected")
     }
 
-    /// Runs a statement beside the store.
+    /// Runs a statement outside the store.
     pub(crate) async fn run(&self, sql: &str) -> u64 {
         let mut connection = self.connection().await;
         let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await;
@@ -113,7 +114,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let name = self.name.clone();
-        // Not on the test's runtime, which may be gone or be the one we stand on.
+        // Not on the test's runtime, which may have ended or be the current one.
         let dropping = std::thread::spawn(move || {
             semel_testkit::fixture::run(async move {
                 let Ok(mut admin) = server().connect().await else { return };
@@ -156,7 +157,7 @@ impl Fixture for Database {
 }
 
 impl Database {
-    /// What is remembered of the server's clock lies so much further back.
+    /// Moves the stored watermark of the server's clock back.
     pub(crate) async fn forget_clock(&self, span: i64) {
         let moved = format!("trusted = trusted - ({span}), suspect = suspect - ({span})");
         self.run(&format!("update semel_clock set {moved}")).await;
@@ -192,12 +193,12 @@ pub(crate) fn draft(key: &Key) -> Draft {
     }
 }
 
-/// The lease of a draft that was granted.
+/// Returns the lease of a draft that was granted.
 pub(crate) fn lease(draft: &Draft, opened: &Opened) -> Lease {
     Lease { digest: draft.key.digest(), fence: granted(opened), attempt_id: draft.attempt_id }
 }
 
-/// The fence of a grant.
+/// Returns the fence of a grant.
 pub(crate) fn granted(opened: &Opened) -> Fence {
     match opened {
         Opened::Inserted { fence } => *fence,

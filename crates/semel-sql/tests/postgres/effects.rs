@@ -1,4 +1,4 @@
-//! Whole operations in one commit, by the suite that every transactional store passes.
+//! Tests whole operations in one commit, with the suite that every transactional store passes.
 
 use semel_testkit::conformance::transacting::{Leak, TransactionFixture};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
@@ -6,11 +6,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 use crate::database::Database;
 
 impl Database {
-    /// A database with a table for effects, without any unique constraint.
+    /// Returns a database with a table for effects, without any unique constraint.
     pub(crate) async fn with_effects() -> Self {
         let database = Self::new().await;
         database.run("create table effect (name text not null)").await;
-        // A role that work may change to and still settle its claim.
+        // A role to which work may change and still settle its claim.
         database.run("grant all on all tables in schema public to pg_monitor").await;
         database
     }
@@ -18,7 +18,8 @@ impl Database {
 
 impl TransactionFixture for Database {
     async fn effect(connection: &mut PgConnection, name: &str) {
-        // Unnamed, as work must be behind a pooler that knows no prepared statements.
+        // Unnamed, as statements of work must be behind a pooler that tracks no prepared
+        // statements.
         sqlx::query("insert into effect (name) values ($1)")
             .bind(name)
             .persistent(false)

@@ -1,4 +1,4 @@
-//! A primary and a standby of a test's own: what a failover loses, and what the store says of it.
+//! Tests a private primary and standby: what a failover loses, and what the store reports.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::database::{LONG, key};
 use crate::proxy::Proxy;
 
-/// Two servers, of which the second follows the first.
+/// Two servers, the second a standby of the first.
 struct Pair {
     primary: Server,
     standby: Server,
@@ -26,7 +26,7 @@ fn options(server: &Server) -> PgConnectOptions {
 
 async fn run(server: &Server, sql: &str) {
     let mut connection = options(server).connect().await.expect("connected");
-    // One at a time: some of them run in no transaction.
+    // One at a time: some statements cannot run in a transaction.
     for sql in sql.split("; ") {
         let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await;
         done.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -38,7 +38,7 @@ async fn text(connection: &mut PgConnection, sql: &str) -> Option<String> {
     row.and_then(|row| row.get(0))
 }
 
-/// Asks until the answer is this one.
+/// Repeats a query until its answer is `wanted`.
 async fn until(server: &Server, sql: &str, wanted: &str) {
     let mut connection = options(server).connect().await.expect("connected");
     let asking = async {
@@ -111,7 +111,7 @@ fn finding<'f>(found: &'f [Finding], code: &str) -> Option<&'f Finding> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_asynchronous_standby_lacks_runs_again_and_the_label_says_so() {
+async fn what_an_asynchronous_standby_lacks_runs_again_and_the_guarantee_is_best_effort() {
     let mut pair = Pair::start().await;
     let store = pair.store(&pair.primary, LONG).await;
     assert_eq!(store.guarantee(), Guarantee::BestEffort);
@@ -125,7 +125,7 @@ async fn what_an_asynchronous_standby_lacks_runs_again_and_the_label_says_so() {
     assert!(finding(&found, "postgres-replication-declared").is_some(), "{found:?}");
 
     let executor = executor(store);
-    // Cut off, it is still there for whoever promotes it: its slot says so.
+    // A stopped standby can still be promoted: its slot shows that it exists.
     pair.standby.kill9().expect("killed");
     assert!(executed(&place(&executor, "order").await));
     let gone = "select count(*)::text from pg_stat_replication";
@@ -178,7 +178,7 @@ async fn standbys_that_come_and_go_change_the_label() {
     let found = careless.check().await.expect("checked");
     let local = finding(&found, "postgres-synchronous-commit").expect("found");
     assert_eq!(local.severity, Severity::Error, "{local:?}");
-    // The standby itself takes no writes, and says so.
+    // The standby itself takes no writes, and the store reports that.
     let mirror = pair.store(&pair.standby, LONG).await;
     let found = mirror.check().await.expect("checked");
     assert!(finding(&found, "postgres-standby").is_some(), "{found:?}");
@@ -190,7 +190,7 @@ async fn standbys_that_come_and_go_change_the_label() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_that_may_not_look_is_told_and_trusts_nobody() {
+async fn a_role_without_pg_monitor_gets_a_finding_and_best_effort() {
     let pair = Pair::start().await;
     run(&pair.primary, "create role app login; grant select on all tables in schema public to app")
         .await;
@@ -217,7 +217,7 @@ async fn settings_by_which_a_crash_alone_loses_commits_are_best_effort() {
     }
 }
 
-/// The processes whose commits wait for the standby for longer than this.
+/// Returns the processes whose commits have waited for the standby for longer than `longer_than`.
 async fn waiting(connection: &mut PgConnection, longer_than: &str) -> Vec<i32> {
     let sql = format!(
         "select pid from pg_stat_activity where wait_event = 'SyncRep'
@@ -228,7 +228,7 @@ async fn waiting(connection: &mut PgConnection, longer_than: &str) -> Vec<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_wait_for_the_standby_is_no_commit_that_anybody_can_count_on() {
+async fn a_cancelled_wait_for_the_standby_does_not_count_as_a_commit() {
     let mut pair = Pair::synchronous().await;
     let executor = executor(pair.store(&pair.primary, Duration::from_secs(3)).await);
     assert!(executed(&place(&executor, "warm").await));
@@ -258,7 +258,7 @@ async fn a_cancelled_wait_for_the_standby_is_no_commit_that_anybody_can_count_on
         "it is on the primary alone: {answer:?}"
     );
     assert_eq!(effects(&pair.primary, "order").await, 1, "although the primary shows it");
-    // The standby catches up, and then it can be counted on.
+    // The standby catches up, and then the commit counts.
     pair.standby.resume().expect("resumed");
     let again = timeout(LONG, place(&executor, "order")).await.expect("in time").expect("answered");
     assert!(again.replayed(), "{again:?}");
@@ -266,7 +266,7 @@ async fn a_cancelled_wait_for_the_standby_is_no_commit_that_anybody_can_count_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_standby_that_is_away_makes_commits_ambiguous_and_hangs_nobody() {
+async fn an_absent_standby_makes_commits_ambiguous_and_blocks_no_caller() {
     let mut pair = Pair::synchronous().await;
     let executor = executor(pair.store(&pair.primary, Duration::from_secs(2)).await);
     assert!(executed(&place(&executor, "warm").await));
@@ -274,12 +274,12 @@ async fn a_standby_that_is_away_makes_commits_ambiguous_and_hangs_nobody() {
     let answer = timeout(LONG, place(&executor, "order")).await.expect("bounded by our own clock");
     assert!(
         matches!(&answer, Err(Error::Store(e)) if e.kind() == ErrorKind::Ambiguous),
-        "nobody knows whether it will have happened: {answer:?}"
+        "the outcome is unknown: {answer:?}"
     );
     pair.standby.resume().expect("resumed");
     let settled = async {
         loop {
-            // The commit that waited goes through as soon as its standby answers.
+            // The commit that waited completes as soon as its standby answers.
             match place(&executor, "order").await {
                 Ok(execution) if !execution.in_progress() => return execution,
                 Ok(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -298,7 +298,7 @@ async fn transactions_leave_an_old_primary_that_became_read_only() {
     let (proxy, through) = Proxy::before(&options(&pair.primary)).await;
     let store = PgOptions::with(through).statement_timeout(LONG).connect().await;
     let executor = executor(store.expect("connected"));
-    // Several sessions at rest, all of them with the old primary.
+    // Several idle sessions, all of them with the old primary.
     let calls = (0..8).map(|id| {
         let executor = executor.clone();
         async move { place(&executor, &format!("before-{id}")).await }
@@ -316,7 +316,7 @@ async fn transactions_leave_an_old_primary_that_became_read_only() {
     run(&pair.primary, demote).await;
     until(&pair.primary, "show default_transaction_read_only", "on").await;
     proxy.turn_to(pair.standby.port());
-    // Whoever meets a session with the old primary is refused, once, and nobody after that.
+    // A call that uses a session with the old primary is refused, once, and no later call is.
     let mut refused = 0;
     for id in 0..20 {
         let answer = place(&executor, &format!("after-{id}")).await;

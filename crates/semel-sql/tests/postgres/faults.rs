@@ -1,4 +1,4 @@
-//! Connections that die, servers that fall silent, callers that leave, rows that are damaged.
+//! Tests connections that die, servers that do not answer, cancelled callers and damaged rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::database::{Database, LONG, draft, failure, key, lease, success};
 use crate::proxy::Proxy;
 
-/// Ends every session in the database but the one that asks.
+/// Ends every other session in the database.
 pub(crate) async fn kill_all(database: &Database) {
     let mut connection = database.connection().await;
     sqlx::query(
@@ -28,7 +28,7 @@ pub(crate) async fn kill_all(database: &Database) {
     .expect("killed");
 }
 
-/// Claims and settles `id`, asking again after every failure, as an executor would.
+/// Claims and settles `id`, retrying after every failure, as an executor would.
 async fn insist(store: &PgStore, id: &str) {
     let key = key(id);
     let draft = draft(&key);
@@ -36,7 +36,7 @@ async fn insist(store: &PgStore, id: &str) {
         match store.open(&draft).await {
             Ok(opened @ Opened::Inserted { .. }) => break lease(&draft, &opened),
             Ok(Opened::Existing { record, .. }) => {
-                // A lost reply: the claim is ours if the attempt is.
+                // After a lost reply, the attempt id shows that the claim is this caller's.
                 assert_eq!(record.attempt_id, draft.attempt_id);
                 break record.lease(key.digest());
             }
@@ -47,7 +47,7 @@ async fn insist(store: &PgStore, id: &str) {
     loop {
         match store.settle(&claim, &success("done")).await {
             Ok(Settled::Done) => return,
-            // A lost reply again; and what is asked about it can be lost as well.
+            // After another lost reply the record is read, and that reply can be lost as well.
             Ok(Settled::Lost) => match store.peek(&key).await {
                 Ok(peeked) => {
                     let record = peeked.expect("there").record;
@@ -68,7 +68,7 @@ fn assert_transient(kind: ErrorKind) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
     let database = Database::new().await;
-    // With the limits of a service, which are part of how it heals.
+    // With the default limits of a service, which determine how soon it recovers.
     let store = PgOptions::with(database.options.clone()).connect().await.expect("connected");
     let kills = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..16)
@@ -76,7 +76,7 @@ async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
             let (store, kills) = (store.clone(), Arc::clone(&kills));
             tokio::spawn(async move {
                 let mut claims = 0;
-                // The load is not over before several kills were.
+                // The load continues until several kills have happened.
                 while claims < 40 || kills.load(Ordering::SeqCst) < 3 {
                     insist(&store, &format!("{task}-{claims}")).await;
                     claims += 1;
@@ -86,7 +86,7 @@ async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
         })
         .collect();
     while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
-        // Not for ever: a machine that takes longer for a connection than this would never be done.
+        // Limited: otherwise the test would never end on a machine that connects too slowly.
         if kills.load(Ordering::SeqCst) < 40 {
             kill_all(&database).await;
             kills.fetch_add(1, Ordering::SeqCst);
@@ -108,7 +108,7 @@ async fn killed_connections_heal_under_load_and_every_claim_is_settled_once() {
 }
 
 #[tokio::test]
-async fn a_dead_connection_at_rest_does_not_fail_the_next_transaction_or_sweep() {
+async fn an_idle_connection_that_died_does_not_fail_the_next_transaction_or_sweep() {
     let database = Database::new().await;
     let store = database.store().await;
     store.commit(store.begin().await.expect("begun")).await.expect("committed");
@@ -127,20 +127,20 @@ async fn behind_proxy(database: &Database) -> (PgStore, Proxy) {
     (settings.connect().await.expect("connected"), proxy)
 }
 
-/// From now on nothing is heard of the server, and every time limit is over as soon as there is
-/// nothing else to do.
-fn fall_silent(proxy: &Proxy) {
+/// Stops all replies of the server, and pauses the clock so that every time limit passes at once
+/// when there is nothing else to do.
+fn stop_replies(proxy: &Proxy) {
     proxy.silence(true);
     tokio::time::pause();
 }
 
-/// The server is heard again, and time passes as it does.
-fn be_heard(proxy: &Proxy) {
+/// Lets replies through again, and resumes the clock.
+fn resume_replies(proxy: &Proxy) {
     tokio::time::resume();
     proxy.silence(false);
 }
 
-/// The record of what the server was asked to do before it fell silent, once it has done it.
+/// Returns the record that the server wrote while its replies were stopped, once it exists.
 async fn record_of(store: &PgStore, key: &Key) -> Record {
     let found = async {
         loop {
@@ -153,28 +153,29 @@ async fn record_of(store: &PgStore, key: &Key) -> Record {
 }
 
 #[tokio::test]
-async fn a_silent_server_makes_steps_ambiguous_and_hangs_nobody() {
+async fn a_silent_server_makes_steps_ambiguous_and_blocks_no_caller() {
     let database = Database::new().await;
     let (store, proxy) = behind_proxy(&database).await;
     let mut renewer = store.renewer().await.expect("renewer");
     let first = draft(&key("first"));
     let claim = lease(&first, &store.open(&first).await.expect("opened"));
-    fall_silent(&proxy);
+    stop_replies(&proxy);
     let drafts: Vec<Draft> = (0..10).map(|at| draft(&key(&at.to_string()))).collect();
     let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
     let answers = timeout(LONG * 5, opens).await.expect("nobody hangs");
     let kinds: Vec<_> = answers.iter().map(|a| a.as_ref().expect_err("silent").kind()).collect();
-    // The first was sent on the living connection; the others needed a connection that nobody got.
+    // The first was sent on the live connection; the others needed a connection that could not be
+    // opened.
     assert_eq!(kinds[0], ErrorKind::Ambiguous);
     assert!(kinds[1..].iter().all(|kind| *kind == ErrorKind::Unavailable), "{kinds:?}");
     let renewed = renewer.renew(&[(claim, first.lease)]).await;
     assert_eq!(renewed.expect_err("silent").kind(), ErrorKind::Ambiguous);
-    be_heard(&proxy);
-    // What was ambiguous happened: the reader finds the attempt.
+    resume_replies(&proxy);
+    // The ambiguous step took effect: the reader finds the attempt.
     assert_eq!(record_of(&store, &drafts[0].key).await.attempt_id, drafts[0].attempt_id);
     assert!(store.peek(&drafts[1].key).await.expect("peeked").is_none());
     let extended = async {
-        // The renewal that nobody heard of may be at it still.
+        // The renewal whose reply was lost may still be running.
         while renewer.renew(&[(claim, first.lease)]).await.expect("heals") != [Renewed::Extended] {}
     };
     timeout(LONG, extended).await.expect("heals");
@@ -190,10 +191,10 @@ async fn a_commit_whose_reply_is_lost_is_ambiguous() {
     let opened = store.open_in(connection, &first).await.expect("opened");
     let settled = store.settle_in(connection, &lease(&first, &opened), &success("ok")).await;
     assert_eq!(settled.expect("settled"), Settled::Done);
-    fall_silent(&proxy);
+    stop_replies(&proxy);
     let error = store.commit(transaction).await.expect_err("silent");
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
-    be_heard(&proxy);
+    resume_replies(&proxy);
     assert_eq!(record_of(&store, &first.key).await.attempt_id, first.attempt_id);
 }
 
@@ -211,7 +212,7 @@ async fn a_server_that_is_not_there_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_spoils_nobody_elses_step() {
+async fn a_cancelled_caller_does_not_affect_the_steps_of_others() {
     let database = Database::new().await;
     let (store, proxy) = behind_proxy(&database).await;
     assert!(store.peek(&key("warm")).await.expect("peeked").is_none());
@@ -220,7 +221,7 @@ async fn a_caller_that_leaves_spoils_nobody_elses_step() {
     let leaving = timeout(Duration::from_millis(50), store.open(&leaver)).await;
     assert!(leaving.is_err(), "it left in the middle of its statement");
     proxy.silence(false);
-    // The connection was closed with it; nobody reads the answer that is still coming.
+    // The connection was closed with the caller; the answer that still arrives is not read.
     let others: Vec<Draft> = (0..20).map(|at| draft(&key(&at.to_string()))).collect();
     let opens = futures_util::future::join_all(others.iter().map(|draft| store.open(draft)));
     for opened in timeout(LONG, opens).await.expect("nobody hangs") {
@@ -229,7 +230,7 @@ async fn a_caller_that_leaves_spoils_nobody_elses_step() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_a_batch_leaves_its_neighbours_served() {
+async fn the_others_of_a_batch_are_served_when_a_caller_is_cancelled() {
     let database = Database::new().await;
     let store = Arc::new(database.settings().connections(1).connect().await.expect("connected"));
     for round in 0..20 {
@@ -255,7 +256,7 @@ async fn a_caller_that_leaves_a_batch_leaves_its_neighbours_served() {
 }
 
 #[tokio::test]
-async fn a_damaged_row_is_corrupt_names_its_column_and_spares_its_neighbours() {
+async fn a_damaged_row_is_corrupt_with_its_column_and_does_not_affect_others() {
     let database = Database::new().await;
     let store = database.settings().connections(1).connect().await.expect("connected");
     for (column, value) in [

@@ -1,5 +1,5 @@
 //! The id map in PostgreSQL: the suite that every map passes, on transactions that the application
-//! opened by itself, and what only this server can show.
+//! opened by itself, and behaviours that only this server has.
 
 use semel_core::store::ErrorKind;
 use semel_ids::map::{Binding, IdMap as _, Inserted, MapKey, MapRow};
@@ -56,10 +56,10 @@ mod conformance {
 mod missing_tables;
 
 #[tokio::test]
-async fn missing_tables_are_named_with_what_to_run() {
+async fn missing_tables_are_reported_with_the_command_to_run() {
     let database = Database::bare().await;
     let store = database.store().await;
-    missing_tables::are_named_with_what_to_run(&store, &draft(&key("k"))).await;
+    missing_tables::are_reported_with_the_command_to_run(&store, &draft(&key("k"))).await;
 }
 
 fn order(number: u128) -> Binding {
@@ -74,10 +74,11 @@ fn publics(bindings: &[Binding]) -> Vec<PublicId> {
     bindings.iter().map(|binding| *binding.public()).collect()
 }
 
-/// How often the table was walked, and how many rows were fetched by an index, since it was made.
-async fn walks(database: &Database) -> (i64, i64) {
+/// Returns how often the table was scanned, and how many rows were fetched by an index, since it
+/// was created.
+async fn scans(database: &Database) -> (i64, i64) {
     let mut connection = Database::connection(database).await;
-    // A session counts for certain when it has ended.
+    // The statistics of a session are complete when it has ended.
     let others = "select count(*) from pg_stat_activity where datname = current_database() \
                   and pid <> pg_backend_pid() and backend_type = 'client backend'";
     while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut connection).await.expect("counted")
@@ -90,7 +91,7 @@ async fn walks(database: &Database) -> (i64, i64) {
     sqlx::query_as(counts).fetch_one(&mut connection).await.expect("counted")
 }
 
-/// Every statement of the map, on 200 ids and pages of 100.
+/// Runs every statement of the map, on 200 ids and pages of 100.
 async fn everything(store: &PgStore, connection: &mut PgConnection, all: &[Binding]) {
     let kind = Order::TYPE;
     let _ = store.insert_many(all).await.expect("written");
@@ -117,8 +118,8 @@ async fn everything(store: &PgStore, connection: &mut PgConnection, all: &[Bindi
 #[tokio::test]
 async fn plans_made_for_an_empty_table_are_right_for_a_full_one() {
     let database = Database::new().await;
-    // Building its indexes walked the table.
-    let (walked_before, fetched_before) = walks(&database).await;
+    // Building the indexes scanned the table.
+    let (scanned_before, fetched_before) = scans(&database).await;
     let store = database.store().await;
     let mut connection = Database::connection(&database).await;
     everything(&store, &mut connection, &orders(1..201)).await;
@@ -128,11 +129,11 @@ async fn plans_made_for_an_empty_table_are_right_for_a_full_one() {
     database.run(planted).await;
     everything(&store, &mut connection, &orders(201..401)).await;
     drop((store, connection));
-    let (walked, fetched) = walks(&database).await;
-    assert_eq!(walked - walked_before, 0, "the whole table was read");
+    let (walked, fetched) = scans(&database).await;
+    assert_eq!(walked - scanned_before, 0, "the whole table was read");
     let fetched = fetched - fetched_before;
-    // Some 1,500 are asked for in each round and some of them are looked at twice; to go through a
-    // tenant's rows even once would be ten thousand.
+    // About 1,500 rows are requested in each round, and some are read twice; a single scan of a
+    // tenant's rows would read ten thousand.
     assert!(fetched < 6_000, "{fetched} rows were fetched");
 }
 
@@ -150,7 +151,7 @@ async fn a_find_costs_the_same_however_many_ids_there_are() {
         let mut connection = Database::connection(&database).await;
         let find = include_str!("../../src/postgres/queries/idmap_find.sql");
         let ids = (0..200).map(|n| format!("'ord_{:026}'", 1 + n * 5)).collect::<Vec<_>>();
-        // The settings of the sessions that find.
+        // The settings of the sessions that look ids up.
         let explain = format!(
             "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off;
             prepare find (text, text, text[]) as {find};
@@ -172,7 +173,7 @@ async fn a_find_costs_the_same_however_many_ids_there_are() {
         });
         pages.push(counts.sum::<u64>());
     }
-    // A level or two more in the index, for each of 200.
+    // One or two more levels in the index, for each of 200 ids.
     assert!(pages[1] < pages[0] * 2, "{pages:?} pages");
 }
 
@@ -263,7 +264,7 @@ async fn a_find_is_one_trip_and_so_is_a_new_binding() {
 }
 
 #[tokio::test]
-async fn connections_that_died_at_rest_are_replaced_without_a_word() {
+async fn idle_connections_that_died_are_replaced_silently() {
     let database = Database::new().await;
     let store = database.store().await;
     let _ = store.insert_many(&orders(1..3)).await.expect("written");

@@ -1,7 +1,9 @@
-//! Work under a claim that came first, whose transaction has one snapshot for all its statements.
+//! Tests work under a claim that was made first, in a transaction with one snapshot for all its
+//! statements.
 //!
-//! A renewal moves the claim's record, and such a transaction could not write it any more. So it holds
-//! the record itself, nobody renews it, and its lease may lapse while the work goes on.
+//! A renewal writes the claim's record, and such a transaction could not write it after that. So
+//! the transaction locks the record itself, it is not renewed, and its lease may lapse while the
+//! work continues.
 
 use std::time::Duration;
 
@@ -17,9 +19,9 @@ use tokio::time::timeout;
 
 use crate::database::{Database, LONG, key};
 
-/// Lapses while the test looks on; the work waits for a word, not for a time.
+/// A lease that lapses during the test; the work waits for a signal, not for a time.
 const LEASE: Duration = Duration::from_millis(300);
-/// Renewed while the test looks on, also on a busy machine.
+/// A lease that is renewed during the test, even on a busy machine.
 const RENEWED: Duration = Duration::from_secs(9);
 
 type Answer = Result<Execution<String>, Error<String>>;
@@ -30,7 +32,7 @@ async fn database() -> Database {
     database
 }
 
-/// An executor of its own, whose transactions have this isolation unless they say otherwise.
+/// Returns an executor whose transactions have this isolation level by default.
 async fn executor(database: &Database, level: &str) -> Executor<PgStore> {
     let options = database.options.clone().options([("default_transaction_isolation", level)]);
     let settings = PgOptions::with(options).statement_timeout(LONG).transaction_wait(LONG);
@@ -52,7 +54,7 @@ async fn place(executor: &Executor<PgStore>, answer: &'static str) -> Answer {
     executor.transact(command(), work).await
 }
 
-/// Work that has had its effect, and so has its snapshot, and waits to be let go.
+/// Work that has taken effect, and so has its snapshot, and waits to be released.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
     release: oneshot::Sender<()>,
@@ -80,7 +82,7 @@ impl Held {
     }
 }
 
-/// Waits until the work has outlasted a third of its lease: it was renewed, or it lapsed.
+/// Waits until a third of the lease has passed: then it was renewed, or it lapses.
 async fn outlasted(executor: &Executor<PgStore>) {
     let outlasted = async {
         loop {
@@ -129,7 +131,8 @@ async fn long_work_of_a_claim_that_came_first_completes_at_serializable() {
     completes_at("serializable", LEASE).await;
 }
 
-/// A holder whose session the server has ended is taken over, and can complete nothing.
+/// A claim whose holder's session the server has ended is taken over, and the holder can complete
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_session_has_ended_is_taken_over_and_refused() {
     for level in ["repeatable read", "serializable"] {
@@ -152,7 +155,7 @@ async fn a_holder_whose_session_has_ended_is_taken_over_and_refused() {
     }
 }
 
-/// After an error the claim fails as any other, though its lease has lapsed meanwhile.
+/// After an error the claim fails as any other, even if its lease has lapsed meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_work_that_fails_at_repeatable_read_is_recorded() {
     let database = database().await;
@@ -171,10 +174,10 @@ async fn long_work_that_fails_at_repeatable_read_is_recorded() {
     assert_eq!(place(&executor, "again").await.expect("runs").attempt(), Some(2));
 }
 
-/// How the server finds that a transaction cannot be put in order with another.
+/// When the server detects that a transaction cannot be serialised with another.
 #[derive(Clone, Copy, Debug)]
 enum Found {
-    /// Both have read what the other wrote: the next statement is refused, which is ours.
+    /// Both have read what the other wrote: the next statement, the settlement, is refused.
     AtSettle,
     /// The commit is refused.
     AtCommit,
@@ -187,7 +190,7 @@ const REFUSE: &str = "create function refuse() returns trigger language plpgsql 
 
 const SKEW: &str = "insert into effect select 'skew ' || count(*) from effect";
 
-/// Work that ends well, in a transaction that is refused.
+/// Runs work that succeeds, in a transaction that the server refuses.
 async fn refused(
     executor: &Executor<PgStore>,
     command: Command,
@@ -215,8 +218,8 @@ async fn refused(
     }
 }
 
-/// A transaction that the server asks to be run again has not failed, whether its claim came first or
-/// not: its work is not blamed, and the next call runs it.
+/// A transaction that must be run again has not failed, whether its claim was made first or not: no
+/// failure is recorded, and the next call runs it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_is_to_be_run_again_has_not_failed() {
     for found in [Found::AtSettle, Found::AtCommit] {
@@ -235,7 +238,7 @@ async fn work_that_is_to_be_run_again_has_not_failed() {
             let again = executor.transact(command, work).await;
             let again = again.unwrap_or_else(|error| panic!("{found:?} {first}: {error}"));
             assert!(!again.replayed(), "{found:?} {first}");
-            // What came first is counted as a crashed attempt is, and keeps its operation.
+            // A claim that was made first counts as a crashed attempt, and keeps its operation.
             assert_eq!(again.attempt(), Some(if first { 2 } else { 1 }), "{found:?}");
             assert_eq!(database.effects("order").await, 1);
             assert_eq!(database.effects("refused at commit").await, 0);
@@ -243,8 +246,8 @@ async fn work_that_is_to_be_run_again_has_not_failed() {
     }
 }
 
-/// Work that must not be re-run blindly is not, though its transaction asks for it: what it did
-/// elsewhere is not rolled back.
+/// Work that must not be re-run blindly is not, even if its transaction must be run again: its
+/// effects elsewhere are not rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn careful_work_that_is_to_be_run_again_is_uncertain() {
     let database = database().await;

@@ -1,4 +1,5 @@
-//! The ledger in PostgreSQL: the suite that every store passes, and what only this one can show.
+//! Tests the ledger in PostgreSQL: the suite that every store passes, and behaviours that only this
+//! store has.
 #![cfg(feature = "postgres")]
 
 #[cfg(feature = "ids")]

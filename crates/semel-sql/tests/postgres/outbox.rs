@@ -56,7 +56,7 @@ impl OutboxFixture for Database {
 }
 
 async fn shift(database: &Database, span: i64) {
-    // Rows are met in the order of their numbers, as marks do.
+    // Rows are locked in the order of their numbers, as marks do.
     database
         .run(&format!(
             "with all_rows as (select sequence from semel_outbox order by sequence for update)
@@ -91,13 +91,13 @@ fn claimers_share_what_is_put_off() {
 }
 
 #[test]
-fn what_lies_beyond_the_window_is_found() {
+fn rows_beyond_the_window_are_found() {
     semel_testkit::fixture::run(async {
-        crowd::what_lies_beyond_the_window_is_found(Database::new().await).await;
+        crowd::rows_beyond_the_window_are_found(Database::new().await).await;
     });
 }
 
-/// Rows as they are when they wait, and when they were published.
+/// Inserts rows as they are when they were published, and when they wait.
 async fn fill(database: &Database, published: u32, waiting: u32) {
     let columns = "id, tenant, aggregatetype, type, source, payload, content_type, headers, \
                    occurred_at, attempts, created_at, status, due_at, published_at, partition_key";
@@ -114,7 +114,7 @@ async fn fill(database: &Database, published: u32, waiting: u32) {
         .await;
 }
 
-/// How the server goes about a claim of 100 rows, and how many pages it looks at.
+/// Returns the server's plan for a claim of 100 rows, and how many pages it reads.
 async fn plan(database: &Database) -> (String, u64) {
     let mut connection = database.connection().await;
     let claim = include_str!("../../src/postgres/queries/outbox_claim.sql");
@@ -137,7 +137,7 @@ async fn plan(database: &Database) -> (String, u64) {
         let looked = counts.filter(|(what, _)| matches!(*what, "hit" | "read"));
         Some(looked.filter_map(|(_, count)| count.parse::<u64>().ok()).sum())
     };
-    // The first line of them is that of the whole statement.
+    // The first such line is that of the whole statement.
     let pages = lines.iter().find_map(pages).expect("buffers are counted");
     (lines.join("\n"), pages)
 }
@@ -151,8 +151,8 @@ async fn a_claim_costs_the_same_however_much_was_published() {
     assert!(plan.contains("Index Scan using semel_outbox_due on semel_outbox o"), "{plan}");
     assert!(plan.contains("using semel_outbox_partition on semel_outbox p"), "{plan}");
     assert!(!plan.contains("Seq Scan on semel_outbox"), "{plan}");
-    // A level more in an index or two, for each of 100 rows; reading what was published would be
-    // hundreds of pages once, and twenty thousand rows.
+    // One more level in an index or two, for each of 100 rows. Reading the published rows would be
+    // hundreds of pages and twenty thousand rows.
     assert!(pages < least * 2, "{pages} pages, {least} with nothing published\n{plan}");
 }
 
@@ -161,7 +161,7 @@ async fn a_claim_costs_the_same_however_much_is_held() {
     let (few, many) = (Database::new().await, Database::new().await);
     fill(&few, 0, 300).await;
     fill(&many, 0, 300).await;
-    // A head that rests, and what follows it, due before all others.
+    // A head that rests, and the rows behind it, due before all others.
     many.run(
         "insert into semel_outbox (id, tenant, aggregatetype, type, source, payload, content_type,
             headers, occurred_at, attempts, created_at, status, due_at, partition_key)
@@ -178,7 +178,7 @@ async fn a_claim_costs_the_same_however_much_is_held() {
         assert!(claims < 5, "what is behind 20,000 rows is not found");
     }
     let ((_, least), (plan, pages)) = (plan(&few).await, plan(&many).await);
-    // Looking at what is held would be tens of thousands of pages.
+    // Scanning the held rows would read tens of thousands of pages.
     assert!(pages < least * 3, "{pages} pages, {least} with nothing held\n{plan}");
 }
 
@@ -196,9 +196,9 @@ async fn an_append_in_a_transaction_that_failed_is_refused_and_leaves_nothing() 
     assert_eq!(store.backlog().await.expect("a backlog").waiting, 0);
 }
 
-/// By the defaults that the router documents: `table.field.event.id` is id, `table.field.event.key`
-/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload; type stands beside
-/// them.
+/// The router's documented defaults: `table.field.event.id` is id, `table.field.event.key`
+/// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload. The column
+/// type exists as well.
 #[tokio::test]
 async fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     let database = Database::new().await;

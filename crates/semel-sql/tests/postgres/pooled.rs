@@ -1,5 +1,6 @@
-//! The same store behind a pooler that hands out the server's sessions per transaction: PgBouncer as
-//! Debian ships it (1.18, which tracks no prepared statements), and a newer one that does.
+//! Tests the same store behind a pooler that hands out the server's sessions per transaction:
+//! PgBouncer as Debian ships it (1.18, which tracks no prepared statements), and a newer one that
+//! does.
 
 use semel_core::store::{ErrorKind, Opened, Severity, Store};
 use semel_servers::PgBouncer;
@@ -10,7 +11,8 @@ use sqlx::ConnectOptions;
 use crate::database::{Database, LONG, Pooler, draft, key};
 
 impl Database {
-    /// Behind the machine's own PgBouncer, which the store has to recognise by itself.
+    /// Returns a database behind the machine's own PgBouncer, which the store has to recognise by
+    /// itself.
     async fn pooled() -> Self {
         let mut database = Self::with_effects().await;
         let server = PgBouncer::before(database.options.get_port()).start().expect("a PgBouncer");
@@ -18,7 +20,8 @@ impl Database {
         database
     }
 
-    /// Behind one that tracks prepared statements, as the store is told.
+    /// Returns a database behind a pooler that tracks prepared statements, which the store's
+    /// settings declare.
     async fn prepared() -> Self {
         let mut database = Self::with_effects().await;
         let server = PgBouncer::before(database.options.get_port())
@@ -49,7 +52,7 @@ mod prepared {
 }
 
 #[tokio::test]
-async fn a_pooler_is_recognised_and_said() {
+async fn a_pooler_is_recognised_and_reported() {
     let mut database = Database::pooled().await;
     let found = database.store().await.check().await.expect("checked");
     let finding = found.iter().find(|finding| finding.code == "postgres-pooler").expect("found");
@@ -58,14 +61,14 @@ async fn a_pooler_is_recognised_and_said() {
     let found = direct.check().await.expect("checked");
     let finding = found.iter().find(|finding| finding.code == "postgres-pooler").expect("found");
     assert_eq!(finding.severity, Severity::Error, "{finding:?}");
-    // What it says of itself must not be found where there is none.
+    // The finding must not appear without a pooler.
     database.pooler = None;
     let found = database.store().await.check().await.expect("checked");
     assert!(found.iter().all(|finding| finding.code != "postgres-pooler"), "{found:?}");
 }
 
-/// A pooler that hands out its sessions in rotation gives two connections that take turns one each, over
-/// and over: they look like sessions of the server's own.
+/// A pooler that rotates its sessions gives two connections that alternate one session each, again
+/// and again: they look like direct sessions of the server.
 #[tokio::test]
 async fn a_pooler_whose_sessions_take_turns_is_recognised() {
     for ignored in ["", "options"] {
@@ -94,7 +97,7 @@ async fn a_pooler_whose_sessions_take_turns_is_recognised() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_told_of_no_pooler_is_refused_by_it() {
+async fn a_store_set_to_expect_no_pooler_is_refused_by_it() {
     let database = Database::pooled().await;
     let direct = database.settings().pooling(Pooling::Direct).connect().await.expect("connected");
     let error = direct.open(&draft(&key("k"))).await.expect_err("refused");
@@ -106,7 +109,7 @@ async fn waiters_behind_a_pooler_poll() {
     let mut database = Database::pooled().await;
     let behind = database.store().await;
     assert!(behind.listen().await.expect("asked").is_none());
-    // Who has a session of the server's own is woken all the same.
+    // A store with a direct session of the server is woken all the same.
     let pooler = database.pooler.take();
     let direct = database.store().await;
     let mut direct = direct.listen().await.expect("asked").expect("listening");

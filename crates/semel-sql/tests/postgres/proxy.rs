@@ -17,8 +17,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Stands in front of a server. Gives the options that lead through it: without TLS, which nobody
-    /// could look into.
+    /// Starts a proxy in front of a server. Returns the options that connect through it, without
+    /// TLS, which the proxy could not read.
     pub(crate) async fn before(server: &PgConnectOptions) -> (Self, PgConnectOptions) {
         let proxy = Self::to(server.get_host(), server.get_port()).await;
         let through = server.clone().host("127.0.0.1").port(proxy.port);
@@ -49,7 +49,7 @@ impl Proxy {
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 16 * 1024];
                     while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-                        // Swallows what the server says, as a half-open connection does.
+                        // Drops the server's replies, as a half-open connection does.
                         if !hush.load(Ordering::SeqCst)
                             && to_client.write_all(&buffer[..read]).await.is_err()
                         {
@@ -62,23 +62,23 @@ impl Proxy {
         proxy
     }
 
-    /// From now on no reply comes through, or they do again.
+    /// Drops all replies from now on, or lets them through again.
     pub(crate) fn silence(&self, silent: bool) {
         self.silent.store(silent, Ordering::SeqCst);
     }
 
-    /// New connections lead to another server, as after a switchover; those that are open stay.
+    /// Leads new connections to another server, as after a switchover; open connections stay.
     pub(crate) fn turn_to(&self, port: u16) {
         self.target.store(port, Ordering::SeqCst);
     }
 
-    /// Trips since the last call.
+    /// Returns the number of trips since the last call.
     pub(crate) fn trips(&self) -> u64 {
         self.trips.swap(0, Ordering::SeqCst)
     }
 }
 
-/// Passes messages on one by one, counting those that the server answers with "ready".
+/// Forwards messages one by one, counting those that the server answers with "ready".
 async fn forward(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),

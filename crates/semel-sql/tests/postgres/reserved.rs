@@ -1,4 +1,4 @@
-//! Claims whose record is written once, with the commit: what is stored, who wins, and what breaks it.
+//! Tests claims whose record is written once, with the commit.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::database::{Database, LONG, draft, failure, key, lease, success};
 use crate::proxy::Proxy;
 
-/// A transaction that holds a key, and the lease of its claim.
+/// Returns a transaction that holds a key, and the lease of its claim.
 async fn reserved(store: &PgStore, key: &Key) -> (PgTransaction, semel_core::Lease) {
     let draft = draft(key);
     let (transaction, opened) = store.begin_and_open(&draft).await.expect("begun");
@@ -29,7 +29,8 @@ fn is_done(committed: &Committed) {
     assert!(matches!(committed, Committed::Done), "{committed:?}");
 }
 
-/// Text that ends a literal where it is not escaped, and bytes of every value.
+/// Returns a key and a settlement with text that would end an unescaped literal, and bytes of every
+/// value.
 fn awkward() -> (Key, Settlement) {
     let principal = Principal::of("o'brien");
     let key = Key::new(semel_core::Kind::Http, "a'c\\me", "$1 E'--", principal, "é';😀 \\u0041$$");
@@ -92,7 +93,7 @@ async fn any_ending_but_a_removal_is_written() {
 }
 
 #[tokio::test]
-async fn rivals_of_a_reserved_key_are_told_at_once_and_so_is_its_holder() {
+async fn a_reserved_key_is_contended_at_once_for_others_and_for_its_holder() {
     let database = Database::new().await;
     let (store, other) = (database.store().await, database.store().await);
     let key = key("held");
@@ -135,7 +136,7 @@ async fn a_rolled_back_reservation_leaves_the_key_free() {
 async fn work_that_ends_the_transaction_of_its_reservation_is_refused() {
     let database = Database::with_effects().await;
     let store = database.store().await;
-    // The last one is in a transaction that is marked for another claim.
+    // The last one runs in a transaction that is marked for another claim.
     for end in ["commit", "commit; begin", "rollback", "commit; begin; another"] {
         let (mut transaction, claim) = reserved(&store, &key("k")).await;
         let connection = PgStore::connection(&mut transaction);
@@ -165,7 +166,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_the_commit_and_nothing
         let outcome = Recorded::Whole(Outcome::new("text/plain", vec![b'x'; size]));
         let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(60) };
         let refused = store.settle_and_commit(transaction, &claim, &settlement).await;
-        // A unique violation as well, but not of the record's key.
+        // Also a unique violation, but not of the record's key.
         let Committed::Failed(error) = refused else { panic!("{refused:?}") };
         assert_ne!(error.kind(), ErrorKind::Ambiguous, "{error}");
         assert!(store.peek(&key("k")).await.expect("peeked").is_none());
@@ -173,7 +174,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_the_commit_and_nothing
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_found_out_before_the_work_runs() {
+async fn a_server_that_takes_no_writes_is_detected_before_the_work_runs() {
     let database = Database::new().await;
     let options = database.options.clone().options([("default_transaction_read_only", "on")]);
     let store = PgOptions::with(options).connect().await.expect("connected");
@@ -184,7 +185,7 @@ async fn a_server_that_takes_no_writes_is_found_out_before_the_work_runs() {
 }
 
 #[tokio::test]
-async fn a_statement_of_the_work_that_failed_is_not_passed_over() {
+async fn a_failed_statement_of_the_work_is_not_ignored() {
     let database = Database::with_effects().await;
     let store = database.store().await;
     let (mut transaction, claim) = reserved(&store, &key("k")).await;
@@ -225,8 +226,8 @@ async fn a_last_message_whose_reply_is_lost_is_ambiguous() {
     assert_eq!(timeout(LONG, found).await.expect("there"), draft.attempt_id);
 }
 
-/// Runs work that is overtaken: while it runs, another session commits a record of its key. Every session of
-/// ours asks for the key's lock first, so it takes one that does not.
+/// Runs work during which another session commits a record of its key. Sessions of the store take
+/// the key's lock first, so this session does not use the store.
 async fn overtaken(database: &Database, level: &str) -> Result<Execution<String>, Error<String>> {
     let options = database.options.clone().options([("default_transaction_isolation", level)]);
     let settings = PgOptions::with(options).statement_timeout(LONG).transaction_wait(LONG);
@@ -266,7 +267,7 @@ async fn a_record_that_was_committed_meanwhile_wins_and_nothing_else_is_committe
                 assert!(execution.replayed(), "{level}: {execution:?}");
                 assert_eq!(execution.value().map(String::as_str), Some("rival"), "{level}");
             }
-            // Here the server may find first that the two cannot be put in an order.
+            // At this level the server may first detect that the two cannot be serialised.
             Err(Error::Store(error)) if level == "serializable" => {
                 assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");
             }

@@ -1,4 +1,4 @@
-//! Nobody waits behind anybody's open transaction: neither alone nor in a batch.
+//! Tests that no step waits for an open transaction: neither alone nor in a batch.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use tokio::time::timeout;
 use crate::database::{Database, LONG, draft, failure, granted, key, lease, success};
 use crate::proxy::Proxy;
 
-/// The other side stays where it is until the step is done: who waits for it gets an error, or nothing.
+/// Runs a step while another transaction stays open: a step that waited for it would fail or time
+/// out.
 async fn at_once<T>(step: impl Future<Output = semel_core::store::Result<T>>) -> T {
     timeout(LONG, step).await.expect("waits for nobody").expect("no error")
 }
 
-/// A transaction that claimed `key` and is still open.
+/// Returns an open transaction that claimed `key`.
 async fn holding(store: &PgStore, key: &Key) -> PgTransaction {
     let mut transaction = store.begin().await.expect("begun");
     let opened = store.open_in(PgStore::connection(&mut transaction), &draft(key)).await;
@@ -30,7 +31,7 @@ async fn holding(store: &PgStore, key: &Key) -> PgTransaction {
 }
 
 #[tokio::test]
-async fn a_rival_of_an_open_transaction_is_told_at_once() {
+async fn a_claim_held_by_an_open_transaction_is_contended_at_once() {
     let database = Database::new().await;
     let store = database.store().await;
     let key = key("held");
@@ -39,7 +40,7 @@ async fn a_rival_of_an_open_transaction_is_told_at_once() {
     let mut rival = store.begin().await.expect("begun");
     let opened = at_once(store.open_in(PgStore::connection(&mut rival), &draft(&key))).await;
     assert!(matches!(opened, Opened::Contended));
-    // The rival's transaction is not spoilt by that.
+    // The other transaction stays usable.
     let other = draft(&crate::database::key("free"));
     let opened = at_once(store.open_in(PgStore::connection(&mut rival), &other)).await;
     assert!(matches!(opened, Opened::Inserted { .. }));
@@ -66,7 +67,7 @@ async fn a_batch_is_not_stalled_by_a_key_that_a_transaction_holds() {
 }
 
 #[tokio::test]
-async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
+async fn a_takeover_in_an_open_transaction_blocks_no_other_step() {
     let database = Database::new().await;
     let store = database.settings().connections(1).connect().await.expect("connected");
     let key = key("held");
@@ -86,8 +87,8 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     let swapped = store.swap_in(connection, &key, judged, &change).await.expect("swapped");
     assert!(matches!(swapped, Swapped::Done { .. }));
 
-    // A second takeover loses, a reader reads, a renewal of the lapsed lease is left open, the
-    // sweeper passes by.
+    // A second takeover loses, a reader reads, a renewal of the lapsed lease is undecided, and the
+    // sweeper skips the record.
     assert_eq!(at_once(store.swap(&key, judged, &change)).await, Swapped::Lost);
     assert!(matches!(at_once(store.open(&draft(&key))).await, Opened::Existing { .. }));
     assert!(at_once(store.peek(&key)).await.is_some());
@@ -99,8 +100,8 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     assert!(renewed[1..].iter().all(|renewed| *renewed == Renewed::Extended));
     assert_eq!(at_once(store.sweep(100)).await, Swept::default());
 
-    // The old holder's settling, in a batch with strangers: they are settled, it is told to come
-    // again. (The first of them has the idle connection to itself.)
+    // The old holder settles in a batch with others: the others are settled, and its own step is
+    // answered as busy. (The first of them has the idle connection to itself.)
     let settlement = success("done");
     let mut all = leases.clone();
     all.insert(5, old);
@@ -117,7 +118,8 @@ async fn a_takeover_in_an_open_transaction_keeps_nobody_waiting() {
     assert_eq!(at_once(store.settle(&old, &success("late"))).await, Settled::Lost);
 }
 
-/// A claim on `key` whose lapsed lease an open transaction has taken over, and that transaction.
+/// Returns a claim on `key` whose lapsed lease an open transaction has taken over, and that
+/// transaction.
 async fn taken_over(database: &Database, store: &PgStore, key: &Key) -> (Lease, PgTransaction) {
     let first = draft(key);
     let old = lease(&first, &store.open(&first).await.expect("opened"));
@@ -130,7 +132,8 @@ async fn taken_over(database: &Database, store: &PgStore, key: &Key) -> (Lease, 
     (old, takeover)
 }
 
-/// How often others were served while a settlement was told that its row is locked.
+/// Returns how often other steps were served while a settlement was answered that its row is
+/// locked.
 async fn peeks_beside(store: &PgStore, old: &Lease, settlement: &Settlement, key: &Key) -> u32 {
     let settling = store.settle(old, settlement);
     let mut peeks = 0;
@@ -150,14 +153,15 @@ async fn peeks_beside(store: &PgStore, old: &Lease, settlement: &Settlement, key
 }
 
 #[tokio::test]
-async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
+async fn a_settlement_that_meets_a_locked_row_keeps_no_connection() {
     let database = Database::new().await;
     let store = database.settings().connections(1).connect().await.expect("connected");
     for settlement in [success("late"), Settlement::Removed] {
         let id = if settlement == Settlement::Removed { "removed" } else { "done" };
         let (old, takeover) = taken_over(&database, &store, &key(id)).await;
-        // A connection that waits as long as the lock timeout lets three through, or four, and never more.
-        // On a busy machine it may be few as well: then the next settlement is watched.
+        // A connection that waited for the lock timeout would let three or four steps through,
+        // never more. On a busy machine there may be few as well: then the next settlement is
+        // observed.
         let many = async { while peeks_beside(&store, &old, &settlement, &key(id)).await < 8 {} };
         timeout(LONG, many).await.expect("a settlement that waits keeps no connection");
         store.rollback(takeover).await;
@@ -167,7 +171,7 @@ async fn a_settlement_that_meets_a_locked_row_keeps_no_lane() {
 }
 
 #[tokio::test]
-async fn a_settlement_in_a_transaction_waits_for_no_rivals_transaction() {
+async fn a_settlement_in_a_transaction_waits_for_no_other_transaction() {
     let database = Database::new().await;
     let store = database.store().await;
     for settlement in [success("late"), Settlement::Removed] {
@@ -176,10 +180,12 @@ async fn a_settlement_in_a_transaction_waits_for_no_rivals_transaction() {
         let mut own = store.begin().await.expect("begun");
         let connection = PgStore::connection(&mut own);
         let settled = timeout(LONG, store.settle_in(connection, &old, &settlement)).await;
-        let error = settled.expect("waits for nobody").expect_err("nobody knows yet whose it is");
+        let error = settled
+            .expect("waits for nobody")
+            .expect_err("it is not decided yet which transaction wins");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("another transaction"), "{error}");
-        // The transaction is not spoilt by that, and the answer follows the takeover's end.
+        // The transaction stays usable, and the answer follows the end of the takeover.
         at_once(store.commit(takeover)).await;
         let settled = at_once(store.settle_in(connection, &old, &settlement)).await;
         assert_eq!(settled, Settled::Lost);
@@ -187,15 +193,15 @@ async fn a_settlement_in_a_transaction_waits_for_no_rivals_transaction() {
     }
 }
 
-/// A settlement that meets a renewal, which ends once the settlement was refused and asks again.
-/// `None` if it was not done for all that.
+/// Runs a settlement that meets a renewal, which ends once the settlement was refused and tries
+/// again. Returns `None` if the settlement was still not done.
 async fn beside_a_renewal(
     store: &PgStore,
     own: &mut PgTransaction,
     claim: &Lease,
     (renewing, proxy): (&mut PgConnection, &Proxy),
 ) -> Option<Settled> {
-    // As the renewer writes the row, only slower.
+    // Writes the row as the renewer does, only slower.
     let mut renewal = renewing.begin().await.expect("begun");
     let renew = "update semel_record set number = number + 1 where id = 'renewed'";
     sqlx::query(renew).execute(&mut *renewal).await.expect("renewed");
@@ -233,12 +239,12 @@ async fn a_settlement_in_a_transaction_outlasts_a_renewal() {
     let warm = lease(&warm, &store.open(&warm).await.expect("opened"));
     let claim = lease(&first, &store.open(&first).await.expect("opened"));
     let mut own = store.begin().await.expect("begun");
-    // Prepares the statement: from here on every trip is a try.
+    // Prepares the statement: from here on every trip is an attempt.
     let connection = PgStore::connection(&mut own);
     assert_eq!(at_once(store.settle_in(connection, &warm, &success("1"))).await, Settled::Done);
     let mut renewing = database.connection().await;
-    // It asks again for a quarter of a second, all of which a busy machine may spend elsewhere: then
-    // it meets the next renewal. Who does not ask again meets one after the other.
+    // The settlement retries for a quarter of a second, which a busy machine may spend elsewhere:
+    // then it meets the next renewal. Without retries it would fail at every renewal.
     let mut met = Vec::new();
     while met.len() < 10 && !met.contains(&Some(Settled::Done)) {
         met.push(beside_a_renewal(&store, &mut own, &claim, (&mut renewing, &proxy)).await);
@@ -247,8 +253,8 @@ async fn a_settlement_in_a_transaction_outlasts_a_renewal() {
     at_once(store.commit(own)).await;
 }
 
-/// Lets an insert of `id` wait, once it has begun, until nobody holds the advisory lock 42; 43 is
-/// held while it waits.
+/// Makes an insert of `id` wait, once it has begun, until the advisory lock 42 is free; 43 is held
+/// while it waits.
 const SLOW_INSERT: &str = "
 create function slow() returns trigger language plpgsql as $$ begin
     if new.id = 'slow' then
@@ -266,7 +272,7 @@ async fn a_fence_is_above_one_that_came_and_went_while_its_batch_ran() {
     let mut gate = database.connection().await;
     sqlx::query("select pg_advisory_lock(42)").execute(&mut gate).await.expect("shut");
     let store = database.settings().connections(1).connect().await.expect("connected");
-    // The first has the idle connection to itself; the other two go together, in this order.
+    // The first has the idle connection to itself; the other two share a statement, in this order.
     let drafts = ["alone", "slow", "next"].map(|id| draft(&key(id)));
     let opens = futures_util::future::join_all(drafts.iter().map(|draft| store.open(draft)));
     let meanwhile = async {
@@ -303,7 +309,7 @@ async fn a_key_with_a_record_is_opened_without_its_lock() {
     let slow = [draft(&key("slow"))];
     let opens = drafts.iter().chain(&slow).map(|draft| store.open(draft));
     let counted = async {
-        // Looked at once: in two looks the trigger's lock could be in the second alone.
+        // Read in one query: in two, the trigger's lock could be in the second only.
         let count = "with seen as materialized (select l.* from pg_locks l
                 join pg_database d on d.oid = l.database
                 where d.datname = current_database() and l.locktype = 'advisory'
@@ -335,14 +341,14 @@ async fn a_completion_in_an_open_transaction_keeps_no_opener_waiting() {
         let connection = PgStore::connection(&mut transaction);
         let settled = store.settle_in(connection, &claim, &settlement).await.expect("settled");
         assert_eq!(settled, Settled::Done);
-        // Uncommitted, so everybody still sees the claim, and sees it without waiting.
+        // Uncommitted, so every session still sees the claim, without waiting.
         let opened = at_once(store.open(&draft(&key))).await;
         let Opened::Existing { record, .. } = opened else { panic!("{opened:?}") };
         assert_eq!(record.state, State::Running);
         let takeover = Change::Regrant(draft(&key));
         let swapped = at_once(store.swap(&key, record.version(), &takeover)).await;
         assert_eq!(swapped, Swapped::Lost);
-        // Its own heartbeat is not told that the lease is lost while it is being settled.
+        // Its own heartbeat does not get "lost" while the claim is being settled.
         let mut renewer = store.renewer().await.expect("renewer");
         let renewed = at_once(renewer.renew(&[(claim, Duration::from_secs(30))])).await;
         assert_eq!(renewed, [Renewed::Unknown]);
@@ -383,9 +389,10 @@ async fn a_claim_that_is_renewed_while_the_sweeper_looks_is_not_swept() {
     assert_eq!(store.settle(&claim, &failure("no")).await.expect("settled"), Settled::Done);
 }
 
-/// Two keys whose digests begin alike share the number of their advisory lock: here a stranger has it.
+/// Two keys whose digests begin with the same eight bytes share an advisory lock: here another
+/// session holds it.
 #[tokio::test]
-async fn a_strangers_lock_of_the_same_number_only_delays() {
+async fn a_foreign_lock_with_the_same_number_only_delays() {
     let database = Database::new().await;
     let store = database.store().await;
     let (locked, free) = (draft(&key("locked")), draft(&key("free")));
@@ -399,7 +406,7 @@ async fn a_strangers_lock_of_the_same_number_only_delays() {
     assert!(matches!(store.open(&free).await.expect("asked"), Opened::Inserted { .. }));
     transaction.commit().await.expect("let go");
     assert!(matches!(store.open(&locked).await.expect("asked"), Opened::Inserted { .. }));
-    // Who has it in the same transaction is not in its own way.
+    // A lock held by the same transaction does not block it.
     let mut transaction = store.begin().await.expect("begun");
     let connection = PgStore::connection(&mut transaction);
     let other = draft(&key("another"));

@@ -1,4 +1,4 @@
-//! The schema: made once by however many, and checked in words.
+//! Tests the schema: migrated once by any number of instances, and checked.
 
 use semel_core::outbox::{Ask, Outbox as _};
 use semel_core::store::{ErrorKind, Opened, Severity, Store, TransactionalStore as _};
@@ -50,7 +50,8 @@ async fn a_database_that_cannot_hold_every_key_is_refused_and_found() {
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(error.to_string().contains(encoding), "{error}");
         assert!(error.to_string().contains("UTF8"), "{error}");
-        // The store that knew its predecessor: its connection went with it, the next one checks.
+        // The store was connected to the previous database: its connection is gone, and the next
+        // one is checked.
         assert!(store.check().await.is_err());
         let found = store.check().await.expect("checked");
         assert!(found.iter().any(|finding| finding.code == "postgres-encoding"), "{found:?}");
@@ -58,7 +59,7 @@ async fn a_database_that_cannot_hold_every_key_is_refused_and_found() {
 }
 
 #[tokio::test]
-async fn a_store_without_its_schema_says_so() {
+async fn a_store_without_its_schema_is_misconfigured() {
     let database = Database::bare().await;
     let store = database.store().await;
     let error = store.open(&draft(&key("k"))).await.expect_err("no table");
@@ -67,7 +68,7 @@ async fn a_store_without_its_schema_says_so() {
     let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
     let (unapplied, absent) = ("sql-migration-missing", "sql-table-missing");
     assert_eq!(codes, [unapplied, unapplied, unapplied, absent, absent, absent, absent]);
-    // Once it is there, the same store works.
+    // Once the schema exists, the same store works.
     store.migrate().await.expect("migrated");
     assert!(matches!(
         store.open(&draft(&key("k"))).await.expect("opened"),
@@ -76,7 +77,7 @@ async fn a_store_without_its_schema_says_so() {
 }
 
 #[tokio::test]
-async fn a_missing_column_index_or_key_is_named() {
+async fn a_missing_column_index_or_key_is_reported() {
     let database = Database::new().await;
     let store = database.store().await;
     assert_eq!(store.verify().await.expect("verified"), []);
@@ -159,7 +160,7 @@ async fn unsafe_settings_are_found() {
         database.run(&format!("alter database {name} set {setting}")).await;
         let found = database.store().await.check().await.expect("checked");
         let (setting_name, _) = setting.split_once(' ').expect("a setting");
-        // Read-only from here on, were it not undone first.
+        // The session would be read-only from here on, so the setting is undone first.
         let mut connection = database.connection().await;
         let undo = format!("begin read write; alter database {name} reset {setting_name}; commit");
         sqlx::raw_sql(AssertSqlSafe(undo)).execute(&mut connection).await.expect("undone");
@@ -201,7 +202,7 @@ async fn a_closed_store_refuses_calls_and_leaves_no_connection() {
         assert!(error.to_string().contains("the store is closed"), "{error}");
     }
     let mut watching = database.connection().await;
-    // The server needs a moment to notice; one that never does is the failure.
+    // The server needs a moment to detect it; it is a failure only if it never does.
     loop {
         let left = "select count(*) from pg_stat_activity where application_name = $1";
         let left: i64 =

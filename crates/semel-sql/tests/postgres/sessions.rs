@@ -1,4 +1,4 @@
-//! The sessions of callers' transactions: used again while they are good, and only then.
+//! Tests that sessions of callers' transactions are reused only while they are clean.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sqlx::{Acquire, Row};
 
 use crate::database::Database;
 
-/// The server's process behind a transaction of the store's, which is then committed.
+/// Returns the id of the server process of a transaction, which is then committed.
 async fn backend(store: &PgStore) -> i32 {
     let mut transaction = store.begin().await.expect("begun");
     let connection = PgStore::connection(&mut transaction);
@@ -19,7 +19,7 @@ async fn backend(store: &PgStore) -> i32 {
 }
 
 #[tokio::test]
-async fn a_session_is_used_again_until_its_life_is_over() {
+async fn a_session_is_reused_until_its_lifetime_is_over() {
     let database = Database::new().await;
     let store = database.store().await;
     let first = backend(&store).await;
@@ -44,7 +44,7 @@ async fn a_session_whose_savepoint_was_left_open_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn nested_transactions_of_the_work_are_savepoints_on_a_session_that_rested() {
+async fn nested_transactions_of_the_work_are_savepoints_on_a_reused_session() {
     let database = Database::new().await;
     database.run("create table kept (name text)").await;
     let store = database.store().await;

@@ -1,4 +1,4 @@
-//! Claim, work and outcome in one commit, and what breaks that.
+//! Tests claim, work and outcome in one commit, and what breaks that.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn claim_work_and_outcome_commit_together() {
 }
 
 #[tokio::test]
-async fn a_dropped_transaction_leaves_nothing_and_frees_its_place() {
+async fn a_dropped_transaction_leaves_nothing_and_frees_its_connection() {
     let (database, _) = with_orders().await;
     let store = database.settings().transactions(1).connect().await.expect("connected");
     for at in 0..3 {
@@ -112,7 +112,7 @@ async fn a_savepoint_left_open_is_not_taken_for_a_commit() {
     assert_eq!(orders(&database).await, 0);
 }
 
-/// Two transactions that each settled a claim that the other wants to settle next.
+/// Runs two transactions that each settled a claim that the other settles next.
 async fn crossed(store: &PgStore) -> [semel_core::store::Result<Settled>; 2] {
     let drafts = [draft(&key("one")), draft(&key("two"))];
     let mut leases = Vec::new();
@@ -148,7 +148,8 @@ async fn transactions_that_settle_each_others_claims_do_not_deadlock() {
     let database = Database::new().await;
     let store = database.store().await;
     let answers = crossed(&store).await;
-    // At least one finds the other's row locked. The second may come when the first has rolled back.
+    // At least one finds the other's row locked. The second may run after the first has rolled
+    // back.
     let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
     assert!(!refused.is_empty(), "{answers:?}");
     assert!(refused.iter().all(|e| e.kind() == ErrorKind::Unavailable), "{refused:?}");
@@ -164,7 +165,7 @@ async fn a_serialisation_failure_tells_the_caller_to_run_the_transaction_again()
     let connection = PgStore::connection(&mut transaction);
     run(connection, "set transaction isolation level repeatable read").await;
     run(connection, "select * from orders").await;
-    // Somebody else writes the record after this transaction's snapshot was taken.
+    // Another session writes the record after this transaction's snapshot was taken.
     database.advance(Duration::from_millis(1)).await;
     let error = store.settle_in(connection, &claim, &success("ok")).await.expect_err("conflict");
     assert_eq!(error.kind(), ErrorKind::RetryTransaction, "{error}");

@@ -1,4 +1,4 @@
-//! What a step costs in round trips, counted on the wire.
+//! Counts the round trips of steps through a proxy.
 
 use semel_core::store::{Change, Committed, Opened, Settled, Store, Swapped, TransactionalStore};
 use semel_sql::postgres::{PgOptions, PgStore};
@@ -6,7 +6,7 @@ use semel_sql::postgres::{PgOptions, PgStore};
 use crate::database::{Database, draft, failure, key, lease, success};
 use crate::proxy::Proxy;
 
-/// A store with one connection behind a counting proxy, every statement prepared.
+/// Returns a store with one connection behind a counting proxy, with every statement prepared.
 async fn counted(database: &Database) -> (PgStore, Proxy) {
     let (proxy, options) = Proxy::before(&database.options).await;
     let store = PgOptions::with(options).connections(1).connect().await.expect("connected");
@@ -15,7 +15,7 @@ async fn counted(database: &Database) -> (PgStore, Proxy) {
     (store, proxy)
 }
 
-/// Every verb once; how many trips each took.
+/// Runs every verb once, and returns how many trips each took.
 async fn once(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
     let key = key(id);
     let first = draft(&key);
@@ -36,7 +36,7 @@ async fn once(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
     [open, settle, replay, swap, proxy.trips()]
 }
 
-/// A whole operation; how many trips its beginning, its work and its end took.
+/// Runs a whole operation, and returns how many trips its beginning, its work and its end took.
 async fn execute(store: &PgStore, proxy: &Proxy, id: &str, body: &'static str) -> [u64; 3] {
     let draft = draft(&key(id));
     proxy.trips();
@@ -51,7 +51,8 @@ async fn execute(store: &PgStore, proxy: &Proxy, id: &str, body: &'static str) -
     [begin, work, proxy.trips()]
 }
 
-/// A claim, its work and its end in steps of the caller's.
+/// Runs a claim, its work and its end as separate steps of the caller, and returns the trips of
+/// each.
 async fn transact(store: &PgStore, proxy: &Proxy, id: &str) -> [u64; 5] {
     let first = draft(&key(id));
     proxy.trips();
@@ -97,13 +98,13 @@ async fn a_transaction_in_steps_costs_four_trips_beside_its_work() {
     let (store, proxy) = counted(&database).await;
     let counts = transact(&store, &proxy, "counted").await;
     assert_eq!(counts, [1; 5], "begin, open, work, settle, commit");
-    // The connection's way back is free as well: the next transaction starts with its own BEGIN.
+    // Returning the connection is free as well: the next transaction starts with its own BEGIN.
     let counts = transact(&store, &proxy, "counted again").await;
     assert_eq!(counts, [1; 5], "begin, open, work, settle, commit");
 }
 
 #[tokio::test]
-async fn steps_that_wait_for_a_lane_share_one_statement() {
+async fn steps_that_wait_for_a_connection_share_one_statement() {
     let database = Database::new().await;
     let (store, proxy) = counted(&database).await;
     let claims = async |prefix: &str| {
@@ -117,6 +118,6 @@ async fn steps_that_wait_for_a_lane_share_one_statement() {
     for opened in claims("counted").await {
         assert!(matches!(opened.expect("opened"), Opened::Inserted { .. }));
     }
-    // The first takes the idle connection by itself, the other thirty-nine go together.
+    // The first takes the idle connection alone; the other thirty-nine share one statement.
     assert_eq!(proxy.trips(), 2);
 }

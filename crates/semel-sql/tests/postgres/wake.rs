@@ -1,4 +1,4 @@
-//! Wake-ups from one store's settling to another's waiters.
+//! Tests wake-ups of one store's waiters by another store's settlements.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn a_thousand_hints_are_few_messages() {
 }
 
 #[tokio::test]
-async fn a_lost_listener_says_so() {
+async fn a_lost_listener_returns_an_error() {
     let database = Database::new().await;
     let store = database.store().await;
     let mut listener = store.listen().await.expect("listening").expect("carried");

@@ -1,4 +1,5 @@
-//! Business tables in SQLite: what every database must do, and columns that hold anything.
+//! Tests business tables in SQLite: what every database must do, and columns with values of any
+//! type.
 
 use semel_ids::migration::{BusinessTable, Field, MapMigration};
 use semel_ids::resource::Order;
@@ -13,13 +14,13 @@ mod shop;
 
 use shop::{Keys, Shop};
 
-struct Kiosk {
+struct SqliteShop {
     place: Place,
     store: SqliteStore,
     pool: SqlitePool,
 }
 
-impl Kiosk {
+impl SqliteShop {
     async fn open() -> Self {
         let place = Place::new();
         let store = place.open().await;
@@ -29,7 +30,7 @@ impl Kiosk {
     }
 }
 
-impl Shop for Kiosk {
+impl Shop for SqliteShop {
     type Map = SqliteStore;
     type Table = SqliteTable;
 
@@ -47,7 +48,7 @@ impl Shop for Kiosk {
             2 => format!("'text {n}'"),
             _ => format!("x'{n:08x}'"),
         }),
-        // Texts that are no UTF-8.
+        // Texts that are not valid UTF-8.
         ("TEXT", |n| format!("CAST(x'ff{n:08x}' AS TEXT)")),
     ];
 
@@ -74,15 +75,15 @@ impl Shop for Kiosk {
 }
 
 mod behaviours {
-    use super::Kiosk;
+    use super::SqliteShop;
 
-    crate::shop_behaviours!(Kiosk::open());
+    crate::shop_behaviours!(SqliteShop::open());
 }
 
 #[test]
 fn public_ids_that_are_kept_as_bytes_are_public_ids() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = SqliteShop::open().await;
         kiosk.create("orders", "INTEGER").await;
         kiosk.fill("orders", (1..=300).map(|n| n.to_string()).collect()).await;
         kiosk.run("UPDATE orders SET public_id = CAST(public_id AS BLOB) WHERE id % 2 = 0").await;
@@ -97,9 +98,9 @@ fn public_ids_that_are_kept_as_bytes_are_public_ids() {
 }
 
 #[test]
-fn values_of_other_types_than_their_columns_are_told() {
+fn values_of_other_types_than_their_columns_are_reported() {
     semel_testkit::fixture::run(async {
-        let kiosk = Kiosk::open().await;
+        let kiosk = SqliteShop::open().await;
         kiosk.create("orders", "INTEGER").await;
         for row in [
             "1, x'61', 'ord_x', 'not a ulid'",

@@ -1,4 +1,4 @@
-//! Disks that are full, or may not be written: real ones, mounted for a process of their own.
+//! Tests disks that are full or cannot be written: real ones, mounted for a process of their own.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -8,11 +8,11 @@ use semel_core::store::{Filter, Inspect as _, Severity};
 
 use super::*;
 
-/// The directory that a process of its own has mounted.
+/// The directory at which a separate process has mounted a disk.
 const MOUNTED: &str = "SEMEL_TEST_SQLITE_MOUNTED";
 
-/// Runs the test `name` of this program where a small disk is mounted at [`MOUNTED`]. The mount ends with
-/// the process.
+/// Runs the test `name` of this program in a process with a small disk mounted at [`MOUNTED`]. The
+/// mount ends with the process.
 fn on_a_small_disk(name: &str, size: &str) {
     let place = Place::new();
     let root = std::fs::metadata("/proc/self")
@@ -40,7 +40,7 @@ fn mounted() -> Option<PathBuf> {
     std::env::var(MOUNTED).ok().map(PathBuf::from)
 }
 
-/// Takes all the room that is left.
+/// Fills the disk.
 fn fill(directory: &Path) -> PathBuf {
     use std::io::Write as _;
     let path = directory.join("ballast");
@@ -50,7 +50,7 @@ fn fill(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_full_disk_is_named_and_ends_when_there_is_room() {
+fn a_full_disk_is_reported_until_it_has_space() {
     on_a_small_disk("disks::on_a_disk_that_fills_up", "2m");
 }
 
@@ -64,7 +64,7 @@ async fn on_a_disk_that_fills_up() {
     assert!(matches!(store.open(&kept).await, Ok(Opened::Inserted { .. })));
     assert!(store.writable().await.is_ok());
     let ballast = fill(&mounted);
-    // What the log still has room for is written.
+    // Writes that still fit into the log succeed.
     let mut refused = None;
     for id in 0..2_000 {
         let fresh = Draft {
@@ -79,7 +79,7 @@ async fn on_a_disk_that_fills_up() {
     let refused = refused.expect("the disk is full");
     assert_eq!(refused.kind(), ErrorKind::Capacity, "{refused}");
     assert!(refused.to_string().contains("the disk is full"), "{refused}");
-    // Many at once: each is told, and what is there is answered.
+    // Many at once: each gets the error, and existing records are returned.
     let many: Vec<Draft> = (0..50)
         .map(|n| Draft {
             retry_payload: Some(Outcome::new(Outcome::JSON, vec![b'1'; 8 << 10])),
@@ -97,7 +97,7 @@ async fn on_a_disk_that_fills_up() {
         finding.code == "sqlite-full" && finding.severity == Severity::Error
     };
     assert!(found.iter().any(full), "{found:?}");
-    // A transaction is told as well, and nothing of it is there.
+    // A transaction gets the error as well, and leaves nothing.
     let mut transaction = store.begin().await.expect("begins");
     let connection = <SqliteStore as TransactionalStore>::connection(&mut transaction);
     let large = "CREATE TABLE large AS SELECT hex(zeroblob(500000)) AS body";
@@ -148,7 +148,7 @@ async fn on_a_disk_that_is_only_read() {
 }
 
 #[tokio::test]
-async fn a_ledger_is_its_owners_alone() {
+async fn a_ledger_is_accessible_only_to_its_owner() {
     let place = Place::new();
     let store = place.open().await;
     claim(&store, &draft("k")).await;
@@ -161,7 +161,7 @@ async fn a_ledger_is_its_owners_alone() {
     }
     assert!(seen >= 3, "the file, its log and its shared memory");
     drop(store);
-    // A file that is there keeps the rights that somebody gave it.
+    // An existing file keeps its permissions.
     let rights = std::fs::Permissions::from_mode(0o640);
     std::fs::set_permissions(place.path(), rights).expect("set");
     place.open().await.close().await;

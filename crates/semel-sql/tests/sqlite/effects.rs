@@ -1,4 +1,4 @@
-//! Whole operations in one commit, by the suite that every transactional store passes.
+//! Tests whole operations in one commit, with the suite that every transactional store passes.
 
 use semel_sql::sqlite::SqliteStore;
 use semel_sql::sqlx::sqlite::SqliteConnection;
@@ -9,10 +9,10 @@ use semel_testkit::conformance::transacting::TransactionFixture;
 use super::Place;
 
 impl Place {
-    /// A place with a table for effects, without any unique constraint.
+    /// Returns a ledger with a table for effects, without any unique constraint.
     async fn with_effects() -> Self {
         let place = Self::new();
-        // The store creates the file; the table comes with the business, not with the ledger.
+        // The store creates the file; the table belongs to the application, not to the ledger.
         let store: SqliteStore = place.store().await;
         place.run("CREATE TABLE effect (name TEXT NOT NULL)".to_owned()).await;
         store.close().await;
@@ -32,14 +32,14 @@ impl TransactionFixture for Place {
     async fn effects(&self, name: &str) -> u64 {
         let counted = query("SELECT count(*) FROM effect WHERE name = ?")
             .bind(name)
-            .fetch_one(&mut self.stranger().await)
+            .fetch_one(&mut self.foreign_connection().await)
             .await
             .expect("a count");
         u64::try_from(counted.get::<i64, _>(0)).expect("not negative")
     }
 
     async fn plain(&self) -> SqliteConnection {
-        self.stranger().await
+        self.foreign_connection().await
     }
 
     async fn tell(connection: &mut SqliteConnection, sql: &str) {

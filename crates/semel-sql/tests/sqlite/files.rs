@@ -1,4 +1,4 @@
-//! The file: who may open it, who else is at it, and what survives.
+//! Tests the file: how it is opened, other writers, and what survives a crash.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -52,7 +52,8 @@ async fn a_read_only_database_says_so() {
     settled(&store, "a").await;
     store.close().await;
     drop(store);
-    // A write format that this SQLite does not know makes a file read-only for everybody, root too.
+    // A write format that this SQLite does not know makes a file read-only for every user, even
+    // root.
     let mut bytes = std::fs::read(place.path()).expect("reads");
     bytes[18] = 3;
     std::fs::write(place.path(), bytes).expect("writes");
@@ -65,7 +66,7 @@ async fn a_read_only_database_says_so() {
 }
 
 #[tokio::test]
-async fn a_table_of_our_name_that_is_not_ours_is_refused() {
+async fn a_foreign_table_of_the_same_name_is_refused() {
     let place = Place::new();
     place.run("CREATE TABLE semel_record (digest BLOB)".into()).await;
     let (kind, text) = refused(place.builder()).await;
@@ -77,7 +78,7 @@ async fn a_table_of_our_name_that_is_not_ours_is_refused() {
 }
 
 #[tokio::test]
-async fn other_statements_under_our_number_are_refused() {
+async fn other_statements_under_the_number_of_a_migration_are_refused() {
     let place = Place::new();
     place.open().await.close().await;
     place.run("UPDATE semel_migration SET checksum = 'other'".into()).await;
@@ -87,7 +88,7 @@ async fn other_statements_under_our_number_are_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_file_is_not_created_by_who_does_not_migrate() {
+async fn a_missing_file_is_not_created_without_migrate() {
     let place = Place::new();
     let (kind, _) = refused(place.builder().migrate(false)).await;
     assert_eq!(kind, ErrorKind::Misconfigured);
@@ -155,7 +156,7 @@ async fn instances_that_create_the_file_at_once_all_open_it() {
 }
 
 #[tokio::test]
-async fn another_writer_at_the_file_is_called_busy_and_nothing_happens() {
+async fn a_step_that_meets_another_writer_is_busy_and_has_no_effect() {
     let place = Place::new();
     let brief = Duration::from_millis(50);
     let (one, two) = (place.open().await, place.builder().busy_timeout(brief).open().await);
@@ -176,7 +177,7 @@ async fn another_writer_at_the_file_is_called_busy_and_nothing_happens() {
 
 const CHILD: &str = "SEMEL_TEST_SQLITE_CHILD";
 
-/// The child of the test below: does nothing unless that test starts it.
+/// Runs as the child process of the test below; otherwise does nothing.
 #[tokio::test]
 async fn child_that_is_killed() {
     let Some(path) = std::env::var_os(CHILD) else { return };
@@ -193,7 +194,7 @@ async fn child_that_is_killed() {
 }
 
 #[tokio::test]
-async fn what_was_answered_survives_a_kill_and_what_was_not_committed_does_not() {
+async fn acknowledged_writes_survive_a_kill_and_uncommitted_ones_do_not() {
     let place = Place::new();
     let mut child = Command::new(std::env::current_exe().expect("a test has a file"))
         .args(["--exact", "files::child_that_is_killed", "--nocapture"])
@@ -227,7 +228,7 @@ async fn a_log_that_is_not_folded_is_found() {
         found.iter().any(|finding| finding.code == "sqlite-log")
     };
     assert!(!found().await);
-    // As long as one that grew behind somebody who reads; SQLite does not read past its last frame.
+    // As long as a log that grew behind a reader; SQLite does not read past its last frame.
     let log = place.directory.join("ledger.db-wal");
     let log = std::fs::OpenOptions::new().write(true).open(log).expect("a log");
     log.set_len(65 << 20).expect("made longer");
@@ -239,7 +240,7 @@ async fn what_is_missing_or_of_another_type_is_not_stored() {
     let place = Place::new();
     let store = place.open().await;
     claim(&store, &draft("a")).await;
-    let mut stranger = place.stranger().await;
+    let mut stranger = place.foreign_connection().await;
     let wrong = [
         "UPDATE semel_record SET digest = NULL",
         "UPDATE semel_record SET digest = x'00'",

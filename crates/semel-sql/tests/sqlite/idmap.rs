@@ -1,5 +1,5 @@
-//! The id map in SQLite: the suite that every map passes, on transactions of the store's own, and what
-//! only this store can show.
+//! The id map in SQLite: the suite that every map passes, on transactions of the store's own, and
+//! behaviours that only this store has.
 
 use semel_ids::TypedId;
 use semel_ids::map::{Binding, IdMap as _, Inserted};
@@ -36,7 +36,7 @@ impl IdMapFixture for Place {
     async fn plant(&self, kind: &str, tenant: &str, public: &str, internal: [u8; 16]) {
         let sql = "INSERT INTO semel_id_map VALUES (?, ?, ?, ?, 1, 0, 0)";
         let query = semel_sql::sqlx::query(sql).bind(kind).bind(tenant).bind(public);
-        let planted = self.stranger().await.execute(query.bind(internal.to_vec())).await;
+        let planted = self.foreign_connection().await.execute(query.bind(internal.to_vec())).await;
         planted.expect("the row is written");
     }
 }
@@ -51,15 +51,15 @@ mod conformance {
 mod missing_tables;
 
 #[tokio::test]
-async fn missing_tables_are_named_with_what_to_run() {
+async fn missing_tables_are_reported_with_the_command_to_run() {
     let place = Place::new();
     let store = place.open().await;
-    let mut stranger = place.stranger().await;
+    let mut stranger = place.foreign_connection().await;
     for table in ["semel_record", "semel_outbox", "semel_id_map"] {
         let drop = AssertSqlSafe(format!("DROP TABLE {table}"));
         stranger.execute(drop).await.expect("dropped");
     }
-    missing_tables::are_named_with_what_to_run(&store, &draft("k")).await;
+    missing_tables::are_reported_with_the_command_to_run(&store, &draft("k")).await;
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn an_application_registers_on_a_connection_of_its_own() {
     let place = Place::new();
     let store = place.open().await;
     let order = Binding::of::<Order>("acme", TypedId::new(Ulid(7))).expect("a tenant");
-    let mut stranger = place.stranger().await;
+    let mut stranger = place.foreign_connection().await;
     for (end, found) in [("ROLLBACK", 0), ("COMMIT", 1)] {
         stranger.execute("BEGIN IMMEDIATE").await.expect("begun");
         let told = store.insert(&mut stranger, &order).await.expect("written");

@@ -71,9 +71,9 @@ fn claimers_share_what_is_put_off() {
 }
 
 #[test]
-fn what_lies_beyond_the_window_is_found() {
+fn rows_beyond_the_window_are_found() {
     semel_testkit::fixture::run(async {
-        crowd::what_lies_beyond_the_window_is_found(Place::new()).await;
+        crowd::rows_beyond_the_window_are_found(Place::new()).await;
     });
 }
 
@@ -83,7 +83,7 @@ fn an_application_appends_on_a_connection_of_its_own() {
         let place = Place::new();
         let store = place.open().await;
         let event = semel_core::event::Event::builder("acme", "k", "/s").build().expect("valid");
-        let mut stranger = place.stranger().await;
+        let mut stranger = place.foreign_connection().await;
         for (end, waiting) in [("ROLLBACK", 0), ("COMMIT", 1)] {
             stranger.execute("BEGIN IMMEDIATE").await.expect("begun");
             let one = std::slice::from_ref(&event);

@@ -1,4 +1,4 @@
-//! A unit that is moved out of its work keeps the database, and cannot be taken back.
+//! Tests a unit that is moved out of its work: it keeps the database, and cannot be taken back.
 
 use futures_util::future::join;
 use semel_core::executor::{LocalReplay, Unit};
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// How long the test waits for an answer: less than a step waits for the writer by itself.
+/// How long the test waits for an answer: less than a step waits for the writer.
 const SOON: Duration = Duration::from_secs(20);
 
 fn is_refused(error: &semel_core::store::Error) -> bool {
@@ -37,7 +37,7 @@ async fn while_a_moved_unit_holds_the_database_calls_are_refused_and_begun_work_
     let escaped = executor.transact(command("a"), moved).await;
     assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
 
-    // What waited when the transaction became overdue, and what comes later.
+    // Steps that waited when the transaction became overdue, and steps that come later.
     let new = draft("new");
     for _ in 0..2 {
         let asked = timeout(SOON, join(store.begin(), store.open(&new))).await;
@@ -59,7 +59,7 @@ async fn while_a_moved_unit_holds_the_database_calls_are_refused_and_begun_work_
     assert!(poll!(&mut both).is_pending());
 
     let _ = release.send(());
-    let (renewed, settled) = timeout(SOON, both).await.expect("the unit has come home");
+    let (renewed, settled) = timeout(SOON, both).await.expect("the unit was returned");
     assert_eq!(renewed.expect("renewed"), [Renewed::Extended]);
     assert_eq!(settled.expect("settled"), Settled::Done);
     for id in ["a", "b"] {

@@ -1,19 +1,20 @@
-//! Several processes on one file: real ones, made of this very program.
+//! Tests several real processes on one file, started from this test program.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::*;
 
-/// The file that a child works on.
+/// The environment variable with the file that a child process uses.
 const FILE: &str = "SEMEL_TEST_SQLITE_FILE";
-/// How long each transaction of the child takes: longer than SQLite waits between two looks at its lock.
+/// How long each transaction of the child takes: longer than SQLite waits between two attempts to
+/// lock.
 const TENURE: Duration = Duration::from_millis(300);
 
-/// A process that ends with this.
-struct Neighbour(Child);
+/// A child process that is killed when this is dropped.
+struct ChildProcess(Child);
 
-impl Neighbour {
+impl ChildProcess {
     /// Runs the test `name` of this program in a process of its own.
     fn start(name: &str, place: &Place) -> Self {
         let child = Command::new(std::env::current_exe().expect("this program"))
@@ -26,17 +27,17 @@ impl Neighbour {
     }
 }
 
-impl Drop for Neighbour {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Transacts again and again, without a pause, until its process ends. Does nothing unless another
-/// test runs it.
+/// Runs transactions without a pause until its process ends. Does nothing unless another test runs
+/// it.
 #[tokio::test]
-async fn a_greedy_neighbour() {
+async fn a_process_that_transacts_without_a_pause() {
     let Ok(path) = std::env::var(FILE) else { return };
     let store = SqliteStore::builder(path).open().await.expect("opens");
     loop {
@@ -49,7 +50,7 @@ async fn a_greedy_neighbour() {
 }
 
 async fn tenures(place: &Place) -> i64 {
-    let count = place.stranger().await.fetch_one("SELECT count(*) FROM tenure").await;
+    let count = place.foreign_connection().await.fetch_one("SELECT count(*) FROM tenure").await;
     count.expect("counted").get(0)
 }
 
@@ -61,10 +62,11 @@ async fn renewals_get_through_beside_a_process_that_transacts_without_a_pause() 
     let draft = draft("held");
     let Ok(Opened::Inserted { fence }) = store.open(&draft).await else { panic!("claimed") };
     let lease = Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id };
-    let _neighbour = Neighbour::start("processes::a_greedy_neighbour", &place);
+    let _neighbour =
+        ChildProcess::start("processes::a_process_that_transacts_without_a_pause", &place);
     let began = Instant::now();
     while tenures(&place).await < 2 {
-        assert!(began.elapsed() < Duration::from_secs(120), "the neighbour does not begin");
+        assert!(began.elapsed() < Duration::from_secs(120), "the child does not begin");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut renewer = store.renewer().await.expect("a renewer");
@@ -73,8 +75,8 @@ async fn renewals_get_through_beside_a_process_that_transacts_without_a_pause() 
         let renewed = renewer.renew(&[(lease, Duration::from_secs(30))]).await;
         assert_eq!(renewed.expect("a renewal is not kept waiting"), [Renewed::Extended]);
         let passed = tenures(&place).await - before;
-        // The one that was at it, and one that may begin before we have asked.
+        // The transaction that was running, and one that may begin before the renewal is queued.
         assert!(passed <= 3, "round {round}: {passed} transactions went before a renewal");
     }
-    assert!(tenures(&place).await >= 10, "the neighbour has stopped");
+    assert!(tenures(&place).await >= 10, "the child has stopped");
 }

@@ -1,12 +1,16 @@
-//! Transactions of the caller's: the writer, lent out.
+//! Tests callers' transactions, for which the writer waits.
 
 use std::future::pending;
 
 use super::*;
 
 async fn orders(place: &Place) -> i64 {
-    let row =
-        place.stranger().await.fetch_one("SELECT count(*) FROM orders").await.expect("counts");
+    let row = place
+        .foreign_connection()
+        .await
+        .fetch_one("SELECT count(*) FROM orders")
+        .await
+        .expect("counts");
     row.get(0)
 }
 
@@ -69,7 +73,7 @@ async fn a_dropped_transaction_rolls_back_and_gives_the_writer_back() {
     place.run(ORDERS.into()).await;
     let mut transaction = store.begin().await.expect("begins");
     insert_order(&mut transaction).await;
-    // Dropped where no runtime is.
+    // Dropped on a thread without a runtime.
     std::thread::spawn(move || drop(transaction)).join().expect("no panic");
     claim(&store, &draft("a")).await;
     assert_eq!(orders(&place).await, 0);
@@ -98,7 +102,7 @@ async fn a_transaction_that_outlives_its_limit_is_cut_off_and_the_others_go_on()
 }
 
 #[tokio::test]
-async fn a_borrower_who_left_gives_the_turn_to_the_next() {
+async fn a_cancelled_borrower_gives_the_turn_to_the_next() {
     let place = Place::new();
     let store = place.open().await;
     let turn = store.begin().await.expect("begins");
@@ -112,7 +116,7 @@ async fn a_borrower_who_left_gives_the_turn_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_replay_does_not_wait_for_somebodys_transaction() {
+async fn a_replay_does_not_wait_for_a_transaction() {
     let place = Place::new();
     let store = place.open().await;
     settled(&store, "a").await;
@@ -124,7 +128,7 @@ async fn a_replay_does_not_wait_for_somebodys_transaction() {
 }
 
 #[tokio::test]
-async fn a_begin_of_the_works_own_is_a_savepoint_inside() {
+async fn a_begin_of_the_work_is_a_savepoint() {
     let place = Place::new();
     let store = place.open().await;
     place.run(ORDERS.into()).await;
@@ -182,7 +186,7 @@ async fn a_constraint_that_fails_at_the_commit_is_certain_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_nested_transaction_that_was_forgotten_is_not_taken_for_ours() {
+async fn a_nested_transaction_left_open_is_not_committed() {
     let place = Place::new();
     let store = place.open().await;
     place.run(ORDERS.into()).await;
