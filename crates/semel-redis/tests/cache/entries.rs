@@ -1,4 +1,4 @@
-//! Entries: what is written is what is read, for as long as it was said.
+//! Tests that entries read back as written, for as long as their TTL.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn what_is_written_is_read_back_in_order() {
 }
 
 #[tokio::test]
-async fn entries_are_written_as_the_seed_writes_them() {
+async fn entries_are_written_as_bluecone_writes_them() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -49,7 +49,7 @@ async fn entries_are_written_as_the_seed_writes_them() {
 }
 
 #[tokio::test]
-async fn entries_live_as_long_as_was_said() {
+async fn entries_live_as_long_as_their_ttl() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -57,7 +57,7 @@ async fn entries_live_as_long_as_was_said() {
         let hour = Duration::from_secs(3_600);
         cache.fill(&[lasting("filled", hour)]).await.unwrap();
         cache.revoked(&["revoked".to_owned()], hour * 2).await.unwrap();
-        // Whatever a caller says: no entry is for ever, and none is refused.
+        // Whatever TTL a caller sets: no entry lives for ever, and none is refused.
         cache.fill(&[lasting("none", Duration::ZERO)]).await.unwrap();
         cache.fill(&[lasting("ever", Duration::MAX)]).await.unwrap();
         let remaining = place.ttl("filled").await;
@@ -85,7 +85,7 @@ async fn readers_fill_gaps_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn whoever_registers_takes_absences_away_and_nothing_else() {
+async fn registering_removes_absences_and_nothing_else() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -102,7 +102,7 @@ async fn whoever_registers_takes_absences_away_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn whoever_revokes_writes_over_whatever_is_there() {
+async fn revoking_overwrites_any_entry() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -130,7 +130,7 @@ async fn entries_that_cannot_be_read_are_damaged_until_they_are_cleared() {
         }
         let damaged = vec![CacheSlot::Damaged; keys.len()];
         assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
-        // A reader cannot write over it, so that it would stay damaged for as long as it lives.
+        // A reader cannot overwrite it, so it would stay damaged until its TTL ends.
         let notes: Vec<CacheFill> = keys.iter().map(|key| note(key, Some(1))).collect();
         cache.fill(&notes).await.unwrap();
         assert_eq!(read(&cache, &keys).await.unwrap(), damaged, "{variable}");
@@ -158,7 +158,7 @@ async fn clearing_leaves_what_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_word_that_comes_late_leaves_a_revocation() {
+async fn a_late_invalidation_leaves_a_revocation() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -176,7 +176,7 @@ async fn a_word_that_comes_late_leaves_a_revocation() {
 }
 
 #[tokio::test]
-async fn whoever_mends_the_map_takes_whatever_is_there_away() {
+async fn repairing_removes_any_entry() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -207,7 +207,7 @@ async fn a_revocation_is_made_to_last_longer_and_never_shorter() {
 }
 
 #[tokio::test]
-async fn a_lie_is_cleared_while_it_stands_and_not_its_successor() {
+async fn a_wrong_entry_is_cleared_and_not_its_successor() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -245,7 +245,7 @@ async fn caches_of_different_prefixes_never_meet() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused_before_anything_is_dialled() {
+fn settings_that_cannot_work_are_refused_before_connecting() {
     let open = |builder: semel_redis::cache::CacheBuilder, url| builder.open(url).map(drop);
     let url = "redis://127.0.0.1:1";
     assert!(open(RedisCache::builder(), url).is_ok());

@@ -1,4 +1,4 @@
-//! A prefix of its own on a server, and the way to what lies under it.
+//! A key prefix for each test on a server, and access to its keys.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use semel_ids::shared::{
 use semel_redis::RedisCache;
 use ulid::Ulid;
 
-/// Both kinds of servers that the environment names.
+/// The environment variables of both kinds of servers.
 pub(crate) const PLACES: [&str; 2] = ["SEMEL_TEST_REDIS_URL", "SEMEL_TEST_REDIS_CLUSTER_URL"];
 
-/// So long that a busy machine does not matter.
+/// A timeout that is not exceeded even on a busy machine.
 pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
 
-/// Keys that no other test has.
+/// A server, and a prefix that no other test uses.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) prefix: String,
@@ -36,7 +36,7 @@ impl Place {
         Self { url, prefix: format!("test:{unique}:pid:") }
     }
 
-    /// A cache of a node of its own.
+    /// Returns a cache as another node would have it.
     pub(crate) fn cache(&self) -> RedisCache {
         let builder = RedisCache::builder().prefix(&self.prefix);
         builder
@@ -46,23 +46,23 @@ impl Place {
             .expect("settings that work")
     }
 
-    /// A cache that gives up soon.
+    /// Returns a cache with a short timeout.
     pub(crate) fn impatient(&self, timeout: Duration) -> RedisCache {
         let builder = RedisCache::builder().prefix(&self.prefix);
         builder.timeout(timeout).pong_timeout(timeout).open(&self.url).expect("settings that work")
     }
 
-    /// The name of an entry.
+    /// Returns the name of an entry in Redis.
     pub(crate) fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// Runs a command behind the cache's back.
+    /// Runs a command without the cache.
     pub(crate) async fn raw<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         match self.url.strip_prefix("redis+cluster://") {
             None => {
                 let client = redis::Client::open(&*self.url).expect("a URL");
-                // Its own limit would be half a second.
+                // The client's own limit would be half a second.
                 let patient = redis::AsyncConnectionConfig::new();
                 let patient = patient.set_connection_timeout(Some(GENEROUS));
                 let patient = patient.set_response_timeout(Some(GENEROUS));
@@ -93,12 +93,12 @@ impl Place {
     }
 }
 
-/// So many ids, which a cluster spreads over all its nodes.
+/// Returns `count` ids, which a cluster spreads over all its nodes.
 pub(crate) fn keys(count: u32) -> Vec<String> {
     (0..count).map(|at| format!("acme:ORDER:ord_{at:026}")).collect()
 }
 
-/// Longer than any absence of a test lives.
+/// Longer than any absence lives in a test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(crate) fn note(key: &str, internal: Option<u128>) -> CacheFill {
@@ -109,20 +109,20 @@ pub(crate) async fn read(cache: &RedisCache, keys: &[String]) -> Result<Vec<Cach
     cache.get(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-/// Entries that could not be read.
+/// Returns corrupt entries for these keys.
 pub(crate) fn wrong(keys: &[String]) -> Vec<CorruptEntry> {
     keys.iter().map(|key| CorruptEntry { key: key.clone(), says: None }).collect()
 }
 
-/// What is said next, pulses aside.
-pub(crate) async fn said(messages: &mut dyn Invalidations) -> Invalidation {
+/// Waits for the next invalidation, ignoring heartbeats.
+pub(crate) async fn next_invalidation(messages: &mut dyn Invalidations) -> Invalidation {
     let listening = async {
         loop {
-            let heard = messages.next().await.expect("the line works");
+            let heard = messages.next().await.expect("the subscription works");
             if heard != Invalidation::Heartbeat {
                 return heard;
             }
         }
     };
-    tokio::time::timeout(GENEROUS, listening).await.expect("something is said")
+    tokio::time::timeout(GENEROUS, listening).await.expect("an invalidation arrives")
 }

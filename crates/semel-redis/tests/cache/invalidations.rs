@@ -1,4 +1,4 @@
-//! Invalidations: what one node registers and revokes, the others hear.
+//! Tests invalidations: every node receives what another registers and revokes.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use semel_ids::shared::{CacheSlot, Invalidation, SharedCache};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-use crate::fixture::{GENEROUS, HOUR, PLACES, Place, keys, note, read, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, PLACES, Place, keys, next_invalidation, note, read, wrong};
 
 #[tokio::test]
-async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
+async fn a_writers_invalidations_reach_every_node_and_its_own() {
     for variable in PLACES {
         let place = Place::of(variable);
         let (one, other) = (place.cache(), place.cache());
@@ -19,7 +19,7 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         one.registered(&keys, HOUR).await.unwrap();
         for messages in [&mut here, &mut there] {
             assert_eq!(
-                said(messages.as_mut()).await,
+                next_invalidation(messages.as_mut()).await,
                 Invalidation::Registered(keys.clone()),
                 "{variable}"
             );
@@ -27,7 +27,7 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         one.revoked(&keys, MINUTE).await.unwrap();
         for messages in [&mut here, &mut there] {
             assert_eq!(
-                said(messages.as_mut()).await,
+                next_invalidation(messages.as_mut()).await,
                 Invalidation::Revoked(keys.clone()),
                 "{variable}"
             );
@@ -35,7 +35,7 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
         one.repaired(&keys).await.unwrap();
         for messages in [&mut here, &mut there] {
             assert_eq!(
-                said(messages.as_mut()).await,
+                next_invalidation(messages.as_mut()).await,
                 Invalidation::Repaired(keys.clone()),
                 "{variable}"
             );
@@ -44,7 +44,7 @@ async fn what_a_writer_does_is_news_on_every_node_and_on_its_own() {
 }
 
 #[tokio::test]
-async fn whoever_hears_of_an_id_finds_the_cache_changed() {
+async fn a_node_that_receives_an_invalidation_finds_the_cache_changed() {
     for variable in PLACES {
         let place = Place::of(variable);
         let (writer, reader) = (place.cache(), place.cache());
@@ -61,7 +61,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
         });
         let mut heard = (Vec::new(), Vec::new());
         while heard.1.len() < keys.len() {
-            match said(messages.as_mut()).await {
+            match next_invalidation(messages.as_mut()).await {
                 Invalidation::Registered(some) => heard.0.extend(some),
                 Invalidation::Revoked(some) => {
                     let slots = read(&reader, &some).await.unwrap();
@@ -79,7 +79,7 @@ async fn whoever_hears_of_an_id_finds_the_cache_changed() {
 }
 
 #[tokio::test]
-async fn readers_and_cleaners_make_no_news() {
+async fn reading_and_clearing_send_no_invalidations() {
     for variable in PLACES {
         let place = Place::of(variable);
         let cache = place.cache();
@@ -90,7 +90,7 @@ async fn readers_and_cleaners_make_no_news() {
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], None)]).await.unwrap();
         cache.revoked(&keys[2..], MINUTE).await.unwrap();
         assert_eq!(
-            said(messages.as_mut()).await,
+            next_invalidation(messages.as_mut()).await,
             Invalidation::Revoked(vec![keys[2].clone()]),
             "{variable}"
         );
@@ -98,7 +98,7 @@ async fn readers_and_cleaners_make_no_news() {
 }
 
 #[tokio::test]
-async fn a_quiet_line_has_a_pulse() {
+async fn a_quiet_subscription_has_heartbeats() {
     for variable in PLACES {
         let mut messages = Place::of(variable).cache().listen().await.unwrap();
         for _ in 0..3 {
@@ -109,7 +109,7 @@ async fn a_quiet_line_has_a_pulse() {
 }
 
 #[tokio::test]
-async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
+async fn messages_that_cannot_be_read_are_counted_and_skipped() {
     let place = Place::of("SEMEL_TEST_REDIS_URL");
     let cache = place.cache();
     let mut messages = cache.listen().await.unwrap();
@@ -119,7 +119,7 @@ async fn messages_that_cannot_be_read_are_counted_and_passed_over() {
         assert_eq!(reached, 1, "the line is on this channel");
     }
     cache.registered(&keys(1), HOUR).await.unwrap();
-    assert_eq!(said(messages.as_mut()).await, Invalidation::Registered(keys(1)));
+    assert_eq!(next_invalidation(messages.as_mut()).await, Invalidation::Registered(keys(1)));
     assert_eq!(cache.unreadable_invalidations(), 4);
 }
 
@@ -130,10 +130,13 @@ async fn a_reader_that_stops_listening_half_way_misses_nothing() {
     let mut messages = cache.listen().await.unwrap();
     let keys = keys(20);
     for key in &keys {
-        // As a `select!` does it: the future is polled and dropped.
+        // As in a `select!`: the future is polled and dropped.
         drop(futures_util::FutureExt::now_or_never(messages.next()));
         tokio::task::yield_now().await;
         cache.registered(std::slice::from_ref(key), HOUR).await.unwrap();
-        assert_eq!(said(messages.as_mut()).await, Invalidation::Registered(vec![key.clone()]));
+        assert_eq!(
+            next_invalidation(messages.as_mut()).await,
+            Invalidation::Registered(vec![key.clone()])
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The shared cache on real servers: entries, invalidations, and servers that hang, die and come back.
+//! Tests the shared cache on real servers: entries, invalidations, and servers that hang, die and
+//! come back.
 
 mod entries;
 mod fixture;

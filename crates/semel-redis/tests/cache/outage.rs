@@ -1,4 +1,4 @@
-//! Servers that hang, die and come back: calls end in time, and work again by themselves.
+//! Tests servers that hang, die and come back: calls end in time, and work again by themselves.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use semel_servers::{Options, Redis, RedisCluster};
 use semel_testkit::proxy::{Direction, FaultProxy};
 use ulid::Ulid;
 
-use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said, wrong};
+use crate::fixture::{GENEROUS, HOUR, Place, keys, next_invalidation, note, read, wrong};
 
-/// Waited for where a server is silent; longer than a busy machine makes a sound one.
+/// The timeout while a server does not answer; longer than a healthy server takes on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Waits until the cache answers; time-outs leave it alone for a while.
+/// Waits until the cache answers again.
 async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<CacheSlot> {
     let asking = async {
         loop {
@@ -27,7 +28,7 @@ async fn recovered(cache: &RedisCache, keys: &[String]) -> Vec<CacheSlot> {
     tokio::time::timeout(GENEROUS * 3, asking).await.expect("the cache comes back")
 }
 
-/// Every call ends, and none claims to have worked.
+/// Asserts that every call ends with an error.
 async fn every_call_fails(cache: &RedisCache) {
     let keys = keys(30);
     let notes: Vec<_> = keys.iter().map(|key| note(key, Some(2))).collect();
@@ -44,7 +45,7 @@ async fn every_call_fails(cache: &RedisCache) {
     tokio::time::timeout(GENEROUS, calls).await.expect("calls end in time");
 }
 
-async fn goes_deaf(messages: &mut dyn Invalidations) {
+async fn subscription_fails(messages: &mut dyn Invalidations) {
     let listening = async {
         loop {
             if let Err(error) = messages.next().await {
@@ -52,7 +53,8 @@ async fn goes_deaf(messages: &mut dyn Invalidations) {
             }
         }
     };
-    let error = tokio::time::timeout(GENEROUS, listening).await.expect("deafness is noticed");
+    let error =
+        tokio::time::timeout(GENEROUS, listening).await.expect("the lost subscription is detected");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
@@ -67,14 +69,14 @@ async fn a_server_that_hangs_is_an_error_in_time_and_then_works_again() {
     place.cache().fill(&[note("stays", Some(1))]).await.unwrap();
     server.pause().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(messages.as_mut()).await;
+    subscription_fails(messages.as_mut()).await;
     server.resume().unwrap();
     let stays = ["stays".to_owned()];
     assert_eq!(recovered(&cache, &stays).await, [CacheSlot::Known(Ulid(1))]);
     let mut messages = place.cache().listen().await.unwrap();
     place.cache().registered(&stays, HOUR).await.unwrap();
-    // What hung in the server's queue is carried out late, and may be heard first.
-    while said(messages.as_mut()).await != Invalidation::Registered(stays.to_vec()) {}
+    // Commands that were queued in the server run late, and their messages may arrive first.
+    while next_invalidation(messages.as_mut()).await != Invalidation::Registered(stays.to_vec()) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +89,7 @@ async fn a_server_that_died_is_an_error_and_then_works_again() {
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
     server.kill9().unwrap();
     every_call_fails(&cache).await;
-    goes_deaf(messages.as_mut()).await;
+    subscription_fails(messages.as_mut()).await;
     assert!(cache.listen().await.is_err());
     server.restart().unwrap();
     recovered(&cache, &keys).await;
@@ -121,7 +123,7 @@ async fn a_cache_that_is_away_at_the_start_is_used_when_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_went_silent_half_way_is_noticed_by_its_listener_and_left_by_its_callers() {
+async fn a_half_open_connection_is_detected_by_its_listener_and_replaced_by_its_callers() {
     let server = Redis::start(Options::new()).unwrap();
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
     let place = Place::at(format!("redis://{}", proxy.addr()));
@@ -131,7 +133,7 @@ async fn a_line_that_went_silent_half_way_is_noticed_by_its_listener_and_left_by
     recovered(&cache, &keys).await;
     proxy.blackhole(Direction::Replies);
     every_call_fails(&cache).await;
-    goes_deaf(messages.as_mut()).await;
+    subscription_fails(messages.as_mut()).await;
     assert!(proxy.faults().held > 0, "the fault has to happen");
     proxy.heal();
     recovered(&cache, &keys).await;
@@ -164,7 +166,7 @@ async fn however_many_keys_make_one_trip() {
     let notes: Vec<_> = keys.iter().map(|key| note(key, Some(1))).collect();
     read(&cache, &keys).await.unwrap();
     proxy.latency(Duration::from_millis(100), Duration::ZERO);
-    // One after another they would take more than three minutes each.
+    // Sent one after another, the keys would take more than three minutes each call.
     let calls = async {
         cache.fill(&notes).await.unwrap();
         cache.registered(&keys, HOUR).await.unwrap();
@@ -206,7 +208,7 @@ async fn keys_that_move_to_another_master_are_found_there() {
     let cluster = RedisCluster::start().unwrap();
     let place = Place::at(cluster.url());
     let cache = place.cache();
-    // One slot for all of them, by the tag in their tenant.
+    // One slot for all keys, by the hash tag in their tenant.
     let keys: Vec<String> = (0..8).map(|at| format!("{{acme}}:ORDER:ord_{at}")).collect();
     let (stays, comes) = keys.split_at(4);
     let minute = Duration::from_secs(60);
@@ -227,16 +229,16 @@ async fn keys_that_move_to_another_master_are_found_there() {
     };
     set_slot(&nodes[1], "IMPORTING", &ids[0]).await;
     set_slot(&nodes[0], "MIGRATING", &ids[1]).await;
-    // What is there is answered by the one, what is not is asked of the other.
+    // Keys that are still at the source are answered there, the others by the target.
     let mut expected = vec![CacheSlot::Absent; 4];
     expected.extend([CacheSlot::Empty; 4]);
     assert_eq!(read(&cache, &keys).await.unwrap(), expected);
     cache.revoked(comes, minute).await.unwrap();
-    // Each is told of once more, after it was written where it belongs. They are written at the same
-    // time, in no order.
+    // Each invalidation is sent once more, after the entry was written where it belongs. They are
+    // written at the same time, in no order.
     let mut alone = Vec::new();
     while alone.len() < comes.len() {
-        let Invalidation::Revoked(some) = said(listener.as_mut()).await else {
+        let Invalidation::Revoked(some) = next_invalidation(listener.as_mut()).await else {
             panic!("revocations")
         };
         if let [one] = &some[..] {
@@ -256,7 +258,7 @@ async fn keys_that_move_to_another_master_are_found_there() {
     for node in &nodes {
         set_slot(node, "NODE", &ids[1]).await;
     }
-    // The cache's map of slots is out of date now, and puts itself right.
+    // The cache's map of slots is out of date now, and is corrected.
     for _ in 0..2 {
         assert_eq!(read(&cache, &keys).await.unwrap(), vec![CacheSlot::Absent; 8]);
     }

@@ -1,5 +1,5 @@
-//! A server that answers reads and refuses writes: full, or without the replicas that it must have.
-//! What was revoked counts no more on any node that hears of it.
+//! Tests a server that answers reads and refuses writes: full, or without its required replicas. A
+//! revoked id is revoked on every node that receives the invalidation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use semel_ids::shared::{CacheSlot, Invalidation, SharedCache as _};
 use semel_ids::{Binding, CacheSettings, Generator, Resolver, ResolverSettings, TypedId};
 use semel_servers::{Options, Redis, Server};
 
-use crate::fixture::{GENEROUS, HOUR, Place, keys, note, read, said};
+use crate::fixture::{GENEROUS, HOUR, Place, keys, next_invalidation, note, read};
 
 fn start() -> (Server, Place) {
     let server = Redis::start(Options::new()).expect("a Redis");
@@ -21,7 +21,7 @@ async fn configure(place: &Place, name: &str, value: u32) {
     let () = place.raw(redis::cmd("CONFIG").arg("SET").arg(name).arg(value)).await;
 }
 
-/// A node whose caches would remember longer than any test takes.
+/// Returns a resolver whose caches remember for longer than any test takes.
 fn node(map: &MemoryMap, place: &Place) -> Resolver {
     let cache = CacheSettings { l1_ttl: HOUR, l2_ttl: HOUR, ..CacheSettings::default() };
     let settings = ResolverSettings { cache, ..ResolverSettings::default() };
@@ -32,7 +32,7 @@ async fn exists(node: &Resolver, id: TypedId<Order>) -> bool {
     node.resolve::<Order>("acme", &id.to_string()).await.expect("an answer").exists()
 }
 
-/// Registers an id that both nodes know, and the cache too.
+/// Registers an id that both nodes and the cache know.
 async fn known(nodes: [&Resolver; 2], map: &MemoryMap, place: &Place) -> TypedId<Order> {
     let id = TypedId::<Order>::new(Generator::new().generate().expect("an id"));
     let binding = Binding::of("acme", id).expect("a binding");
@@ -53,14 +53,14 @@ async fn known(nodes: [&Resolver; 2], map: &MemoryMap, place: &Place) -> TypedId
     id
 }
 
-/// Waits until a node knows that an id counts no more, and sees that it stays so.
+/// Waits until a node treats an id as revoked, and asserts that it stays so.
 async fn gone(node: &Resolver, id: TypedId<Order>) {
     let waiting = async {
         while exists(node, id).await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(GENEROUS, waiting).await.expect("it hears of the revocation");
+    tokio::time::timeout(GENEROUS, waiting).await.expect("it receives the revocation");
     for _ in 0..20 {
         assert!(!exists(node, id).await, "what was revoked is back");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -68,12 +68,12 @@ async fn gone(node: &Resolver, id: TypedId<Order>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
+async fn a_revoked_id_is_revoked_on_nodes_whose_cache_refuses_writes() {
     for setting in ["maxmemory", "min-replicas-to-write"] {
         let (_server, place) = start();
         let map = MemoryMap::new();
         let (here, there) = (node(&map, &place), node(&map, &place));
-        // Both listen when one has heard of the other's.
+        // Both nodes listen once one has received the other's invalidation.
         let first = known([&here, &there], &map, &place).await;
         assert!(here.revoke("acme", first).await.expect("memory").propagated);
         gone(&there, first).await;
@@ -84,7 +84,7 @@ async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
         assert!(revoked.was_live && !revoked.propagated, "{setting}: {revoked:?}");
         gone(&here, id).await;
         gone(&there, id).await;
-        // One that was not there when it was said hears of it all the same.
+        // A node that started later treats it as revoked too.
         gone(&node(&map, &place), id).await;
 
         configure(&place, setting, 0).await;
@@ -100,7 +100,7 @@ async fn a_revoked_id_counts_no_more_on_nodes_whose_cache_refuses_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_cache_forgets_what_it_has_no_room_to_revoke() {
+async fn a_full_cache_removes_an_entry_that_it_cannot_revoke() {
     let (_server, place) = start();
     let (cache, keys) = (place.cache(), keys(1));
     cache.fill(&[note(&keys[0], Some(1))]).await.unwrap();
@@ -109,9 +109,9 @@ async fn a_full_cache_forgets_what_it_has_no_room_to_revoke() {
     cache.revoked(&keys, HOUR).await.expect_err("there is no room");
     assert_eq!(read(&cache, &keys).await.unwrap(), [CacheSlot::Empty]);
     assert_eq!(
-        said(messages.as_mut()).await,
+        next_invalidation(messages.as_mut()).await,
         Invalidation::Revoked(keys.clone()),
-        "it is said all the same"
+        "it is next_invalidation all the same"
     );
     configure(&place, "maxmemory", 0).await;
     cache.revoked(&keys, HOUR).await.unwrap();

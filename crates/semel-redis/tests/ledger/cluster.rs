@@ -1,4 +1,4 @@
-//! The conformance suite on a Redis Cluster of three masters.
+//! Runs the conformance suite on a Redis Cluster of three masters.
 
 use crate::support::{Place, url};
 

@@ -1,5 +1,5 @@
-//! A server that takes no more writes, full or without its replicas: nothing begins on it, and what
-//! runs goes on.
+//! Tests a server that takes no more writes, full or without its replicas: nothing new begins on
+//! it, and running claims continue.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test that asked for it")]
 
@@ -39,13 +39,13 @@ async fn used(node: &mut MultiplexedConnection) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// Fills a server with somebody else's keys until it refuses them.
+/// Fills a server with other keys until it refuses them.
 async fn fill(url: &str) {
     let mut node = client(url).await;
     let limit = used(&mut node).await + (4 << 20);
     set_limit(&mut node, limit).await;
     for n in 0.. {
-        // One hash tag a node would not do: every node of a cluster has its own slots.
+        // One hash tag would not be enough: every node of a cluster has its own slots.
         let mut set = redis::cmd("SET");
         let set = set.arg(format!("filler:{n}")).arg(vec![b'x'; 16 << 10]);
         match set.query_async::<()>(&mut node).await {
@@ -57,12 +57,13 @@ async fn fill(url: &str) {
             }
         }
     }
-    // The buffers of clients come and go: so much below what is used it is full whatever they do.
+    // The buffers of clients vary: with a limit this far below the used memory, the server is full
+    // in any case.
     let limit = used(&mut node).await - (1 << 20);
     set_limit(&mut node, limit).await;
 }
 
-/// Whatever a server holds, it holds no more.
+/// Asserts that the server is full.
 async fn is_full(store: &RedisStore, id: &str) {
     let error = store.open(&draft(&key(id))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
@@ -99,7 +100,7 @@ async fn what_runs_goes_on(place: &Place, urls: &[String]) {
     assert!(after.lease_until > before.lease_until, "{before:?} {after:?}");
     let rival = other.open(&draft(&key("lives"))).await.unwrap();
     let Opened::Existing { record, now } = rival else { panic!("{rival:?}") };
-    assert!(record.held(now), "nobody takes it over");
+    assert!(record.held(now), "it is not taken over");
 
     let dead = Settlement::Dead { error: ErrorText::new("x") };
     let settlements = [success(), failure(), dead, Settlement::Removed];
@@ -115,7 +116,7 @@ async fn what_runs_goes_on(place: &Place, urls: &[String]) {
     }
     assert!(store.peek(&key("is given back")).await.unwrap().is_none());
 
-    // A retry would begin something whose outcome needs room.
+    // A retry would begin work whose outcome needs memory.
     let next = Draft { attempt_id: AttemptId::generate(), attempt: 2, ..retried.clone() };
     let error = store.swap(&retried.key, judged, &Change::Regrant(next.clone())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Capacity, "{error}");
@@ -129,13 +130,13 @@ async fn what_runs_goes_on(place: &Place, urls: &[String]) {
 }
 
 #[tokio::test]
-async fn on_a_full_server_leases_are_renewed_outcomes_recorded_and_settled_keys_told() {
+async fn on_a_full_server_leases_are_renewed_outcomes_recorded_and_settled_keys_replayed() {
     let (server, place) = start();
     what_runs_goes_on(&place, &[server.url().to_owned()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_full_cluster_leases_are_renewed_outcomes_recorded_and_settled_keys_told() {
+async fn on_a_full_cluster_leases_are_renewed_outcomes_recorded_and_settled_keys_replayed() {
     let cluster = RedisCluster::start().unwrap();
     let place = Place::at(cluster.url());
     let urls: Vec<_> = cluster.nodes().iter().map(|node| node.url().to_owned()).collect();
@@ -178,7 +179,7 @@ async fn work_that_ends_on_a_full_server_is_done_once_and_replayed_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_server_without_its_replicas_tells_what_it_has_and_takes_nothing() {
+async fn a_server_without_its_replicas_replays_and_accepts_no_write() {
     let (_server, place) = start();
     let (store, other) = (place.open().await, place.open().await);
     let lease = claim(&store, &draft(&key("settled"))).await;

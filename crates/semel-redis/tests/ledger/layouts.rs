@@ -1,5 +1,6 @@
-//! What the conformance suite cannot see: trips, scripts, expiry in Redis itself, damaged values,
-//! settings. On a private server each, since these tests read and change server-wide state.
+//! Tests what the conformance suite does not cover: trips, scripts, expiry in Redis itself, damaged
+//! values, settings. Each has a private server, since these tests read and change server-wide
+//! state.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test that asked for it")]
 
@@ -26,7 +27,7 @@ fn success() -> Settlement {
     Settlement::Succeeded { outcome, keep: Duration::from_secs(3_600) }
 }
 
-/// Calls per command since the last look, without those that looking takes.
+/// Returns the calls per command since the last call, without those that this function makes.
 async fn calls(place: &Place) -> HashMap<String, u64> {
     let text: String = place.raw(redis::cmd("INFO").arg("commandstats")).await;
     let _: () = place.raw(redis::cmd("CONFIG").arg("RESETSTAT")).await;
@@ -84,12 +85,12 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[tokio::test]
-async fn redis_expires_only_what_nobody_can_need() {
+async fn redis_expires_only_records_that_are_no_longer_needed() {
     let (_server, place) = start(&[]);
     let store = place.open().await;
     let ttl =
         async |id: &str| -> i64 { place.raw(redis::cmd("PTTL").arg(place.name(&key(id)))).await };
-    // Ten seconds more than anybody can need it, some of which may have passed.
+    // Ten seconds longer than the record is needed, some of which may have passed.
     let about = |millis: i64| millis..=millis + 10_000;
 
     let lease = claim(&store, &draft(&key("rerun"))).await;
@@ -119,7 +120,7 @@ async fn redis_expires_only_what_nobody_can_need() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_newer_value_is_corrupt_and_is_never_written_over() {
+async fn a_damaged_or_newer_value_is_corrupt_and_is_never_overwritten() {
     let (_server, place) = start(&[]);
     let store = place.open().await;
     let whole = draft(&key("whole"));
@@ -172,7 +173,7 @@ async fn one_damaged_value_hides_no_others() {
 }
 
 #[tokio::test]
-async fn one_lease_that_cannot_be_read_does_not_hold_up_the_others() {
+async fn one_unreadable_lease_does_not_affect_the_others() {
     let (_server, place) = start(&[]);
     let store = place.open().await;
     let mut leases = Vec::new();
@@ -203,7 +204,7 @@ async fn a_sweep_that_fails_goes_on_where_it_stopped() {
         fill.set(format!("{}{n:064x}", place.prefix), &value).ignore();
     }
     let _: () = fill.query_async(&mut client(&place.url).await).await.unwrap();
-    // Many, so that some lie before the last step of the walk.
+    // Many, so that some are found before the last step of the scan.
     for n in 0..50 {
         let lapsed = draft(&key(&n.to_string()));
         claim(&store, &Draft { lease: Duration::ZERO, on_crash: OnCrash::Hold, ..lapsed }).await;
@@ -255,7 +256,7 @@ async fn a_hint_reaches_another_process_of_the_group_and_no_other() {
     let mut listener = there.listen().await.unwrap().unwrap();
     let mut stranger = other.listen().await.unwrap().unwrap();
     let lease = claim(&here, &draft(&key("k"))).await;
-    // What is no hint is passed over.
+    // A message that is no hint is ignored.
     let channel = format!("{}wake:all", place.prefix);
     let _: i64 = place.raw(redis::cmd("PUBLISH").arg(channel).arg("hello")).await;
     assert_eq!(here.settle(&lease, &success()).await.unwrap(), Settled::Done);
@@ -268,7 +269,7 @@ async fn a_hint_reaches_another_process_of_the_group_and_no_other() {
 }
 
 #[tokio::test]
-async fn an_unsafe_server_is_found_out() {
+async fn an_unsafe_server_is_reported() {
     let flags = ["--appendonly", "no", "--maxmemory", "64mb", "--maxmemory-policy", "volatile-ttl"];
     let (_server, place) = start(&flags);
     let store = place.open().await;

@@ -1,4 +1,4 @@
-//! Servers that die, hang and come back, one server and a cluster.
+//! Tests servers that die, hang and come back: one server and a cluster.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test that asked for it")]
 
@@ -11,7 +11,8 @@ use semel_redis::RedisStore;
 use semel_servers::{Options, Redis, RedisCluster};
 use semel_testkit::proxy::{Direction, FaultProxy};
 
-/// Waited for where a server is silent; longer than a busy machine makes a sound one.
+/// The timeout while a server does not answer; longer than a healthy server takes on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 fn success() -> Settlement {
@@ -35,15 +36,15 @@ async fn impatient(place: &Place) -> RedisStore {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_died_is_found_again_and_has_forgotten_nothing() {
+async fn a_server_that_died_is_reached_again_and_has_lost_nothing() {
     let mut server = Redis::start(Options::new().flags(["--appendfsync", "always"])).unwrap();
     let place = Place::at(server.url().to_owned());
     let store = place.open().await;
     let mut renewer = store.renewer().await.unwrap();
     let lease = claim(&store, &key("k")).await;
     server.kill9().unwrap();
-    // At most one command is thrown into the dead connection; after it the dial fails, which is
-    // certainty.
+    // At most one command is sent on the dead connection; after it connecting fails, which proves
+    // that nothing was sent.
     let error = store.open(&draft(&key("first"))).await.unwrap_err();
     assert!([ErrorKind::Unavailable, ErrorKind::Ambiguous].contains(&error.kind()), "{error}");
     let error = store.open(&draft(&key("other"))).await.unwrap_err();
@@ -58,7 +59,7 @@ async fn a_server_that_died_is_found_again_and_has_forgotten_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_leaves_a_doubt_once_and_then_certainty() {
+async fn a_server_that_hangs_is_ambiguous_once_and_then_unavailable() {
     let mut server = Redis::start(Options::new()).unwrap();
     let place = Place::at(server.url().to_owned());
     let store = impatient(&place).await;
@@ -69,7 +70,8 @@ async fn a_server_that_hangs_leaves_a_doubt_once_and_then_certainty() {
         .expect("the limit holds")
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
-    // Many callers share one dial: they do not queue for one time-out each, which would take longer.
+    // Many callers share one attempt to connect: they do not queue for one timeout each, which
+    // would take longer.
     let key = key("other");
     let draft = draft(&key);
     let many = (0..50).map(|_| store.open(&draft));
@@ -88,7 +90,7 @@ async fn a_lost_reply_is_ambiguous_and_nothing_is_sent_twice() {
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
     let place = Place::at(format!("redis://{}", proxy.addr()));
     let store = place.open().await;
-    // Both scripts are known to the server, so that every verb below is one command.
+    // The server knows both scripts, so that every verb below is one command.
     let warm = claim(&store, &key("warm")).await;
     assert_eq!(store.settle(&warm, &success()).await.unwrap(), Settled::Done);
 
@@ -108,7 +110,7 @@ async fn a_lost_reply_is_ambiguous_and_nothing_is_sent_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_network_is_left_for_a_new_connection() {
+async fn a_silent_connection_is_replaced() {
     let server = Redis::start(Options::new()).unwrap();
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await.unwrap();
     let place = Place::at(format!("redis://{}", proxy.addr()));
@@ -128,7 +130,7 @@ async fn a_silent_network_is_left_for_a_new_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_on_its_way_to_another_master_answers_all_along() {
+async fn a_slot_that_is_being_moved_answers_all_the_time() {
     let cluster = RedisCluster::start().unwrap();
     let place = Place::at(cluster.url());
     let store = place.open().await;
@@ -139,8 +141,8 @@ async fn a_slot_on_its_way_to_another_master_answers_all_along() {
     let mut to = client(&target.1).await;
     set_slot(&mut to, slot, "IMPORTING", &source.0).await;
     set_slot(&mut from, slot, "MIGRATING", &target.0).await;
-    // What is still there is answered by the source; what is not is asked of the target, which has
-    // never seen the script.
+    // A record that is still at the source is answered there; others by the target, which does not
+    // know the script.
     assert_eq!(store.peek(&key("stays")).await.unwrap().unwrap().record.state, State::Running);
     let name = place.name(&key("stays"));
     let port: u16 = target.1.rsplit(':').next().unwrap().parse().unwrap();
@@ -155,10 +157,10 @@ async fn a_slot_on_its_way_to_another_master_answers_all_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_died_is_found_again_and_its_neighbours_go_on() {
+async fn a_master_that_died_is_reached_again_and_the_others_continue() {
     let mut cluster = RedisCluster::start().unwrap();
     let place = Place::at(cluster.url());
-    // With everysec the server may acknowledge while it puts the write off behind a slow fsync.
+    // With everysec the server may acknowledge while it delays the write behind a slow fsync.
     for node in cluster.nodes() {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("appendfsync").arg("always");
@@ -209,7 +211,7 @@ async fn slot_of(cluster: &RedisCluster, name: &str) -> u16 {
     command.arg("KEYSLOT").arg(name).query_async(&mut connection).await.unwrap()
 }
 
-/// The master that has the slot, and another: id and URL each.
+/// Returns the master that has the slot, and another master: id and URL of each.
 async fn ends(cluster: &RedisCluster, slot: u16) -> ((String, String), (String, String)) {
     let index = (0..3).rfind(|at| usize::from(slot) >= 16_384 * at / 3).unwrap();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! A server with replicas, or that should have some: what is confirmed, what is taken back, and what
-//! happens when another one becomes the master.
+//! Tests a server with replicas, or with missing ones: what is confirmed, what is taken back, and
+//! what happens when another server becomes the master.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test that asked for it")]
 
@@ -25,13 +25,13 @@ fn start() -> (Server, Place) {
     (server, place)
 }
 
-/// A replica of `place`'s server that has caught up.
+/// Starts a replica of `place`'s server, and waits until it has caught up.
 async fn replica(place: &Place) -> Server {
     let port = place.url.rsplit(':').next().unwrap().to_owned();
     let replica = Redis::start(Options::new().flags(["--replicaof", "127.0.0.1", &port])).unwrap();
     let mut behind = client(replica.url()).await;
     loop {
-        // A server that takes in another's records may be slow to answer.
+        // A server that copies another's records may answer slowly.
         let role = redis::cmd("INFO").arg("replication").query_async::<String>(&mut behind).await;
         if role.is_ok_and(|role| role.contains("master_link_status:up")) {
             return replica;
@@ -40,7 +40,7 @@ async fn replica(place: &Place) -> Server {
     }
 }
 
-/// A store that asks for a replica where there is none.
+/// Connects a store that requires a replica although there is none.
 async fn strict(place: &Place) -> RedisStore {
     place.builder().wait_replicas(1, BRIEF).connect(&place.url).await.unwrap()
 }
@@ -87,7 +87,7 @@ async fn a_replica_confirms_for_its_master_and_takes_nothing_itself() {
     assert!(misled.check().await.unwrap().iter().any(|found| found.code == "redis-replica"));
 }
 
-/// A server that keeps what it acknowledges.
+/// Starts a server that writes to its disk before it acknowledges.
 fn durable() -> (Server, Place) {
     let server = Redis::start(Options::new().flags(["--appendfsync", "always"])).unwrap();
     let place = Place::at(server.url().to_owned());
@@ -99,7 +99,7 @@ async fn configure(place: &Place, name: &str, value: &str) {
 }
 
 #[tokio::test]
-async fn who_can_fail_over_promises_best_effort() {
+async fn a_server_that_can_fail_over_guarantees_best_effort() {
     let (_server, place) = durable();
     assert_eq!(place.open().await.guarantee(), Guarantee::Fenced);
     assert_eq!(strict(&place).await.guarantee(), Guarantee::BestEffort);
@@ -110,7 +110,7 @@ async fn who_can_fail_over_promises_best_effort() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_attached_later_changes_the_label() {
+async fn a_replica_that_is_attached_later_changes_the_guarantee() {
     let (_server, place) = durable();
     let (checked, swept) = (place.open().await, place.open().await);
     let clone = checked.clone();
@@ -125,7 +125,7 @@ async fn a_replica_that_is_attached_later_changes_the_label() {
     swept.sweep(10).await.unwrap();
     assert_eq!(swept.guarantee(), Guarantee::BestEffort);
 
-    // One that is away for a moment can still be promoted.
+    // A replica that is away for a moment can still be promoted.
     drop(replica);
     let connected = async || {
         let info: String = place.raw(redis::cmd("INFO").arg("replication")).await;
@@ -139,7 +139,7 @@ async fn a_replica_that_is_attached_later_changes_the_label() {
 }
 
 #[tokio::test]
-async fn a_declared_replication_overrules_what_is_seen() {
+async fn a_declared_replication_overrules_the_observed_one() {
     let (_server, place) = durable();
     let _replica = replica(&place).await;
     let declared = place.builder().replication(Replication::Synchronous);
@@ -157,7 +157,7 @@ async fn a_declared_replication_overrules_what_is_seen() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_what_it_acknowledged_promises_best_effort() {
+async fn a_server_that_can_lose_acknowledged_writes_guarantees_best_effort() {
     let (_server, place) = durable();
     let store = place.open().await;
     assert_eq!(store.guarantee(), Guarantee::Fenced);
@@ -171,13 +171,13 @@ async fn a_server_that_forgets_what_it_acknowledged_promises_best_effort() {
     assert!(store.check().await.unwrap().iter().any(|found| found.code == "redis-aof"));
     assert_eq!(store.guarantee(), Guarantee::BestEffort);
     assert_eq!(place.open().await.guarantee(), Guarantee::BestEffort);
-    // What is declared about replicas says nothing about the disk.
+    // A declaration about replicas does not change what is known about the disk.
     let declared = place.builder().replication(Replication::Synchronous);
     let declared = declared.connect(&place.url).await.unwrap();
     assert_eq!(declared.guarantee(), Guarantee::BestEffort);
 }
 
-/// A claim of `first` that failed, and its version.
+/// Claims `first`, lets it fail, and returns its version.
 async fn failed(store: &RedisStore, first: &Draft) -> Version {
     let lease = claim(store, first).await;
     let (error, keep) = (ErrorText::new("x"), Duration::from_secs(60));
@@ -236,7 +236,7 @@ async fn a_replacement_that_no_replica_confirms_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_reply_was_lost_is_only_had_once_a_replica_has_it() {
+async fn a_claim_whose_reply_was_lost_counts_only_once_a_replica_has_it() {
     let (_server, place) = start();
     let (lax, strict) = (place.open().await, strict(&place).await);
     let first = draft(&key("k"));
@@ -251,7 +251,7 @@ async fn a_claim_whose_reply_was_lost_is_only_had_once_a_replica_has_it() {
     assert!(matches!(found, Opened::Existing { .. }), "{found:?}");
 }
 
-/// An address that leads to wherever `target` says when a connection is made.
+/// Starts a proxy that leads each new connection to the address in `target`.
 async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let name = listener.local_addr().unwrap();
@@ -268,7 +268,7 @@ async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_demoted_master_is_left_for_the_one_that_the_name_means_now() {
+async fn connections_leave_a_demoted_master_for_the_one_that_the_name_resolves_to() {
     let (old, direct) = start();
     let new = replica(&direct).await;
     let target = Arc::new(Mutex::new(SocketAddr::from(([127, 0, 0, 1], old.port()))));
@@ -286,7 +286,8 @@ async fn a_demoted_master_is_left_for_the_one_that_the_name_means_now() {
         let _: () = command.arg(host).arg(port).query_async(&mut client(url).await).await.unwrap();
     };
     replica_of(new.url(), "NO", "ONE").await;
-    // Of nobody: one that copies its new master refuses for other reasons while it does.
+    // A replica without a master: one that copies its new master refuses for other reasons
+    // meanwhile.
     replica_of(old.url(), "127.0.0.1", "1").await;
     *target.lock().unwrap() = SocketAddr::from(([127, 0, 0, 1], new.port()));
 

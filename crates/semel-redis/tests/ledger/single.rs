@@ -1,4 +1,4 @@
-//! The conformance suite on one Redis server.
+//! Runs the conformance suite on one Redis server.
 
 use crate::support::{Place, url};
 

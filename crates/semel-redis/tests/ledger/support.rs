@@ -1,5 +1,5 @@
-//! What the tests of this crate share: a prefix of their own on the servers that the environment
-//! names, and a plain client to look behind the store's back.
+//! Shared helpers: a prefix for each test on the servers given by the environment, and a plain
+//! client to inspect the records.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -12,24 +12,24 @@ use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId};
 use semel_redis::{Builder, RedisStore};
 use semel_testkit::Fixture;
 
-/// Longer than anything takes that only a busy machine is late with.
+/// A time limit that is not exceeded even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// The server under test.
+/// Returns the URL of the server in an environment variable.
 pub(crate) fn url(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!("set {variable} or run `cargo xtask test`, which starts the servers")
     })
 }
 
-/// A prefix that no other test has.
+/// Returns a prefix that no other test uses.
 pub(crate) fn prefix() -> String {
     let unique: String =
         AttemptId::generate().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
     format!("test:{unique}:")
 }
 
-/// A prefix on a server, and the way to its records.
+/// A server, and a prefix on it that no other test uses.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) prefix: String,
@@ -40,7 +40,7 @@ impl Place {
         Self { url, prefix: prefix() }
     }
 
-    /// Settings of a store, which a busy machine does not make impatient.
+    /// Returns settings of a store, with limits that a busy machine does not exceed.
     pub(crate) fn builder(&self) -> Builder {
         let builder = RedisStore::builder().prefix(&self.prefix);
         builder.connect_timeout(LONG).response_timeout(LONG)
@@ -50,14 +50,14 @@ impl Place {
         self.builder().connect(&self.url).await.expect("the server answers")
     }
 
-    /// The record's name in Redis.
+    /// Returns the name of a record in Redis.
     pub(crate) fn name(&self, key: &Key) -> String {
         let digits: String =
             key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{}{digits}", self.prefix)
     }
 
-    /// Runs a command behind the store's back.
+    /// Runs a command without the store.
     pub(crate) async fn raw<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         match self.url.strip_prefix("redis+cluster://") {
             None => {
@@ -78,7 +78,7 @@ impl Place {
 
 pub(crate) async fn client(url: &str) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("a URL");
-    // Its own limit would be half a second.
+    // The client's own limit would be half a second.
     let patient = redis::AsyncConnectionConfig::new();
     let patient = patient.set_connection_timeout(Some(LONG)).set_response_timeout(Some(LONG));
     let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
@@ -103,7 +103,7 @@ impl Fixture for Place {
         true
     }
 
-    // Redis forgets by the server's clock, whatever we do.
+    // Redis expires keys by the server's clock, which the test cannot move.
     fn doubts_its_clock(&self) -> bool {
         false
     }
@@ -115,13 +115,13 @@ impl Fixture for Place {
         }))
     }
 
-    // Redis forgets expired records by itself, but ten seconds late: within a test it does not.
+    // Redis expires records by itself, but ten seconds late: within a test it does not.
     fn forgets_by_itself(&self) -> bool {
         false
     }
 }
 
-/// Claims a key that is free.
+/// Claims a free key.
 pub(crate) async fn claim(store: &RedisStore, draft: &Draft) -> Lease {
     let Opened::Inserted { fence } = store.open(draft).await.expect("the server answers") else {
         panic!("{:?} was held", draft.key);

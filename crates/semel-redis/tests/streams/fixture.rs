@@ -1,4 +1,4 @@
-//! A prefix of its own on a server, for the suite of brokers.
+//! A prefix for each test on a server, for the suite of brokers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use semel_servers::{Options, Redis, Server};
 use semel_testkit::BrokerFixture;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Longer than anything takes that only a busy machine is late with.
+/// A time limit that is not exceeded even on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Streams that no other test has.
+/// Streams that no other test uses.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) prefix: String,
-    /// The server, where it is this test's own.
+    /// The server, if this test has a private one.
     server: Option<Arc<Mutex<Server>>>,
 }
 
@@ -29,7 +29,7 @@ impl Place {
         Self { url, prefix: prefix(), server: None }
     }
 
-    /// On a server of its own that writes everything down before it answers.
+    /// Starts a private server that writes to its disk before it answers.
     pub(crate) async fn private() -> Self {
         let start = || Redis::start(Options::new().flags(["--appendfsync", "always"]));
         let server = tokio::task::spawn_blocking(start)
@@ -50,17 +50,17 @@ impl Place {
             .expect("the server answers")
     }
 
-    /// The key of a partition's stream.
+    /// Returns the key of a partition's stream.
     pub(crate) fn key(&self, partition: u16) -> String {
         format!("{{{}:{partition}}}", self.prefix)
     }
 
-    /// Runs a command behind the streams' back.
+    /// Runs a command without the streams.
     pub(crate) async fn raw<T: redis::FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         match self.url.strip_prefix("redis+cluster://") {
             None => {
                 let client = redis::Client::open(&*self.url).expect("the server answers");
-                // Its own limit would be half a second.
+                // The client's own limit would be half a second.
                 let patient = redis::AsyncConnectionConfig::new();
                 let patient = patient.set_connection_timeout(Some(LONG));
                 let patient = patient.set_response_timeout(Some(LONG));

@@ -1,5 +1,5 @@
-//! Redis Streams as a broker: the suite on one server, on a cluster and on one that is killed; and
-//! what only streams do.
+//! Tests Redis Streams as a broker: the suite on one server, on a cluster and on a server that is
+//! killed; and what only streams do.
 
 mod fixture;
 mod upkeep;

@@ -1,4 +1,4 @@
-//! What only streams do: they fill, shrink, lose their groups, and forget who is gone.
+//! Tests what only streams do: they fill, shrink, lose their groups, and remove idle consumers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn events(count: usize) -> Vec<Event> {
     (0..count).map(|at| event(at).build().expect("the server answers")).collect()
 }
 
-/// One stream, so that everything is in one place.
+/// Connects with a single partition, so that all entries are in one stream.
 async fn narrow(place: &Place) -> Streams {
     let builder = Streams::builder().prefix(&place.prefix).partitions(1);
     let builder = builder.connect_timeout(LONG).response_timeout(LONG);
@@ -55,7 +55,7 @@ async fn trimming_removes_only_what_every_group_has_acked() {
     assert_eq!(
         streams.trim(Duration::ZERO).await.expect("the server answers"),
         0,
-        "nobody has read anything"
+        "no group has read an entry"
     );
     let (fast, slow) = (join(&streams, "FAST").await, join(&streams, "SLOW").await);
     take(&fast, 10).await;
@@ -99,7 +99,7 @@ async fn a_group_begins_at_the_beginning_or_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_somebody_destroyed_is_made_again() {
+async fn a_group_that_was_destroyed_is_created_again() {
     let place = Place::at(URL).await;
     let streams = narrow(&place).await;
     let source = join(&streams, "GROUP").await;
@@ -114,7 +114,7 @@ async fn a_group_that_somebody_destroyed_is_made_again() {
 async fn a_source_that_is_dropped_leaves_the_group_and_gives_back_what_it_fetched() {
     let place = Place::at(URL).await;
     let streams = narrow(&place).await;
-    // A patience that no test outlives: only what is given back can come to another.
+    // A patience longer than any test: only entries that are given back can go to another source.
     let patient = || streams.source("GROUP").patience(Duration::from_secs(600)).prefetch(10);
     let source = patient().open().await.expect("the server answers");
     published(&streams, 5).await;
@@ -127,7 +127,7 @@ async fn a_source_that_is_dropped_leaves_the_group_and_gives_back_what_it_fetche
             let mut consumers = redis::cmd("XINFO");
             consumers.arg("CONSUMERS").arg(place.key(0)).arg("GROUP");
             let consumers: Vec<redis::Value> = place.raw(&mut consumers).await;
-            // The heir, and the one in whose name things are given back.
+            // The second source, and the consumer that owns entries that were given back.
             if consumers.len() == 2 {
                 return;
             }
@@ -138,7 +138,7 @@ async fn a_source_that_is_dropped_leaves_the_group_and_gives_back_what_it_fetche
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_is_too_large_is_refused_and_its_neighbours_are_not() {
+async fn an_event_that_is_too_large_is_refused_and_the_others_are_not() {
     let place = Place::at(URL).await;
     let builder = Streams::builder().prefix(&place.prefix).largest(2_000);
     let streams = builder.connect(&place.url).await.expect("the server answers");
@@ -169,7 +169,7 @@ async fn a_full_server_counts_as_away_and_what_is_there_can_still_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_counts_no_try_and_loses_no_order() {
+async fn a_server_that_is_away_costs_no_attempt_and_loses_no_order() {
     let place = Place::private().await;
     let streams = narrow(&place).await;
     published(&streams, 1).await;
@@ -195,7 +195,7 @@ async fn an_entry_without_an_event_is_shown_with_its_fields() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_is_found_out() {
+async fn a_server_that_can_lose_events_is_reported() {
     let place = Place::private().await;
     let streams = place.streams().await;
     assert!(streams.check().await.expect("the server answers").is_empty());
