@@ -28,7 +28,8 @@ struct Inside {
     waiting: VecDeque<Waiting>,
     /// The error that the next caller gets, unless there is a message.
     trouble: Option<SourceError>,
-    /// Whether messages were given back and no caller has taken one since. Nothing is pulled then.
+    /// Whether messages were given back and no caller has requested one since. Nothing is pulled
+    /// then.
     has_no_caller: bool,
 }
 

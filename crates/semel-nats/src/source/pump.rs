@@ -115,8 +115,8 @@ impl Pump {
         tokio::time::timeout(self.terms.timeout, opening).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Returns the consumer at the server, creating it if it does not exist. Fails if it exists
-    /// with other settings.
+    /// Returns the consumer at the server, after creating it or updating it to the source's
+    /// settings.
     async fn bind(&self) -> Result<PullConsumer, SourceError> {
         let stream = self.topology.name();
         let made = self.context.create_consumer_on_stream(self.config.clone(), stream).await;

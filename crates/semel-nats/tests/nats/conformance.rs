@@ -1,4 +1,4 @@
-//! What every broker must do.
+//! Tests the behaviours that every broker must have.
 
 use crate::place::Place;
 

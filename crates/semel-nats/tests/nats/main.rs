@@ -1,5 +1,5 @@
 //! The publisher and the source against real servers: a shared one with a stream per test, and
-//! private ones where the server itself must suffer.
+//! private ones for tests that kill or stop the server.
 
 mod conformance;
 mod outage;

@@ -1,4 +1,4 @@
-//! Servers that die, hang and come back.
+//! Tests servers that die, hang and come back.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use semel_core::inbox::Source as _;
 use semel_core::outbox::{PublishError, Publisher as _};
 use semel_nats::{NatsPublisher, NatsSource, TopologyError};
 
-use crate::place::{Place, event, events, insist, publish, take, within};
+use crate::place::{Place, event, events, publish, publish_until_confirmed, take, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_server_is_an_outage_and_the_same_publisher_works_when_it_is_back() {
@@ -19,10 +19,10 @@ async fn a_dead_server_is_an_outage_and_the_same_publisher_works_when_it_is_back
         assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
     }
     place.to_server(|server| server.restart().expect("it starts again"));
-    insist(&publisher, &event()).await;
-    // Recognised although the server died in between.
+    publish_until_confirmed(&publisher, &event()).await;
+    // The repeat is recognised although the server died in between.
     let stored = place.stored().await;
-    insist(&publisher, &before).await;
+    publish_until_confirmed(&publisher, &before).await;
     assert_eq!(place.stored().await, stored);
 }
 
@@ -35,37 +35,37 @@ async fn a_server_that_hangs_is_an_outage_within_the_timeout() {
         .build()
         .expect("sound settings");
     place.to_server(|server| server.pause().expect("it stops"));
-    // More than the connection and the batch have room for.
+    // More events than the connection's buffer and the batch hold.
     for answer in within("answers", publisher.publish(&events(3_000))).await {
         assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
     }
     place.to_server(|server| server.resume().expect("it goes on"));
-    insist(&publisher, &event()).await;
+    publish_until_confirmed(&publisher, &event()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_source_says_that_the_server_is_away_and_goes_on_when_it_is_back() {
+async fn a_source_reports_that_the_server_is_away_and_continues_when_it_is_back() {
     let place = Place::private().await;
     let source = place.source("INVENTORY").await.build().expect("sound settings");
     let first = event();
-    insist(&place.publisher().await, &first).await;
+    publish_until_confirmed(&place.publisher().await, &first).await;
     assert_eq!(take(&source).await, first);
     place.to_server(|server| server.kill9().expect("it dies"));
     let away = async { while source.next().await.is_ok() {} };
     within("the source says so", away).await;
     place.to_server(|server| server.restart().expect("it starts again"));
     let second = event();
-    insist(&place.publisher().await, &second).await;
-    // The first one too, where its ack was not written down yet.
+    publish_until_confirmed(&place.publisher().await, &second).await;
+    // The first event may come again too, if its ack was not written to disk yet.
     while take(&source).await != second {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_forgot_everything_is_told_apart_from_one_that_is_away() {
+async fn a_server_that_lost_its_stream_is_distinguished_from_one_that_is_away() {
     let place = Place::private().await;
     let publisher = place.publisher().await;
     let source = place.source("INVENTORY").await.build().expect("sound settings");
-    insist(&publisher, &event()).await;
+    publish_until_confirmed(&publisher, &event()).await;
     take(&source).await;
     place.to_server(|server| {
         server.kill9().expect("it dies");
@@ -94,7 +94,7 @@ async fn a_server_that_forgot_everything_is_told_apart_from_one_that_is_away() {
     within("both say that the stream is gone", says).await;
     place.topology.ensure(&place.client().await).await.expect("it is made again");
     let after = event();
-    insist(&publisher, &after).await;
+    publish_until_confirmed(&publisher, &after).await;
     while take(&source).await != after {}
 }
 
@@ -118,7 +118,7 @@ async fn a_service_that_starts_before_its_server_delivers_once_the_server_is_the
     assert!(matches!(away, TopologyError::Unavailable(_)), "{away}");
     within("the source says so", source.next()).await.expect_err("there is no server");
     place.to_server(|server| server.restart().expect("it starts"));
-    insist(&publisher, &event).await;
+    publish_until_confirmed(&publisher, &event).await;
     assert_eq!(take(&source).await, event);
     publisher.check().await.expect("the server is there");
 }

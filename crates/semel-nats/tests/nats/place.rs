@@ -1,4 +1,4 @@
-//! A stream of its own for every test, and short ways to say what the tests say often.
+//! A stream for every test, and helpers for the tests.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
@@ -13,21 +13,21 @@ use semel_nats::{NatsMessage, NatsPublisher, NatsSource, SourceBuilder, Topology
 use semel_servers::{Fleet, Nats, Options, Server};
 use semel_testkit::BrokerFixture;
 
-/// So long that only what never happens takes it.
+/// A time limit that is exceeded only by something that never happens.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long the server waits for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A stream, and the server that it lies on.
+/// A stream, and the server that has it.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) topology: Topology,
-    /// Where the server is this test's own.
+    /// The server, if this test has a private one.
     server: Option<Mutex<Server>>,
 }
 
 impl Place {
-    /// A stream on the server that all tests share.
+    /// Creates a stream on the server that all tests share.
     pub(crate) async fn shared() -> Self {
         let url = std::env::var(Fleet::NATS_URL).unwrap_or_else(|_| {
             panic!("set {} or run `cargo xtask test`, which starts the servers", Fleet::NATS_URL)
@@ -35,7 +35,7 @@ impl Place {
         Self::with_stream(url, None).await
     }
 
-    /// A stream on a server that nobody else needs.
+    /// Creates a stream on a private server.
     pub(crate) async fn private() -> Self {
         let server = Nats::start(Options::new()).expect("a server starts");
         Self::with_stream(server.url().to_owned(), Some(Mutex::new(server))).await
@@ -61,24 +61,24 @@ impl Place {
         source.ack_wait(PATIENCE).timeout(self.timeout())
     }
 
-    /// How long the server may take to confirm something. The one that all share is busy and never
-    /// away; a private one dies, and must be given up soon.
+    /// Returns how long the server may take to confirm. The shared server is busy but never dies; a
+    /// private one is killed, so waiting for it must end soon.
     fn timeout(&self) -> Duration {
         if self.server.is_some() { Duration::from_secs(15) } else { LIMIT / 2 }
     }
 
-    /// The stream as the server has it.
+    /// Returns the stream from the server.
     pub(crate) async fn stream(&self) -> stream::Stream {
         let context = jetstream::new(self.client().await);
         context.get_stream(name(&self.topology)).await.expect("the stream is there")
     }
 
-    /// How many messages the stream has.
+    /// Returns how many messages the stream has.
     pub(crate) async fn stored(&self) -> u64 {
         self.stream().await.cached_info().state.messages
     }
 
-    /// Does something to the server itself.
+    /// Runs `act` on the private server.
     pub(crate) fn to_server<T>(&self, act: impl FnOnce(&mut Server) -> T) -> T {
         let server = self.server.as_ref().expect("a private server");
         tokio::task::block_in_place(|| {
@@ -87,13 +87,13 @@ impl Place {
     }
 }
 
-/// A topology that no other test has.
+/// Returns a topology that no other test uses.
 pub(crate) fn topology() -> Topology {
     let unique = EventId::generate().to_string();
     Topology::default().stream(&format!("T_{unique}")).prefix(&format!("t.{unique}"))
 }
 
-/// The name of a topology's stream, from the subject that it has in common with it.
+/// Returns the name of a topology's stream, derived from the subjects.
 pub(crate) fn name(topology: &Topology) -> String {
     let subjects = topology.subjects();
     let unique = subjects[0].split('.').nth(1).expect("a prefix of two tokens");
@@ -108,7 +108,7 @@ pub(crate) fn events(count: usize) -> Vec<Event> {
     (0..count).map(|_| event()).collect()
 }
 
-/// Waits for something that happens soon.
+/// Waits for a future, and panics if it takes longer than [`LIMIT`].
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future).await {
         Ok(done) => done,
@@ -123,24 +123,24 @@ pub(crate) async fn publish(publisher: &NatsPublisher, event: &Event) -> Result<
     answer
 }
 
-/// Publishes one event until that works.
-pub(crate) async fn insist(publisher: &NatsPublisher, event: &Event) {
-    let insisting = async {
+/// Publishes one event until the server has confirmed it.
+pub(crate) async fn publish_until_confirmed(publisher: &NatsPublisher, event: &Event) {
+    let publish_until_confirmeding = async {
         while publish(publisher, event).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    within("the server confirms", insisting).await;
+    within("the server confirms", publish_until_confirmeding).await;
 }
 
-/// The next message, however often the broker is away before it.
+/// Waits for the next message, retrying while the broker cannot be reached.
 pub(crate) async fn next(source: &NatsSource) -> NatsMessage {
     let asking = async {
         loop {
             match source.next().await {
                 Ok(message) => return message,
                 Err(error) => {
-                    // Shown only where the test fails.
+                    // Shown only if the test fails.
                     println!("{error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
@@ -183,8 +183,9 @@ impl BrokerFixture for Place {
     }
 
     async fn kill(&self) {
-        // The server writes down an ack that it has confirmed within about 100 ms, and nothing tells
-        // when. Killed before, it brings the message again: true of NATS, and not what the suite asks.
+        // The server writes a confirmed ack to disk within about 100 ms, and there is no signal for
+        // that. Killed before, it delivers the message again: that is how NATS works, and not what
+        // the suite tests.
         tokio::time::sleep(Duration::from_secs(3)).await;
         self.to_server(|server| server.kill9().expect("it dies"));
     }

@@ -1,4 +1,4 @@
-//! What the publisher says about each event.
+//! Tests the publisher's answer for each event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +15,9 @@ use semel_core::outbox::{PublishError, Publisher as _, partition};
 use semel_core::store::memory::MemoryStore;
 use semel_nats::{NatsPublisher, async_nats};
 
-use crate::place::{Place, event, events, insist, publish, take, within};
+use crate::place::{Place, event, events, publish, publish_until_confirmed, take, within};
 
-/// Adds up one counter.
+/// Records one counter.
 struct Duplicates(Arc<AtomicU64>);
 
 struct Adding(Arc<AtomicU64>);
@@ -54,7 +54,7 @@ impl Recorder for Duplicates {
 }
 
 #[tokio::test]
-async fn a_repeat_is_stored_once_told_as_success_and_counted() {
+async fn a_repeat_is_stored_once_answered_as_success_and_counted() {
     let counted = Arc::new(AtomicU64::new(0));
     let recorder = Duplicates(Arc::clone(&counted));
     let _here = metrics::set_default_local_recorder(&recorder);
@@ -68,7 +68,7 @@ async fn a_repeat_is_stored_once_told_as_success_and_counted() {
     assert_eq!(place.stored().await, 1);
 }
 
-/// The server remembers ids for two minutes, a purge or not.
+/// The server remembers ids for two minutes, even after a purge.
 #[tokio::test]
 async fn an_event_that_was_purged_is_published_again() {
     let place = Place::shared().await;
@@ -80,7 +80,7 @@ async fn an_event_that_was_purged_is_published_again() {
     place.stream().await.purge().await.expect("it is emptied");
     assert_eq!(place.stored().await, 0);
     for round in 0..2 {
-        // The second time it is there, under another id of the server's.
+        // The second time the stream has it, under another message id.
         let answers = within("answers", publisher.publish(&events)).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         assert!(place.stored().await >= 3, "round {round}");
@@ -93,7 +93,7 @@ async fn an_event_that_was_purged_is_published_again() {
     }
 }
 
-/// A repeat that comes after the server's time to recognise it is stored twice, and handled once.
+/// A repeat that comes after the server's duplicate window is stored twice, and handled once.
 #[tokio::test]
 async fn a_repeat_that_the_server_has_forgotten_is_handled_once() {
     let mut place = Place::shared().await;
@@ -179,9 +179,9 @@ async fn an_event_larger_than_the_stream_takes_is_refused() {
 }
 
 #[tokio::test]
-async fn an_event_that_the_stream_has_no_subject_for_waits_and_says_which() {
+async fn an_event_for_which_the_stream_has_no_subject_waits_and_reports_the_subject() {
     let place = Place::shared().await;
-    // Who counts more partitions than the stream has.
+    // A publisher with more partitions than the stream has.
     let topology = place.topology.clone().partitions(1_024);
     let publisher = NatsPublisher::new(place.client().await, topology).expect("sound settings");
     let (inside, outside): (Vec<_>, Vec<_>) =
@@ -207,7 +207,7 @@ async fn a_stream_that_is_missing_is_an_outage_until_it_is_made_again() {
     let Err(PublishError::Unavailable(reason)) = &lost else { panic!("{lost:?}") };
     assert!(reason.contains("does not exist") && reason.contains("ensure"), "{reason}");
     place.topology.ensure(&place.client().await).await.expect("it is made again");
-    insist(&publisher, &event()).await;
+    publish_until_confirmed(&publisher, &event()).await;
 }
 
 #[tokio::test]
@@ -217,7 +217,7 @@ async fn subjects_that_are_another_streams_are_an_outage() {
     let publisher = NatsPublisher::new(place.client().await, topology).expect("sound settings");
     let answer = publish(&publisher, &event()).await;
     assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
-    assert_eq!(place.stored().await, 0, "it is not put where nobody looks for it");
+    assert_eq!(place.stored().await, 0, "it is not stored in another stream");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the source does with what it pulled, and what it reads.
+//! Tests what the source does with pulled messages, and which messages it reads.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,13 +11,15 @@ use semel_core::outbox::Publisher as _;
 use semel_nats::{NatsMessage, async_nats};
 use semel_testkit::BrokerFixture as _;
 
-use crate::place::{PATIENCE, Place, event, events, insist, next, publish, take, within};
+use crate::place::{
+    PATIENCE, Place, event, events, next, publish, publish_until_confirmed, take, within,
+};
 
-/// Longer than any test: what comes again before did not wait for the server's patience.
+/// Longer than any test: a message that is delivered again did not wait for this.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
-async fn what_a_dropped_source_had_pulled_comes_to_another_at_once() {
+async fn messages_that_a_dropped_source_had_pulled_go_to_another_at_once() {
     let place = Place::shared().await;
     let sent = events(20);
     let answers = within("answers", place.publisher().await.publish(&sent)).await;
@@ -27,14 +29,14 @@ async fn what_a_dropped_source_had_pulled_comes_to_another_at_once() {
     wait_until_pulled(&place, 19).await;
     drop(source);
     let other = place.source("G").await.ack_wait(FOREVER).build().expect("sound settings");
-    // Not all: a server of 2.9 that finds whoever waited gone keeps the message that it meant for
-    // them until its patience ends.
+    // Not all: if a waiting source is gone, a server of version 2.9 keeps the message meant for it
+    // until `ack_wait` ends.
     while taken.len() < 15 {
         taken.insert(take(&other).await.id());
     }
 }
 
-/// Waits until the group's consumer has given so many messages to somebody.
+/// Waits until the group's consumer has delivered `messages` messages.
 async fn wait_until_pulled(place: &Place, messages: usize) {
     let pulled = async {
         loop {
@@ -47,12 +49,13 @@ async fn wait_until_pulled(place: &Place, messages: usize) {
         }
     };
     within("the source pulls", pulled).await;
-    // What the server has given is on its way; nothing tells us when it has arrived.
+    // The messages that the server has delivered may still be on their way; there is no signal for
+    // their arrival.
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
 #[tokio::test]
-async fn what_nobody_takes_from_a_source_goes_to_another_in_the_end() {
+async fn messages_that_no_caller_takes_go_to_another_source_in_the_end() {
     let place = Place::shared().await;
     let idle = place.source("G").await.ack_wait(Duration::from_secs(1)).build().expect("settings");
     let sent = events(10);
@@ -67,14 +70,15 @@ async fn what_nobody_takes_from_a_source_goes_to_another_in_the_end() {
     drop(idle);
 }
 
-/// A worker that was too slow acks while another has its message: it is done, and comes to nobody.
+/// A slow worker acks while another has its message: the message is done, and is not delivered
+/// again.
 #[tokio::test]
 async fn a_late_ack_while_another_has_the_message_settles_it() {
     let place = Place::shared().await;
     let short = Duration::from_secs(1);
     let slow = place.source("G").await.ack_wait(short).build().expect("sound settings");
-    insist(&place.publisher().await, &event()).await;
-    // Taken, and nobody says that it is in hands.
+    publish_until_confirmed(&place.publisher().await, &event()).await;
+    // Taken, without reporting progress.
     let late = next(&slow).await;
     let other = place.source("G").await.ack_wait(short).build().expect("sound settings");
     let again = next(&other).await;
@@ -97,15 +101,15 @@ async fn a_late_ack_while_another_has_the_message_settles_it() {
 }
 
 #[tokio::test]
-async fn an_ack_that_nobody_hears_is_an_error() {
+async fn an_ack_without_a_consumer_is_an_error() {
     let place = Place::shared().await;
     let source = place.source("G").await.build().expect("sound settings");
-    insist(&place.publisher().await, &event()).await;
+    publish_until_confirmed(&place.publisher().await, &event()).await;
     let message = next(&source).await;
     place.stream().await.delete_consumer("G").await.expect("the server answers");
     let lost = within("an answer", message.answer(BrokerReply::Ack)).await;
     assert!(lost.is_err(), "a consumer that is gone confirms nothing");
-    // The source makes its consumer again, and the event comes again.
+    // The source creates its consumer again, and the event is delivered again.
     take(&source).await;
 }
 
@@ -114,7 +118,7 @@ async fn an_event_that_is_never_acked_comes_more_often_than_any_limit() {
     let place = Place::shared().await;
     let source = place.source("G").await.build().expect("sound settings");
     let sent = event();
-    insist(&place.publisher().await, &sent).await;
+    publish_until_confirmed(&place.publisher().await, &sent).await;
     for _ in 0..50 {
         let message = next(&source).await;
         assert_eq!(message.envelope().expect("an event"), sent);

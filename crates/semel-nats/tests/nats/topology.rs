@@ -1,4 +1,4 @@
-//! The stream: made when it is missing, left alone when it is there.
+//! Tests the stream: created if it is missing, unchanged if it exists.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn subjects_that_another_stream_has_are_refused() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_work_are_refused_before_anything_is_asked() {
+async fn settings_that_cannot_work_are_refused_before_anything_is_sent() {
     let place = Place::shared().await;
     let client = place.client().await;
     for (unfit, setting) in [
