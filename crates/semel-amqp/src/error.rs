@@ -19,7 +19,7 @@ pub enum SetupError {
     /// The broker cannot be reached, or stopped answering. Trying again may help.
     #[error("{attempt} failed: {reason}")]
     Unavailable {
-        /// What was attempted.
+        /// The operation that failed.
         attempt: String,
         /// Why it failed.
         reason: String,
@@ -30,7 +30,7 @@ pub enum SetupError {
          name, or empty it, delete it and start again"
     )]
     Differs {
-        /// What was declared.
+        /// The declaration that failed.
         attempt: String,
         /// The broker's message.
         reason: String,
@@ -41,7 +41,7 @@ pub enum SetupError {
          yourself and turn `declare` off"
     )]
     Denied {
-        /// What was attempted.
+        /// The operation that failed.
         attempt: String,
         /// The broker's message.
         reason: String,

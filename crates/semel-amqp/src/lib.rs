@@ -43,7 +43,7 @@
 //! |---|---|---|
 //! | topic exchange | `semel.events` | publisher and source |
 //! | the group's queue | `semel.events.billing` | source |
-//! | …of an ordered group, as many as it says | `semel.events.billing.p0` … `.p7` | source |
+//! | …of an ordered group, as many as configured | `semel.events.billing.p0` … `.p7` | source |
 //! | messages that passed the delivery limit | `semel.events.billing.dead` | source |
 //! | messages that wait for their next attempt | `semel.events.billing.retry.1s` … | source, when first needed |
 //!

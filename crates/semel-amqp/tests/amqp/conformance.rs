@@ -1,4 +1,4 @@
-//! The behaviours that every broker has.
+//! Tests the behaviours that every broker must have.
 
 use semel_testkit::broker_conformance;
 
@@ -12,7 +12,7 @@ mod faults_killed {
     broker_conformance!(only restart: Place::alone());
 }
 
-/// Not among the faults, which run one at a time: it sleeps for a minute.
+/// Not one of the `faults_` tests, which run one at a time: it sleeps for a minute.
 mod killed {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What a source does with messages beyond what every broker's does.
+//! Tests what only a source of RabbitMQ does with messages.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use semel_core::outbox::Publisher as _;
 use crate::fixture::{GROUP, Place, about, next, take, within};
 
 #[tokio::test]
-async fn what_was_put_off_comes_once() {
+async fn a_message_that_was_put_off_is_delivered_once() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
@@ -33,7 +33,7 @@ async fn what_was_put_off_comes_once() {
     assert!(more.is_err(), "nothing more comes");
 }
 
-/// The broker drops what goes in a circle of expiries, unless the circle is cut.
+/// The broker drops a message that expires in a cycle of queues, unless the cycle is broken.
 #[tokio::test]
 async fn a_message_can_be_put_off_again_and_again() {
     let place = Place::new().await;
@@ -49,7 +49,7 @@ async fn a_message_can_be_put_off_again_and_again() {
     assert_eq!(take(&source).await, sent);
 }
 
-/// A queue that holds what waits was deleted: the message must not be acknowledged.
+/// A retry queue was deleted: the message must not be acknowledged.
 #[tokio::test]
 async fn a_message_that_cannot_be_put_off_is_not_lost() {
     let place = Place::new().await;
@@ -58,7 +58,7 @@ async fn a_message_that_cannot_be_put_off_is_not_lost() {
     let client = place.client().await;
     let sent = about("ord_1");
     assert_eq!(publisher.publish(std::slice::from_ref(&sent)).await, [Ok(())]);
-    // The first use remembers that the queue is there.
+    // At the first use the source remembers that the queue exists.
     let message = next(&source).await;
     message.answer(BrokerReply::Later(Duration::from_millis(10))).await.expect("it is put off");
     let message = next(&source).await;
@@ -90,7 +90,7 @@ async fn a_message_past_its_delivery_limit_is_in_the_dead_queue() {
 }
 
 #[tokio::test]
-async fn a_source_whose_queue_was_deleted_makes_it_again() {
+async fn a_source_whose_queue_was_deleted_declares_it_again() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let queue = place.queue(GROUP, "");
@@ -101,7 +101,7 @@ async fn a_source_whose_queue_was_deleted_makes_it_again() {
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let sent = about("ord_1");
     let publishing = async {
-        // Without a route until the queue is there again, which asking for a message makes it.
+        // There is no route until the queue exists again; requesting a message declares it.
         while publisher.publish(std::slice::from_ref(&sent)).await != [Ok(())] {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -110,7 +110,8 @@ async fn a_source_whose_queue_was_deleted_makes_it_again() {
     assert_eq!(taken, sent);
 }
 
-/// One that was taken and not handed over is brought again: `next` is dropped all the time here.
+/// A message that was taken but not returned to a caller is delivered again: `next` is dropped all
+/// the time here.
 #[tokio::test]
 async fn nothing_is_lost_when_next_is_dropped() {
     let place = Place::new().await;
@@ -152,7 +153,7 @@ async fn a_group_takes_only_its_kinds() {
     assert_eq!(take(&source).await, sent[3]);
 }
 
-/// That one group has an event satisfies the broker: it would not say that the other misses it.
+/// The broker confirms an event that one group has: it would not report that the other misses it.
 #[tokio::test]
 async fn groups_of_any_number_of_queues_get_every_event() {
     let place = Place::new().await;
@@ -171,9 +172,9 @@ async fn groups_of_any_number_of_queues_get_every_event() {
     }
 }
 
-/// Otherwise its consumers stay the active ones until the time is over, which is minutes here.
+/// Otherwise its consumers stay active until the delay is over, which is minutes here.
 #[tokio::test]
-async fn what_an_ordered_source_keeps_for_later_is_given_back_when_it_goes() {
+async fn an_ordered_source_gives_back_what_it_keeps_when_it_is_dropped() {
     let place = Place::new().await;
     let source = place.source(GROUP, true).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
@@ -188,7 +189,7 @@ async fn what_an_ordered_source_keeps_for_later_is_given_back_when_it_goes() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_in_hands_before_says_so() {
+async fn a_message_that_was_delivered_before_is_marked_redelivered() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).patience(Duration::ZERO);
     let source = source.connect().await.expect("the broker is there");

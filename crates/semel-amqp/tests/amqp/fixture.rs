@@ -1,5 +1,5 @@
-//! An exchange of its own for each test, on the broker that the environment names or on a private
-//! one, and a plain client to look behind the crate's back.
+//! An exchange of its own for each test, on the broker given by the environment or on a private
+//! one, and a plain client to inspect the broker.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -22,14 +22,14 @@ use semel_core::outbox::{PublishError, Publisher as _};
 use semel_servers::{Options, RabbitMq, Server};
 use semel_testkit::BrokerFixture;
 
-/// So long that only what never happens takes it.
+/// A time limit that is exceeded only by something that never happens.
 const LIMIT: Duration = Duration::from_secs(90);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of an ordered group.
+/// The number of queues of an ordered group.
 const QUEUES: u16 = 3;
 pub(crate) const GROUP: &str = "billing";
 
-/// An exchange and what hangs on it. Dropped, it is deleted.
+/// An exchange and its queues, which are deleted when this is dropped.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) exchange: String,
@@ -38,7 +38,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// On the broker of the test run.
+    /// Uses the broker of the test run.
     pub(crate) async fn new() -> Self {
         let variable = "SEMEL_TEST_AMQP_URL";
         let url = std::env::var(variable).unwrap_or_else(|_| {
@@ -47,7 +47,7 @@ impl Place {
         Self::at(url, None)
     }
 
-    /// On a broker that belongs to this test alone.
+    /// Starts a broker for this test alone.
     pub(crate) async fn alone() -> Self {
         Self::alone_with(Options::new()).await
     }
@@ -68,8 +68,8 @@ impl Place {
         AmqpPublisher::builder(&self.url).exchange(&self.exchange).timeout(self.timeout())
     }
 
-    /// How long the broker may take to confirm something. The one that all share is busy and never
-    /// away; a private one dies, and must be given up soon.
+    /// Returns how long the broker may take to confirm. The shared broker is busy but never dies; a
+    /// private one is killed, so waiting for it must end soon.
     fn timeout(&self) -> Duration {
         if self.server.is_some() { Duration::from_secs(15) } else { LIMIT / 2 }
     }
@@ -104,7 +104,7 @@ impl Place {
         let queues = self.queues.lock().expect("no panic").clone();
         let killing = tokio::task::spawn_blocking(move || {
             let mut server = server.lock().expect("no panic");
-            // A queue that was declared a moment ago would not be found again.
+            // A queue that was declared a moment ago would be lost.
             for queue in queues {
                 while !RabbitMq::has_stored(&server, &queue) {
                     std::thread::sleep(Duration::from_millis(50));
@@ -128,7 +128,7 @@ impl Place {
         self.server.as_ref().expect("only a private broker is harmed")
     }
 
-    /// A client behind the crate's back.
+    /// Returns a client that does not use the crate.
     pub(crate) async fn client(&self) -> Client {
         let properties = ConnectionProperties::default();
         let connecting = Connection::connect(&self.url, properties);
@@ -144,7 +144,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Publishes a message of any kind.
+    /// Publishes a message with any properties.
     pub(crate) async fn put(&self, exchange: &str, bytes: &[u8], properties: BasicProperties) {
         let options = BasicPublishOptions::default();
         let sent =
@@ -152,7 +152,7 @@ impl Client {
         sent.await.expect("the broker is there").await.expect("the broker is there");
     }
 
-    /// Takes a message out of a queue, as soon as there is one.
+    /// Waits for a message of a queue and takes it.
     pub(crate) async fn get(&self, queue: &str) -> BasicGetMessage {
         let getting = async {
             loop {
@@ -184,7 +184,7 @@ impl BrokerFixture for Place {
         PATIENCE
     }
 
-    /// Lanes of two buckets may still share a queue; those that the behaviours choose do not.
+    /// Partitions of two buckets may still share a queue; those that the suite uses do not.
     fn partitions(&self) -> u16 {
         BUCKETS
     }
@@ -213,7 +213,7 @@ impl Drop for Place {
         }
         let queues = std::mem::take(&mut *self.queues.lock().expect("no panic"));
         let (url, exchange) = (self.url.clone(), self.exchange.clone());
-        // Another thread, because a test's runtime is busy with dropping this.
+        // On another thread, because the test's runtime is busy dropping this.
         let cleaning = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a thread of its own").block_on(async {
@@ -226,12 +226,12 @@ impl Drop for Place {
                 connection.close(200, "done".into()).await
             })
         });
-        // What stays behind is gone with the broker.
+        // Anything left behind ends with the broker.
         let _ = cleaning.join();
     }
 }
 
-/// Waits for something that happens soon.
+/// Waits for a future, and panics if it takes longer than [`LIMIT`].
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(LIMIT, future).await {
         Ok(done) => done,
@@ -239,13 +239,13 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-/// An event about an order.
+/// Returns an event about an order.
 pub(crate) fn about(order: &str) -> Event {
     let event = Event::builder("acme", "order.placed", "/orders").about("order", order);
     event.json(&order).build().expect("a valid event")
 }
 
-/// The next message; a broker that is away is asked again.
+/// Waits for the next message, retrying while the broker cannot be reached.
 pub(crate) async fn next(source: &AmqpSource) -> AmqpMessage {
     let asking = async {
         loop {
@@ -258,16 +258,16 @@ pub(crate) async fn next(source: &AmqpSource) -> AmqpMessage {
     within("a message comes", asking).await
 }
 
-/// The next event, acked.
+/// Takes the next message, acks it and returns its event.
 pub(crate) async fn take(source: &AmqpSource) -> Event {
     let message = next(source).await;
     message.answer(BrokerReply::Ack).await.expect("the broker is there");
     message.envelope().expect("the message is an event")
 }
 
-/// Publishes until the broker has confirmed it, as a relay does.
-pub(crate) async fn insist(publisher: &AmqpPublisher, event: &Event) {
-    let insisting = async {
+/// Publishes until the broker has confirmed the event, as a relay does.
+pub(crate) async fn publish_until_confirmed(publisher: &AmqpPublisher, event: &Event) {
+    let publish_until_confirmeding = async {
         loop {
             match &publisher.publish(std::slice::from_ref(event)).await[..] {
                 [Ok(())] => return,
@@ -278,5 +278,5 @@ pub(crate) async fn insist(publisher: &AmqpPublisher, event: &Event) {
             }
         }
     };
-    within("the broker confirms", insisting).await;
+    within("the broker confirms", publish_until_confirmeding).await;
 }

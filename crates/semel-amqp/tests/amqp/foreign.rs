@@ -1,4 +1,4 @@
-//! Messages that somebody else published.
+//! Tests messages of other publishers.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn text(value: &str) -> AMQPValue {
 }
 
 #[tokio::test]
-async fn a_structured_event_of_a_stranger_is_read_and_gets_the_default_tenant() {
+async fn a_structured_event_of_another_publisher_is_read_and_gets_the_default_tenant() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let document = r#"{"specversion":"1.0","id":"x-1","source":"urn:them","type":"thing.done",
@@ -75,7 +75,7 @@ async fn binary_events_with_either_prefix_and_any_type_of_value_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_is_handed_over_as_it_is() {
+async fn a_message_that_is_no_event_is_delivered_unchanged() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let client = place.client().await;
@@ -104,9 +104,10 @@ async fn what_is_no_event_is_handed_over_as_it_is() {
     assert_eq!(shown.len(), count, "their bodies are equal, and they are not: {shown:?}");
 }
 
-/// `CC` would send the copy to other queues as well, and a foreign user id closes the channel.
+/// `CC` would send the copy to other queues as well, and the id of another user would close the
+/// channel.
 #[tokio::test]
-async fn a_strangers_message_can_be_put_off_and_reaches_nobody_else() {
+async fn a_message_of_another_publisher_can_be_put_off_and_reaches_no_other_queue() {
     let place = Place::new().await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let other = place.source("other", false).kinds(["never"]);

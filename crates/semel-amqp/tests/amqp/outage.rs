@@ -1,4 +1,4 @@
-//! Brokers that die or stand still.
+//! Tests brokers that die or hang.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use semel_core::inbox::{BrokerReply, Message as _};
 use semel_core::outbox::{PublishError, Publisher as _};
 use semel_testkit::BrokerFixture as _;
 
-use crate::fixture::{GROUP, Place, about, insist, next, take, within};
+use crate::fixture::{GROUP, Place, about, next, publish_until_confirmed, take, within};
 
-/// In hands when the broker dies: nobody has said that it is done, so it comes again, in its order.
+/// A message is being handled when the broker dies: it was not acked, so it is delivered again, in
+/// order.
 #[tokio::test]
-async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
+async fn faults_an_ordered_partition_keeps_its_order_when_the_broker_is_killed() {
     let place = Place::alone().await;
     let source = place.source(GROUP, true).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
@@ -22,7 +23,7 @@ async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
     assert_eq!(in_hands.envelope().expect("an event").id(), sent[1].id());
     place.kill_and_restart().await;
     in_hands.answer(BrokerReply::Ack).await.expect_err("its channel is gone");
-    // The first one's ack may have died with the broker.
+    // The ack of the first message may be lost with the broker.
     let mut seen = Vec::new();
     while seen.last() != Some(&sent[5].id()) {
         seen.push(take(&source).await.id());
@@ -30,11 +31,11 @@ async fn faults_an_ordered_lane_keeps_its_order_when_the_broker_is_killed() {
     seen.dedup();
     let wanted: Vec<_> = sent.iter().map(semel_core::event::Event::id).collect();
     let from = wanted.len() - seen.len();
-    assert!(from <= 1, "the one in hands came again: {seen:?}");
+    assert!(from <= 1, "the unacked message is delivered again: {seen:?}");
     assert_eq!(seen, wanted[from..]);
 }
 
-/// What was put off survives, wherever it was.
+/// A message that was put off survives in any queue.
 #[tokio::test]
 async fn faults_what_waits_for_later_survives_a_kill() {
     let place = Place::alone().await;
@@ -55,12 +56,12 @@ async fn faults_what_waits_for_later_survives_a_kill() {
         let id = take(&source).await.id();
         missing.retain(|other| *other != id);
     }
-    insist(&publisher, &about("after")).await;
+    publish_until_confirmed(&publisher, &about("after")).await;
 }
 
-/// The answer must come, and be that nobody knows.
+/// The publisher must answer, with `Unavailable`: the outcome is unknown.
 #[tokio::test]
-async fn faults_a_broker_that_stands_still_is_unavailable_and_then_takes_events_again() {
+async fn faults_a_broker_that_hangs_is_unavailable_and_then_accepts_events_again() {
     let place = Place::alone().await;
     let _source = place.source(GROUP, false).connect().await.expect("the broker is there");
     let publisher = place.publisher().connect().await.expect("the broker is there");
@@ -70,7 +71,7 @@ async fn faults_a_broker_that_stands_still_is_unavailable_and_then_takes_events_
         assert!(matches!(answer, Err(PublishError::Unavailable(_))), "{answer:?}");
     }
     place.resume().await;
-    insist(&publisher, &about("3")).await;
+    publish_until_confirmed(&publisher, &about("3")).await;
 }
 
 /// Publisher and source are built while there is no broker, and need nothing more when it comes.

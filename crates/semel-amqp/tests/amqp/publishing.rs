@@ -1,4 +1,4 @@
-//! What a publisher says about events that the broker does not take.
+//! Tests a publisher's answers for events that the broker does not accept.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox as _, PublishError, Publisher as _, Relay, Selection, Status};
 use semel_servers::Options;
 
-use crate::fixture::{GROUP, Place, about, insist, take};
+use crate::fixture::{GROUP, Place, about, publish_until_confirmed, take};
 
 fn of(kind: &str) -> Event {
     Event::builder("acme", kind, "/orders").build().expect("a valid event")
@@ -31,13 +31,13 @@ async fn an_event_that_no_queue_is_bound_for_has_no_route_yet() {
     let answers = publisher.publish(std::slice::from_ref(&event)).await;
     assert!(is_unrouted(&answers[0], "no queue is bound"), "{answers:?}");
 
-    // Nothing is wrong with the publisher: with a queue the very same event is taken.
+    // With a queue, the same publisher publishes the same event.
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
     assert_eq!(publisher.publish(std::slice::from_ref(&event)).await, [Ok(())]);
     assert_eq!(take(&source).await, event);
 }
 
-/// Returned messages may come beside anybody's confirm; which event has no route must not depend on it.
+/// Returned messages may come with the confirm of any event; the answers must not depend on that.
 #[tokio::test]
 async fn in_a_batch_exactly_the_unroutable_events_have_no_route() {
     let place = Place::new().await;
@@ -61,9 +61,9 @@ async fn in_a_batch_exactly_the_unroutable_events_have_no_route() {
     }
 }
 
-/// The broker closes the channel and does not say which event it means.
+/// The broker closes the channel without telling which event was the cause.
 #[tokio::test]
-async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_are_not() {
+async fn an_event_that_is_too_large_for_the_broker_is_refused_and_the_others_are_not() {
     let most = ["-rabbit", "max_message_size", "65536"];
     let place = Place::alone_with(Options::new().flags(most)).await;
     let source = place.source(GROUP, false).connect().await.expect("the broker is there");
@@ -78,13 +78,13 @@ async fn an_event_that_the_broker_finds_too_large_is_refused_and_its_neighbours_
     assert_eq!(refused, [false, true, false, true, false], "{answers:?}");
     let mut expected: Vec<_> = [0, 2, 4].map(|at| batch[at].id()).into();
     while !expected.is_empty() {
-        // One that was sent again may come twice.
+        // An event that was sent again may be delivered twice.
         let id = take(&source).await.id();
         expected.retain(|wanted| *wanted != id);
     }
 }
 
-/// It takes nothing from anybody until somebody makes it.
+/// No event can be published until the exchange is declared.
 #[tokio::test]
 async fn an_exchange_that_is_not_there_is_an_outage() {
     let place = Place::new().await;
@@ -94,12 +94,12 @@ async fn an_exchange_that_is_not_there_is_an_outage() {
     assert!(answers.iter().all(away), "{answers:?}");
 
     let source = place.source(GROUP, false).connect().await.expect("it makes the exchange");
-    insist(&publisher, &about("ord_3")).await;
+    publish_until_confirmed(&publisher, &about("ord_3")).await;
     take(&source).await;
 }
 
-/// Deploying the producer first is no mistake: what it tells waits in its outbox for the first
-/// consumer, uncounted, and is not buried.
+/// The producer may be deployed first: its events wait in its outbox for the first consumer,
+/// without counting attempts, and do not become dead.
 #[tokio::test]
 async fn a_producer_that_starts_before_any_consumer_loses_nothing() {
     for declares in [true, false] {
@@ -126,7 +126,7 @@ async fn a_producer_that_starts_before_any_consumer_loses_nothing() {
     }
 }
 
-/// Nobody may publish to an internal exchange, whatever his permissions.
+/// No user may publish to an internal exchange, whatever the permissions.
 #[tokio::test]
 async fn events_that_may_not_be_published_have_no_route() {
     let place = Place::new().await;
@@ -145,9 +145,9 @@ async fn events_that_may_not_be_published_have_no_route() {
     assert!(answers.iter().all(|answer| is_unrouted(answer, "ACCESS_REFUSED")), "{answers:?}");
 }
 
-/// The channel that is closed for it was opened before; a new one declares the exchange.
+/// The publisher's channel was opened before and is closed; a new one declares the exchange.
 #[tokio::test]
-async fn an_exchange_that_was_deleted_is_made_again() {
+async fn an_exchange_that_was_deleted_is_declared_again() {
     let place = Place::new().await;
     let publisher = place.publisher().connect().await.expect("the broker is there");
     let client = place.client().await;
@@ -158,7 +158,7 @@ async fn an_exchange_that_was_deleted_is_made_again() {
     assert!(is_unrouted(&answers[0], "no queue is bound"), "{answers:?}");
 }
 
-/// A frame cannot be split: sent all the same, it would end the connection for everybody.
+/// A frame cannot be split: sending it would close the connection for all.
 #[tokio::test]
 async fn attributes_that_do_not_fit_into_a_frame_are_refused() {
     let place = Place::new().await;
@@ -182,7 +182,7 @@ async fn attributes_that_do_not_fit_into_a_frame_are_refused() {
 
 #[tokio::test]
 async fn a_broker_that_is_not_there_is_unavailable() {
-    // Bound and not listening: nobody answers there, and nobody else can have it.
+    // Bound but not listening: no server answers there, and no other process can take the port.
     let nobody = tokio::net::TcpSocket::new_v4().expect("a socket");
     nobody.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let address = nobody.local_addr().expect("it is bound");
@@ -197,7 +197,7 @@ async fn a_broker_that_is_not_there_is_unavailable() {
     }
 }
 
-/// A peer that takes connections and says nothing.
+/// The peer accepts connections and never answers.
 #[tokio::test]
 async fn a_silent_broker_is_unavailable_in_time() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,4 +1,4 @@
-//! What is declared, and what is said where something else is there.
+//! Tests what is declared, and the errors if something else exists.
 
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
@@ -23,19 +23,19 @@ async fn an_exchange_of_another_type_is_a_typed_error() {
     let error = place.publisher().connect().await.expect_err("it differs");
     assert!(matches!(error, SetupError::Differs { .. }), "{error:?}");
     assert!(error.to_string().contains(name), "{error}");
-    let looked = place.publisher().check().await.expect_err("whoever only looks is told, too");
+    let looked = place.publisher().check().await.expect_err("a check without declaring fails, too");
     assert!(matches!(looked, SetupError::Differs { .. }), "{looked:?}");
 }
 
 #[tokio::test]
-async fn looking_for_an_exchange_makes_none() {
+async fn checking_an_exchange_creates_none() {
     let place = Place::new().await;
     place.publisher().check().await.expect("what is not there yet is no fault");
     let client = place.client().await;
     let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
     let (name, none) = (place.exchange.as_str(), FieldTable::default());
     let there = client.channel.exchange_declare(name.into(), ExchangeKind::Topic, passive, none);
-    there.await.expect_err("nobody has made it");
+    there.await.expect_err("it was not created");
     drop(place.publisher().connect().await.expect("the broker is there"));
     place.publisher().check().await.expect("and what is there is ours");
 }
@@ -65,7 +65,7 @@ async fn a_group_cannot_change_its_delivery_limit_unnoticed() {
 }
 
 #[tokio::test]
-async fn without_declaring_a_missing_queue_is_an_error_and_nothing_is_made() {
+async fn without_declaring_a_missing_queue_is_an_error_and_nothing_is_created() {
     let place = Place::new().await;
     let error = place.source(GROUP, false).declare(false).connect().await.expect_err("no queue");
     assert!(matches!(error, SetupError::Unavailable { .. }), "{error:?}");
