@@ -164,7 +164,7 @@ pub struct Leased {
 /// The limits of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The largest number of rows.
+    /// The largest number of rows in the claim.
     pub limit: u32,
     /// The length of the leases on the rows.
     pub lease: Duration,

@@ -116,7 +116,7 @@ impl Builder {
         self
     }
 
-    /// Sets the settings. Default [`ResolverSettings::default`].
+    /// Replaces the settings of the resolver. Default [`ResolverSettings::default`].
     pub fn settings(mut self, settings: ResolverSettings) -> Self {
         self.settings = settings;
         self

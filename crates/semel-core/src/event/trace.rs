@@ -36,7 +36,8 @@ fn is_visible(text: &str, max: usize) -> bool {
     text.len() <= max && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
-/// Returns whether `text` has the form `00-<32 hex>-<16 hex>-<2 hex>`, and neither id is all zeros.
+/// Returns whether `text` has the form `<2 hex>-<32 hex>-<16 hex>-<2 hex>`, with a version other
+/// than `ff` and without ids that are all zeros.
 fn is_parent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(4, '-').collect();
     let [version, trace, span, flags] = parts[..] else { return false };
