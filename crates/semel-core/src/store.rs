@@ -27,6 +27,7 @@ pub use crate::record::{Draft, Settlement};
 
 use crate::claim::{Fence, Lease};
 use crate::clock::Timestamp;
+use crate::event::Event;
 use crate::key::{Hint, Key};
 use crate::record::{Record, Version};
 
@@ -359,6 +360,14 @@ pub trait TransactionalStore: Store {
         &self,
         draft: &Draft,
     ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
+        self.begin_then_open(draft)
+    }
+
+    /// [`begin_and_open`](Self::begin_and_open) in two steps, which write the record.
+    fn begin_then_open(
+        &self,
+        draft: &Draft,
+    ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
         async {
             let mut transaction = self.begin().await?;
             let opening = self.open_in(Self::connection(&mut transaction), draft);
@@ -371,6 +380,18 @@ pub trait TransactionalStore: Store {
                 }
             }
         }
+    }
+
+    /// Takes events over that a transaction of ours is to write when it commits, in this order and after those
+    /// that it took over before. Returns the events that it does not take over, which
+    /// [`Outbox::append`](crate::outbox::Outbox::append) is to write now: all of them, by default.
+    ///
+    /// [`settle_and_commit`](Self::settle_and_commit) and [`commit`](Self::commit) write the events. If they cannot,
+    /// nothing is committed, and the error is theirs. A store that takes over one event of a transaction takes
+    /// over all that follow, since their order would change otherwise.
+    fn defer_events(&self, transaction: &mut Self::Transaction, events: Vec<Event>) -> Vec<Event> {
+        let _ = transaction;
+        events
     }
 
     /// Settles a claim in a transaction of ours and commits it: [`settle_in`](Self::settle_in) and

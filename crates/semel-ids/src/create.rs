@@ -27,11 +27,15 @@ use crate::typed::TypedId;
 pub trait CreatingStore:
     TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection>
 {
-}
-
-impl<S> CreatingStore for S where
-    S: TransactionalStore + IdMap<Connection = <S as TransactionalStore>::Connection>
-{
+    /// Takes a binding over that a transaction of the executor is to write when it commits. Returns whether it
+    /// did; by default it does not, and [`IdMap::insert`] writes the binding now.
+    ///
+    /// Only for the ids of an operation that begins in the transaction: no row can have them, so that nothing has
+    /// to be answered. If there is one nevertheless, nothing is committed, and the error is that of the commit.
+    fn defer_binding(&self, transaction: &mut Self::Transaction, binding: &Binding) -> bool {
+        let _ = (transaction, binding);
+        false
+    }
 }
 
 /// Adds [`create`](Self::create) to executors.
@@ -126,7 +130,7 @@ impl<S: CreatingStore, R: Resource> Insertion<S, R> {
         self
     }
 
-    /// Runs `work` in the transaction, in which the id is mapped already. The outcome's reference is the
+    /// Runs `work` in the transaction, with which the id is mapped. The outcome's reference is the
     /// public id; the outcome itself is the response of the handler that opened the transaction.
     ///
     /// # Errors
@@ -194,11 +198,16 @@ impl<S: CreatingStore> Registrar<S> {
         let binding = Binding::of(unit.context().key().tenant(), id)
             .expect("the tenant of a key is a tenant");
         let store = self.executor.store();
+        let deferred = store.defer_binding(unit.transaction(), &binding);
         match &self.resolver {
             Some(resolver) => {
-                let registration = resolver.register(store, unit.conn(), &binding).await?;
+                let registration = match deferred {
+                    true => resolver.begin_registration(&binding),
+                    false => resolver.register(store, unit.conn(), &binding).await?,
+                };
                 unit.context().after_commit(move || registration.committed());
             }
+            None if deferred => {}
             None => {
                 map::register(store, unit.conn(), &binding).await?;
             }
@@ -216,7 +225,7 @@ pub struct Making<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Making<S, R> {
-    /// Returns the new id. It is mapped already, and the same in every attempt.
+    /// Returns the new id. It is mapped when the transaction commits, and the same in every attempt.
     pub fn id(&self) -> TypedId<R> {
         self.id
     }

@@ -27,7 +27,12 @@ impl<S: TransactionalStore> fmt::Debug for Unit<S> {
 impl<S: TransactionalStore> Unit<S> {
     /// The connection, inside the transaction. Do not commit or roll back on it; savepoints are fine.
     pub fn conn(&mut self) -> &mut S::Connection {
-        S::connection(self.transaction.as_mut().expect("a unit has its transaction until it drops"))
+        S::connection(self.transaction())
+    }
+
+    /// The transaction, for what a store writes when it commits. Work has no need of it.
+    pub fn transaction(&mut self) -> &mut S::Transaction {
+        self.transaction.as_mut().expect("a unit has its transaction until it drops")
     }
 
     /// What the work knows about its claim: fence, operation id, downstream keys, cancellation.
@@ -43,6 +48,10 @@ where
     /// Writes events with the work: they are there if and only if it commits, and a relay of this
     /// process is told at once. They carry the operation as their cause, unless they name another.
     ///
+    /// A store may write them in the message that commits: then the work does not find them in the outbox, what
+    /// its server says against them is the error of the call and not of this method, and a `ROLLBACK TO SAVEPOINT`
+    /// does not take them back. [`Outbox::append`] on [`conn`](Self::conn) writes at once, and before them.
+    ///
     /// # Errors
     /// The outbox could not be written; nothing will be committed, whatever is appended afterwards.
     pub async fn append(&mut self, events: impl IntoIterator<Item = Event>) -> store::Result<()> {
@@ -56,7 +65,10 @@ where
             return Err(store::Error::new(ErrorKind::Misconfigured, "append", twice));
         }
         let store = Arc::clone(&self.store);
-        store.append(self.conn(), &events).await?;
+        let events = store.defer_events(self.transaction(), events);
+        if !events.is_empty() {
+            store.append(self.conn(), &events).await?;
+        }
         self.context.end_append(had_failed);
         let bell = store.bell().clone();
         self.context.after_commit(move || bell.ring());

@@ -16,6 +16,7 @@ use semel_core::store::{
     Tally, TransactionalStore,
 };
 use semel_core::{AnyStore, Hint, Key, Lease, Version};
+use semel_ids::create::CreatingStore;
 use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
 use semel_ids::{IdMap, PublicId, ResourceType};
 use semel_sql::mysql::MySqlStore;
@@ -277,6 +278,21 @@ impl TransactionalStore for Database {
         })
     }
 
+    fn defer_events(&self, open: &mut DatabaseTransaction, events: Vec<Event>) -> Vec<Event> {
+        match (&self.store, open) {
+            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
+                store.defer_events(open, events)
+            }
+            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
+                store.defer_events(open, events)
+            }
+            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
+                store.defer_events(open, events)
+            }
+            _ => unreachable!("{FOREIGN}"),
+        }
+    }
+
     async fn settle_and_commit(
         &self,
         transaction: DatabaseTransaction,
@@ -356,6 +372,23 @@ impl Outbox for Database {
             SqlStore::Sqlite(store) => store.bell(),
             SqlStore::Postgres(store) => store.bell(),
             SqlStore::MySql(store) => store.bell(),
+        }
+    }
+}
+
+impl CreatingStore for Database {
+    fn defer_binding(&self, open: &mut DatabaseTransaction, binding: &Binding) -> bool {
+        match (&self.store, open) {
+            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
+                store.defer_binding(open, binding)
+            }
+            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
+                store.defer_binding(open, binding)
+            }
+            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
+                store.defer_binding(open, binding)
+            }
+            _ => unreachable!("{FOREIGN}"),
         }
     }
 }

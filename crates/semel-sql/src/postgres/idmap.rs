@@ -25,6 +25,7 @@ use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
 use crate::pool::{Lifecycle, RIVALS};
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
+pub(super) const PUT_NEW: &str = include_str!("queries/idmap_put_new.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
 const FIND: &str = include_str!("queries/idmap_find.sql");
 const REVOKE: &str = include_str!("queries/idmap_revoke.sql");

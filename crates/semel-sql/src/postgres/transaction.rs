@@ -5,6 +5,7 @@
 //! long as it leaves the transaction open: its session is reset in the trip that ends the transaction, before
 //! another caller's work can see it.
 
+mod commit;
 mod pool;
 mod reserve;
 
@@ -12,23 +13,27 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use semel_core::claim::Lease;
+use semel_core::event::Event;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
     Change, Committed, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore,
 };
+#[cfg(feature = "ids")]
+use semel_ids::{create::CreatingStore, map::Binding};
 use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres, SqlSafeStr, SqlStr};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use self::commit::{Deferred, result_of};
 pub(super) use self::pool::TransactionPool;
 use self::reserve::Reserved;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
-use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
+use super::statement::{ADOPT, ROLLBACK, ends_session, failed_in};
 use super::{PgStore, storable_change, storable_draft, storable_ending};
-use crate::error::{Stage, classify, timed_out};
+use crate::error::{Stage, timed_out};
 use crate::pool::Pooled;
 use crate::unit;
 
@@ -38,6 +43,7 @@ pub struct PgTransaction {
     session: Pooled<PgConnection>,
     /// A claim that is not written yet.
     reserved: Option<Box<Reserved>>,
+    deferred: Deferred,
 }
 
 impl std::fmt::Debug for PgTransaction {
@@ -47,30 +53,8 @@ impl std::fmt::Debug for PgTransaction {
 }
 
 impl PgTransaction {
-    async fn commit(mut self, limit: Duration) -> Result<()> {
-        at_its_depth(self.session.connection())?;
-        if self.reserved.is_some() {
-            let text =
-                "the claim of this transaction is not written; settle and commit in one step";
-            return Err(Error::new(ErrorKind::Misconfigured, "commit", text));
-        }
-        let sent = send(self.session.connection(), COMMIT.into_sql_str(), limit).await;
-        match sent.ended {
-            Ok(()) => {
-                self.session.keep();
-                Ok(())
-            }
-            // It is committed; the session was not reset, and is closed.
-            Err(_) if sent.answered > 0 => Ok(()),
-            // Unlike everything else in this module a commit can have happened without our knowing.
-            Err(Some(error)) => {
-                if ends_session(&error) {
-                    self.session.retire_all();
-                }
-                Err(classify(codes, Stage::Running, "commit", error))
-            }
-            Err(None) => Err(timed_out(Stage::Running, "commit", limit)),
-        }
+    fn new(session: Pooled<PgConnection>) -> Self {
+        Self { session, reserved: None, deferred: Deferred::default() }
     }
 
     async fn rollback(mut self, limit: Duration) {
@@ -120,7 +104,7 @@ impl TransactionalStore for PgStore {
     type Transaction = PgTransaction;
 
     async fn begin(&self) -> Result<PgTransaction> {
-        Ok(PgTransaction { session: self.0.transactions.begin().await?, reserved: None })
+        Ok(PgTransaction::new(self.0.transactions.begin().await?))
     }
 
     fn connection(transaction: &mut PgTransaction) -> &mut PgConnection {
@@ -192,6 +176,11 @@ impl TransactionalStore for PgStore {
         self.begin_reserving(draft).await
     }
 
+    fn defer_events(&self, transaction: &mut PgTransaction, events: Vec<Event>) -> Vec<Event> {
+        transaction.deferred.add_events(events);
+        Vec::new()
+    }
+
     async fn settle_and_commit(
         &self,
         mut transaction: PgTransaction,
@@ -204,14 +193,34 @@ impl TransactionalStore for PgStore {
         }
     }
 
-    async fn commit(&self, transaction: PgTransaction) -> Result<()> {
-        let began = Instant::now();
-        let committed = transaction.commit(self.0.limit).await;
-        self.confirmed("commit", began, committed).await
+    async fn commit(&self, mut transaction: PgTransaction) -> Result<()> {
+        if transaction.reserved.is_some() {
+            let text =
+                "the claim of this transaction is not written; settle and commit in one step";
+            return Err(Error::new(ErrorKind::Misconfigured, "commit", text));
+        }
+        match self.write_and_commit(&mut transaction, None).await {
+            Ok(committed) => result_of(committed),
+            Err(refused) => {
+                self.rollback(transaction).await;
+                result_of(refused)
+            }
+        }
     }
 
     async fn rollback(&self, transaction: PgTransaction) {
         transaction.rollback(self.0.limit).await;
+    }
+}
+
+#[cfg(feature = "ids")]
+impl CreatingStore for PgStore {
+    fn defer_binding(&self, transaction: &mut PgTransaction, binding: &Binding) -> bool {
+        // Under a claim that is reserved the operation is new, and with it the ids that are derived from it.
+        if transaction.reserved.is_some() {
+            transaction.deferred.add_binding(binding);
+        }
+        transaction.reserved.is_some()
     }
 }
 

@@ -3,50 +3,59 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use semel_core::store::{
-    Change, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore,
+    Change, Committed, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore,
 };
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx;
 use semel_testkit::fixture::run;
 
-use crate::fixture::{Ground, claim, draft, failure, key, lease, success};
+use crate::fixture::{Ground, LONG, claim, draft, failure, key, lease, success};
 
-/// A store whose connections pass through a proxy that counts the commands they send.
-struct Counted {
-    store: MySqlStore,
+/// A store whose connections pass through a proxy that counts the commands they send, and can swallow the replies.
+pub(crate) struct Counted {
+    pub(crate) store: MySqlStore,
     commands: Arc<AtomicUsize>,
+    silent: Arc<AtomicBool>,
 }
 
 impl Counted {
-    async fn new(ground: &Ground) -> Self {
+    pub(crate) async fn new(ground: &Ground) -> Self {
         let url = ground.url();
         let (head, tail) = url.split_once('@').expect("user@host");
         let (server, database) = tail.split_once('/').expect("host/database");
         let commands = Arc::new(AtomicUsize::new(0));
-        let port = listen(server.to_owned(), Arc::clone(&commands));
-        let url = format!("{head}@127.0.0.1:{port}/{database}");
-        let store = MySqlStore::builder(&url).connections(1).connect().await.expect("connects");
-        Self { store, commands }
+        let silent = Arc::new(AtomicBool::new(false));
+        let port = listen(server.to_owned(), Arc::clone(&commands), Arc::clone(&silent));
+        let url = format!("{head}@127.0.0.1:{port}/{database}?ssl-mode=DISABLED");
+        let settings = MySqlStore::builder(&url).connections(1).transactions(1);
+        let store = settings.statement_timeout(LONG).connect().await.expect("connects");
+        Self { store, commands, silent }
     }
 
     /// Commands since the last call.
-    fn trips(&self) -> usize {
+    pub(crate) fn trips(&self) -> usize {
         self.commands.swap(0, Ordering::SeqCst)
+    }
+
+    /// From now on no reply comes through, or they do again.
+    pub(crate) fn silence(&self, silent: bool) {
+        self.silent.store(silent, Ordering::SeqCst);
     }
 }
 
-fn listen(server: String, commands: Arc<AtomicUsize>) -> u16 {
+fn listen(server: String, commands: Arc<AtomicUsize>, silent: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let server = TcpStream::connect(&server).expect("the server answers");
             let back = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
-            thread::spawn(move || pass(back.0, back.1));
+            let hush = Arc::clone(&silent);
+            thread::spawn(move || pass(back.0, back.1, &hush));
             let commands = Arc::clone(&commands);
             thread::spawn(move || count(client, server, &commands));
         }
@@ -54,8 +63,13 @@ fn listen(server: String, commands: Arc<AtomicUsize>) -> u16 {
     port
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
-    let _ = std::io::copy(&mut from, &mut to);
+fn pass(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if !silent.load(Ordering::SeqCst) && to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
     let _ = to.shutdown(Shutdown::Both);
 }
 
@@ -114,7 +128,7 @@ fn a_claim_a_settle_and_a_replay_are_one_trip_each_and_a_retry_two() {
 }
 
 #[test]
-fn a_transaction_costs_four_trips_beside_the_work() {
+fn a_transaction_in_steps_costs_four_trips_beside_the_work() {
     run(async {
         let ground = Ground::new().await;
         ground.run("CREATE TABLE orders (note VARCHAR(9))").await;
@@ -136,6 +150,44 @@ fn a_transaction_costs_four_trips_beside_the_work() {
             trips.push(counted.trips());
         }
         assert_eq!(trips[1], 5, "begin, claim, the work, settle, commit");
+    });
+}
+
+/// How many trips the beginning, the work and the end of an operation take.
+async fn transact(counted: &Counted, id: &str, body: &str) -> [usize; 3] {
+    let Counted { store, .. } = counted;
+    let draft = draft(&key(id));
+    counted.trips();
+    let (mut transaction, opened) = store.begin_and_open(&draft).await.expect("begun");
+    let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+    let begin = counted.trips();
+    let connection = MySqlStore::connection(&mut transaction);
+    sqlx::raw_sql("DO 1").execute(connection).await.expect("work");
+    let work = counted.trips();
+    let claim = lease(&draft, fence);
+    let committed = store.settle_and_commit(transaction, &claim, &success(body)).await;
+    assert!(matches!(committed, Committed::Done), "{committed:?}");
+    [begin, work, counted.trips()]
+}
+
+#[test]
+fn a_protected_transaction_costs_two_trips_beside_the_work_and_on_mysql_three() {
+    run(async {
+        // MySQL looks at the record first, on another connection.
+        for (ground, begin) in [(Ground::new().await, 1), (Ground::mysql9().await, 2)] {
+            let counted = Counted::new(&ground).await;
+            let large = "x".repeat(100_000);
+            for body in ["done", &large] {
+                transact(&counted, &format!("prepares {}", body.len()), body).await;
+            }
+            for round in 0..2 {
+                let trips = transact(&counted, &format!("counts {round}"), "done").await;
+                assert_eq!(trips, [begin, 1, 1], "begin and claim, work, settle and commit");
+            }
+            let trips = transact(&counted, "counts", &large).await;
+            // MySQL asks whether the transaction is still open.
+            assert_eq!(trips, [begin, 1, 1 + begin], "begin and claim, work, settle, commit");
+        }
     });
 }
 

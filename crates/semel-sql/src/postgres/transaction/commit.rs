@@ -1,0 +1,245 @@
+//! The message that commits a transaction, with all that it has still to write.
+//!
+//! The record of a reserved claim, the ids and the events of the work need no answer of their own, so they cost no
+//! trip of their own: see [`Message`]. The record comes first, because its insert fails outside the claim's
+//! transaction, where whatever else is sent would be committed by itself.
+
+use semel_core::event::Event;
+use semel_core::store::{Committed, Error, ErrorKind, Result};
+#[cfg(feature = "ids")]
+use semel_ids::map::Binding;
+use sqlx::PgConnection;
+use sqlx::error::DatabaseError;
+use tokio::time::{Instant, timeout};
+
+use super::super::PgStore;
+#[cfg(feature = "ids")]
+use super::super::message::PUT_NEW;
+use super::super::message::{APPEND, FINISH, Message, Value};
+use super::super::session::Naming;
+use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
+use super::{PgTransaction, at_its_depth, outside_transaction, send};
+use crate::error::{Stage, classify, timed_out};
+use crate::outbox::EventRow;
+
+/// The largest record, and the largest sum of events, that goes into the text of a message, where a byte takes
+/// two characters and is read twice: what is larger is sent in a trip of its own.
+const LARGEST_INLINED: usize = 16 * 1024;
+
+/// What a transaction writes when it commits.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    events: Vec<Event>,
+    #[cfg(feature = "ids")]
+    bindings: Vec<Binding>,
+}
+
+impl Deferred {
+    /// Adds events, after those that are there.
+    pub(super) fn add_events(&mut self, events: Vec<Event>) {
+        self.events.extend(events);
+    }
+
+    /// Adds a binding, unless it is there.
+    #[cfg(feature = "ids")]
+    pub(super) fn add_binding(&mut self, binding: &Binding) {
+        if !self.bindings.contains(binding) {
+            self.bindings.push(binding.clone());
+        }
+    }
+}
+
+/// What a statement of the last message writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    Record,
+    #[cfg(feature = "ids")]
+    Binding,
+    Event,
+}
+
+impl Write {
+    /// Returns what it means that the server refused the statement.
+    fn refused(self, error: sqlx::Error) -> Committed {
+        match self {
+            Write::Record => unwritten(error),
+            #[cfg(feature = "ids")]
+            Write::Binding => Committed::Failed(failed_in("insert")(error)),
+            Write::Event => Committed::Failed(failed_in("append")(error)),
+        }
+    }
+}
+
+impl PgStore {
+    /// Writes what a transaction has still to write, `record` first, and commits. The error is what came of a
+    /// transaction that is still open, and must be rolled back.
+    pub(super) async fn write_and_commit(
+        &self,
+        transaction: &mut PgTransaction,
+        record: Option<&[Value<'_>]>,
+    ) -> std::result::Result<Committed, Committed> {
+        let deferred = std::mem::take(&mut transaction.deferred);
+        let connection = transaction.session.connection();
+        at_its_depth(connection).map_err(Committed::Failed)?;
+        let (began, limit) = (Instant::now(), self.0.limit);
+        let (message, writes) = self.last_message(connection, record, &deferred).await?;
+        let sent = send(connection, message.then(COMMIT).into_sql(), limit).await;
+        // The answers of the writes come first, then the commit's, then those of the session's reset.
+        let failure = match sent.ended {
+            Ok(()) => {
+                transaction.session.keep();
+                return Ok(self.durable(began, Ok(())).await);
+            }
+            // It is committed; the session was not reset, and is closed.
+            Err(_) if sent.answered > writes.len() => return Ok(self.durable(began, Ok(())).await),
+            Err(failure) => failure,
+        };
+        let Some(error) = failure else {
+            let late = timed_out(Stage::Running, "commit", limit);
+            return Ok(self.durable(began, Err(late)).await);
+        };
+        if ends_session(&error) {
+            transaction.session.retire_all();
+        }
+        if let Some(write) = writes.get(sent.answered).filter(|_| is_refused(&error)) {
+            return Err(write.refused(error));
+        }
+        // A commit can have happened without our knowing.
+        let error = classify(codes, Stage::Running, "commit", error);
+        if error.kind() != ErrorKind::Ambiguous {
+            // Rolled back; its lock may be held until the session is ready again, which a rollback waits for.
+            return Err(Committed::Failed(error));
+        }
+        Ok(self.durable(began, Err(error)).await)
+    }
+
+    /// Returns the message that writes all that is left, and what each of its statements writes. What is too large
+    /// for it is written here, in trips of its own.
+    async fn last_message(
+        &self,
+        connection: &mut PgConnection,
+        record: Option<&[Value<'_>]>,
+        deferred: &Deferred,
+    ) -> std::result::Result<(Message, Vec<Write>), Committed> {
+        let rows: Vec<EventRow<'_>> = deferred.events.iter().map(EventRow::of).collect();
+        let events_fit = rows.iter().map(EventRow::size).sum::<usize>() <= LARGEST_INLINED;
+        let mut message = Message::new(self.0.plain.pooling(), "");
+        let mut writes = Vec::new();
+        if let Some(values) = record {
+            let fits = values.iter().map(Value::size).sum::<usize>() <= LARGEST_INLINED;
+            if fits && events_fit {
+                message = message.run(FINISH, values);
+                writes.push(Write::Record);
+            } else {
+                self.insert_record(connection, values).await?;
+            }
+        }
+        #[cfg(feature = "ids")]
+        for binding in &deferred.bindings {
+            let internal = binding.internal().to_bytes();
+            message = message.run(PUT_NEW, &bound(binding, &internal));
+            writes.push(Write::Binding);
+        }
+        if events_fit {
+            for row in &rows {
+                message = message.run(APPEND, &appended(row));
+                writes.push(Write::Event);
+            }
+        } else {
+            self.append_rows(connection, &rows).await.map_err(Committed::Failed)?;
+        }
+        Ok((message, writes))
+    }
+
+    /// Inserts the finished record in a trip of its own.
+    async fn insert_record(
+        &self,
+        connection: &mut PgConnection,
+        values: &[Value<'_>],
+    ) -> std::result::Result<(), Committed> {
+        match timeout(self.0.limit, insert(self.0.naming, connection, values)).await {
+            Ok(inserted) => inserted.map_err(unwritten),
+            Err(_) => Err(Committed::Unsettled(self.late("settle"))),
+        }
+    }
+
+    /// What became of a commit, once it cannot be on this server alone.
+    async fn durable(&self, began: Instant, committed: Result<()>) -> Committed {
+        let confirmed = self.confirmed("commit", began, committed).await;
+        confirmed.map_or_else(Committed::Failed, |()| Committed::Done)
+    }
+}
+
+/// What `outbox_append_one.sql` writes, in the order of its placeholders.
+fn appended<'a>(row: &'a EventRow<'_>) -> [Value<'a>; 11] {
+    [
+        Value::text(&row.id),
+        Value::text(row.tenant),
+        Value::text(row.aggregatetype),
+        Value::Text(row.aggregateid),
+        Value::text(row.kind),
+        Value::text(row.source),
+        Value::bytes(row.payload),
+        Value::text(row.content_type),
+        Value::text(&row.headers),
+        Value::text(&row.occurred_at),
+        Value::Bytes(row.partition_key.as_ref().map(<[u8; 16]>::as_slice)),
+    ]
+}
+
+/// What `idmap_put_new.sql` writes, in the order of its placeholders.
+#[cfg(feature = "ids")]
+fn bound<'a>(binding: &'a Binding, internal: &'a [u8; 16]) -> [Value<'a>; 4] {
+    let (kind, public) = (binding.kind(), binding.public());
+    [
+        Value::text(kind.name()),
+        Value::text(binding.tenant()),
+        Value::text(public.as_str()),
+        Value::bytes(internal),
+    ]
+}
+
+async fn insert(
+    naming: Naming,
+    connection: &mut PgConnection,
+    values: &[Value<'_>],
+) -> sqlx::Result<()> {
+    let mut query = naming.query(statement::FINISH);
+    for value in values {
+        query = match *value {
+            Value::Number(number) => query.bind(number),
+            Value::Bytes(bytes) => query.bind(bytes),
+            Value::Text(text) => query.bind(text),
+        };
+    }
+    query.execute(connection).await.map(drop)
+}
+
+/// Whether the server refused the statement, and is known to have rolled back.
+fn is_refused(error: &sqlx::Error) -> bool {
+    let refusal = error.as_database_error();
+    refusal.is_some_and(|refusal| codes(refusal) != Some(ErrorKind::Ambiguous))
+}
+
+/// What it means that a finished record was not inserted.
+fn unwritten(error: sqlx::Error) -> Committed {
+    let refusal = error.as_database_error();
+    let refusal = refusal.filter(|refusal| refusal.table() == Some("semel_record"));
+    match refusal.and_then(DatabaseError::code).as_deref() {
+        Some("23505") => Committed::Lost,
+        Some("23502") => Committed::Unsettled(outside_transaction("settle")),
+        Some(_) | None => Committed::Unsettled(failed_in("settle")(error)),
+    }
+}
+
+/// Returns the result of a commit that settles nothing.
+pub(super) fn result_of(committed: Committed) -> Result<()> {
+    match committed {
+        Committed::Done => Ok(()),
+        Committed::Unsettled(error) | Committed::Failed(error) => Err(error),
+        Committed::Lost => {
+            let text = "there was no claim to lose";
+            Err(Error::new(ErrorKind::Corrupt, "commit", text))
+        }
+    }
+}
