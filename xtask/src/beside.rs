@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use semel_servers::{Error, Fleet, install};
 
@@ -27,12 +28,18 @@ pub(crate) struct Tests<'a> {
 
 /// All tests, then the doc tests: to the end, whatever fails.
 pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure> {
-    if asked.busy {
-        // Built first: a load beside the compiler tests nothing.
-        let mut build = cargo();
-        build.args(["test", "--no-run", "--workspace", "--all-features"]);
-        steps.command("build", &mut build)?;
-    }
+    // Built before the load starts: one beside the compiler tests nothing.
+    let mut build = cargo();
+    build.args(["test", "--no-run", "--workspace", "--all-features"]);
+    thread::scope(|scope| {
+        // Downloads and unpacking wait for the network and the disk, the compiler for processors.
+        let installed = scope.spawn(install_servers);
+        let built = steps.command("build", &mut build);
+        let installed = installed.join().unwrap_or_else(|_| {
+            Err(Failure::new("the thread that was installing the servers panicked"))
+        });
+        built.and(installed)
+    })?;
     with_servers(steps, Fleet::start, |steps, fleet| {
         let load = asked.busy.then(Load::on_every_processor);
         if let Some(load) = &load {
@@ -170,7 +177,7 @@ fn with_servers(
     task: impl FnOnce(&mut Steps, &Fleet) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let fleet = steps.run("servers", || {
-        install::ensure(|news| eprintln!("xtask: {news}"))?;
+        install_servers()?;
         Ok(start()?)
     })?;
     for (name, value) in fleet.environment() {
@@ -182,6 +189,11 @@ fn with_servers(
         Ok(())
     })?;
     outcome
+}
+
+/// Installs the servers that are missing.
+fn install_servers() -> Result<(), Failure> {
+    Ok(install::ensure(|news| eprintln!("xtask: {news}"))?)
 }
 
 fn has_nextest() -> bool {

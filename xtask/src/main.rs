@@ -9,6 +9,7 @@ mod busy;
 mod checks;
 mod fuzz;
 mod junit;
+mod scratch;
 mod step;
 mod tidy;
 
@@ -39,6 +40,7 @@ usage: cargo xtask <command>
 Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
 Tests find the running ones through SEMEL_TEST_SERVERS=1 and
 SEMEL_TEST_{POSTGRES,MYSQL,MYSQL9,REDIS,REDIS_CLUSTER,NATS,AMQP}_URL.
+`test` and `ci` keep temporary files in memory where it has room; TMPDIR chooses another place.
 ";
 
 fn main() -> ExitCode {
@@ -47,6 +49,9 @@ fn main() -> ExitCode {
         return usage("no command given");
     };
     let rest = rest.to_vec();
+    if matches!(command.as_str(), "test" | "ci") {
+        scratch::in_memory(&args);
+    }
     let mut steps = Steps::default();
     let outcome = match command.as_str() {
         "test" => match tests(&rest) {
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         }
         unknown => return usage(&format!("there is no command `{unknown}`")),
     };
+    scratch::clear();
     steps.summarise();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -360,26 +360,7 @@ pub trait TransactionalStore: Store {
         &self,
         draft: &Draft,
     ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
-        self.begin_then_open(draft)
-    }
-
-    /// [`begin_and_open`](Self::begin_and_open) in two steps, which write the record.
-    fn begin_then_open(
-        &self,
-        draft: &Draft,
-    ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
-        async {
-            let mut transaction = self.begin().await?;
-            let opening = self.open_in(Self::connection(&mut transaction), draft);
-            // Boxed: the steps of some stores are large, and one future must not be as large as all of them.
-            match Box::pin(opening).await {
-                Ok(opened) => Ok((transaction, opened)),
-                Err(error) => {
-                    self.rollback(transaction).await;
-                    Err(error)
-                }
-            }
-        }
+        begin_then_open(self, draft)
     }
 
     /// Takes events over that a transaction of ours is to write when it commits, in this order and after those
@@ -402,30 +383,7 @@ pub trait TransactionalStore: Store {
         lease: &Lease,
         settlement: &Settlement,
     ) -> impl Future<Output = Committed> + Send {
-        self.settle_then_commit(transaction, lease, settlement)
-    }
-
-    /// [`settle_and_commit`](Self::settle_and_commit) in two steps, for a claim whose record is written.
-    fn settle_then_commit(
-        &self,
-        mut transaction: Self::Transaction,
-        lease: &Lease,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Committed> + Send {
-        async move {
-            let settling = self.settle_in(Self::connection(&mut transaction), lease, settlement);
-            let refused = match Box::pin(settling).await {
-                Ok(Settled::Done) => {
-                    failpoint!("commit.before");
-                    let committed = Box::pin(self.commit(transaction)).await;
-                    return committed.map_or_else(Committed::Failed, |()| Committed::Done);
-                }
-                Ok(Settled::Lost) => Committed::Lost,
-                Err(error) => Committed::Unsettled(error),
-            };
-            self.rollback(transaction).await;
-            refused
-        }
+        settle_then_commit(self, transaction, lease, settlement)
     }
 
     /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.
@@ -440,4 +398,46 @@ pub trait TransactionalStore: Store {
         let _ = lease;
         None
     }
+}
+
+/// Begins a transaction, and opens a key in it: [`TransactionalStore::begin_and_open`] in two steps.
+///
+/// # Errors
+/// Those of the two steps. The transaction is rolled back.
+pub async fn begin_then_open<S: TransactionalStore + ?Sized>(
+    store: &S,
+    draft: &Draft,
+) -> Result<(S::Transaction, Opened)> {
+    let mut transaction = store.begin().await?;
+    let opening = store.open_in(S::connection(&mut transaction), draft);
+    // Boxed: the steps of some stores are large, and one future must not be as large as all of them.
+    match Box::pin(opening).await {
+        Ok(opened) => Ok((transaction, opened)),
+        Err(error) => {
+            store.rollback(transaction).await;
+            Err(error)
+        }
+    }
+}
+
+/// Settles a claim whose record is written, and commits: [`TransactionalStore::settle_and_commit`] in two
+/// steps. Rolls back unless it committed.
+pub async fn settle_then_commit<S: TransactionalStore + ?Sized>(
+    store: &S,
+    mut transaction: S::Transaction,
+    lease: &Lease,
+    settlement: &Settlement,
+) -> Committed {
+    let settling = store.settle_in(S::connection(&mut transaction), lease, settlement);
+    let refused = match Box::pin(settling).await {
+        Ok(Settled::Done) => {
+            failpoint!("commit.before");
+            let committed = Box::pin(store.commit(transaction)).await;
+            return committed.map_or_else(Committed::Failed, |()| Committed::Done);
+        }
+        Ok(Settled::Lost) => Committed::Lost,
+        Err(error) => Committed::Unsettled(error),
+    };
+    store.rollback(transaction).await;
+    refused
 }

@@ -317,7 +317,7 @@ impl Store for PgStore {
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        storable_ending("settle", settlement)?;
+        storable_settlement("settle", settlement)?;
         let settlement = SettleRequest { lease: *lease, settlement: settlement.clone() };
         let patience = Patience::new();
         loop {
@@ -413,7 +413,7 @@ async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Res
     Ok(Swept { removed, suspended, more, clock_suspect: false })
 }
 
-fn storable_ending(operation: &'static str, settlement: &Settlement) -> Result<()> {
+fn storable_settlement(operation: &'static str, settlement: &Settlement) -> Result<()> {
     match crate::row::SettlementRow::of(settlement).content_type {
         Some(content_type) => ledger::storable(operation, "content type", content_type),
         None => Ok(()),
@@ -433,7 +433,7 @@ fn storable_draft(operation: &'static str, draft: &Draft) -> Result<()> {
 fn storable_change(change: &Change) -> Result<()> {
     match change {
         Change::Regrant(draft) | Change::Replace(draft) => storable_draft("swap", draft),
-        Change::Settle(settlement) => storable_ending("swap", settlement),
+        Change::Settle(settlement) => storable_settlement("swap", settlement),
         Change::Redrive | Change::Redate => Ok(()),
     }
 }

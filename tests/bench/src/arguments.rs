@@ -4,24 +4,25 @@ use std::path::PathBuf;
 
 use super::{BoxError, Pace};
 
-/// What to measure.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     pub(crate) what: Suite,
     pub(crate) stores: Vec<StoreName>,
-    /// Whether to use the short pace.
+    /// Whether to measure with [`Pace::QUICK`](semel_bench::turns::Pace::QUICK).
     pub(crate) quick: bool,
     pub(crate) pace: Pace,
-    /// Records of the large table, where it is measured.
+    /// The number of records of the large table, if it is measured.
     pub(crate) large: Option<u32>,
     pub(crate) json: Option<PathBuf>,
-    /// Connections of a reference that talks to a SQL server, at most.
+    /// The largest number of connections of a reference client of a SQL server.
     pub(crate) connections: usize,
-    /// Connections of the store under measurement, if not its default.
+    /// The number of connections of the measured store, if not its default.
     pub(crate) store_connections: Option<usize>,
-    /// Another build of this program, whose servers run beside ours.
+    /// The path of another build of this program, whose servers are measured beside those of this
+    /// build.
     pub(crate) against: Option<PathBuf>,
-    /// Minutes of full load for the memory of the gateway.
+    /// How many minutes of full load the memory of the gateway is measured for.
     pub(crate) minutes: Option<u64>,
 }
 
@@ -36,7 +37,7 @@ pub(crate) enum Suite {
     All,
 }
 
-/// A store under measurement.
+/// A measured store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreName {
     Memory,
@@ -63,7 +64,7 @@ impl StoreName {
         }
     }
 
-    /// Returns the URL of its server.
+    /// Returns the URL of the store's server.
     pub(crate) fn url(self) -> Result<String, BoxError> {
         Ok(semel_stores::server_url(self.name())?)
     }

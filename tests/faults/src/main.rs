@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use semel_faults::child::{self, Mode};
-use semel_faults::effects::Journal;
 use semel_faults::report::Report;
 use semel_faults::{BoxError, crash};
 use semel_faults::{backfill, events, histories, sabotage, zombie};
@@ -222,7 +221,7 @@ struct Options {
     stops: Option<u32>,
     mode: Option<Mode>,
     lease: Option<Duration>,
-    journal: Option<PathBuf>,
+    file: Option<PathBuf>,
     fails_one_in: u32,
 }
 
@@ -247,7 +246,7 @@ impl Options {
                 "--stops" => options.stops = Some(number(name, value)?),
                 "--mode" => options.mode = Some(value.parse()?),
                 "--lease" => options.lease = Some(Duration::from_millis(number(name, value)?)),
-                "--journal" => options.journal = Some(value.into()),
+                "--file" => options.file = Some(value.into()),
                 "--fails-one-in" => options.fails_one_in = number(name, value)?,
                 unknown => return Err(format!("no option {unknown:?}\n{USAGE}").into()),
             }
@@ -277,7 +276,7 @@ impl Options {
         let url = self.stores.first().ok_or("a child needs --store")?;
         Ok(backfill::ChildSettings {
             backend: Backend::parse(url)?,
-            checkpoint: self.journal.clone().ok_or("a child needs --journal")?,
+            checkpoint: self.file.clone().ok_or("a child needs --file")?,
             batch: self.batch.ok_or("a child needs --batch")?,
         })
     }
@@ -288,7 +287,7 @@ impl Options {
             backend: Backend::parse(url)?,
             mode: self.mode.ok_or("a child needs --mode")?,
             lease: self.lease.ok_or("a child needs --lease")?,
-            journal: Journal::at(self.journal.clone().ok_or("a child needs --journal")?),
+            ledger: self.file.clone().ok_or("a child needs --file")?,
             fails_one_in: self.fails_one_in,
         })
     }

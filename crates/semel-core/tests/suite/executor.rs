@@ -204,40 +204,6 @@ async fn a_full_store_stops_the_call_before_the_work_but_admits_its_keys() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_a_claim_is_recognised_as_our_own() {
-    for fault in [Fault::LoseReply, Fault::LoseRequest] {
-        let bench = Bench::new(LocalReplay::OFF);
-        bench.store.faults().next(StoreCall::Open, fault);
-        let answer = bench.run(command()).await.expect("resolved");
-        assert_eq!((answer.value(), answer.attempt()), (Some(&1), Some(1)), "{fault:?}");
-        assert_eq!(bench.store.faults().happened(StoreCall::Open), 1);
-    }
-}
-
-#[tokio::test]
-async fn a_lost_reply_to_a_takeover_is_recognised_as_our_own() {
-    let bench = Bench::new(LocalReplay::OFF);
-    let failed: Answer = bench.executor.run(command(), |_| async { Err("no".to_owned()) }).await;
-    assert!(failed.is_err());
-    bench.store.faults().next(StoreCall::Swap, Fault::LoseReply);
-    let retried = bench.run(command()).await.expect("resolved");
-    assert_eq!(retried.attempt(), Some(2));
-    assert_eq!(bench.store.faults().happened(StoreCall::Swap), 1);
-}
-
-#[tokio::test]
-async fn a_lost_reply_to_a_completion_is_a_completion() {
-    for fault in [Fault::LoseReply, Fault::LoseRequest] {
-        let bench = Bench::new(LocalReplay::OFF);
-        bench.store.faults().next(StoreCall::Settle, fault);
-        let answer = bench.run(command()).await.expect("resolved");
-        assert!(answer.receipt().is_some_and(|receipt| receipt.recorded), "{fault:?}");
-        assert_eq!(bench.state().await, Some(State::Succeeded));
-        assert_eq!(bench.store.faults().happened(StoreCall::Settle), 1);
-    }
-}
-
-#[tokio::test]
 async fn a_claim_whose_caller_got_an_error_is_released() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Open, Fault::LoseReply);

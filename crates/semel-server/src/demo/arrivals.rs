@@ -49,6 +49,7 @@ pub(super) struct CountedSource {
     arrivals: Arc<Arrivals>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Source for CountedSource {
     type Message = CountedMessage;
 
@@ -69,6 +70,7 @@ pub(super) struct CountedMessage {
     arrivals: Arc<Arrivals>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Message for CountedMessage {
     fn envelope(&self) -> Result<Event, Unreadable> {
         let event = self.message.envelope()?;

@@ -133,6 +133,7 @@ macro_rules! end_transaction {
     };
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Store for Database {
     type Renewer = AnyRenewer;
 
@@ -189,6 +190,7 @@ impl Store for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Inspect for Database {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.ledger.list(filter, after, limit).await
@@ -208,6 +210,7 @@ impl Inspect for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl TransactionalStore for Database {
     type Connection = DatabaseTransaction;
     type Transaction = DatabaseTransaction;
@@ -321,6 +324,7 @@ impl TransactionalStore for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Outbox for Database {
     type Connection = DatabaseTransaction;
 
@@ -376,6 +380,7 @@ impl Outbox for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl CreatingStore for Database {
     fn defer_binding(&self, open: &mut DatabaseTransaction, binding: &Binding) -> bool {
         match (&self.store, open) {
@@ -393,6 +398,7 @@ impl CreatingStore for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl IdMap for Database {
     type Connection = DatabaseTransaction;
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use semel_core::claim::Lease;
 use semel_core::event::Event;
-use semel_core::outbox::Outbox;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{

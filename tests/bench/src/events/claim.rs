@@ -1,5 +1,5 @@
-//! The cost of claiming beside other rows: the same small backlog in an empty table, in tables with many
-//! published rows, and behind very many rows that wait for one event of their partition.
+//! The cost of a claim beside other rows: the same small backlog in an empty table, in tables with
+//! many published rows, and behind very many rows that wait for one event of their partition.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::arguments::Arguments;
 use crate::report::{Report, RowLabel, Target};
 use semel_bench::turns::percentile;
 
-/// Rows that wait, all the time.
+/// The number of rows that wait, constant during the measurement.
 const BACKLOG: u64 = 1_000;
-/// Rows in a claim, and claims in a turn.
+/// The number of rows per claim; a turn makes `CLAIMS` claims.
 const BATCH: u32 = 100;
 const CLAIMS: usize = 15;
-/// Rows that wait for one that is not due.
+/// The number of rows that wait for a row that is not due.
 const HELD: u64 = 100_000;
 
 pub(super) async fn bench<S: EventStore>(

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use semel_core::Execution;
 use semel_core::clock::{Clock, Timestamp, micros};
 use semel_core::store::{Opened, Store as _};
-use semel_core::{Execution, Wait};
 use semel_faults::effects::{self, EffectStore, Visitor};
 use semel_faults::harness::{self, ControlledWork, command, executor, key, orphan};
 use semel_sql::sqlite::SqliteStore;
@@ -107,19 +107,6 @@ fn a_slow_link_does_not_shorten_a_lease() {
         let until = found.lease_until.expect("a lease").as_micros();
         let least = before.as_micros() + micros(latency) + micros(lease);
         assert!(until >= least, "the lease began {} us before it was granted", least - until);
-    });
-}
-
-#[test]
-fn a_waiter_takes_over_when_the_stores_clock_says_so() {
-    harness::on("redis", |private| async move {
-        let store = private.backend().open().await.expect("a store");
-        let lease = Duration::from_millis(200);
-        assert!(matches!(store.open(&orphan("k", lease)).await, Ok(Opened::Inserted { .. })));
-        let heir = executor(store, Duration::from_secs(30));
-        let wait = Wait::UpTo(Duration::from_secs(120));
-        let answer = heir.run(command("k").wait(wait), |_| async { Ok::<_, String>(1) }).await;
-        assert_eq!(answer.expect("an answer").attempt(), Some(2));
     });
 }
 

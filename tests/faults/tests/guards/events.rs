@@ -12,7 +12,7 @@ use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
 use semel_core::store::TransactionalStore;
 use semel_core::store::memory::MemoryStore;
-use semel_core::{Event, Executor, State};
+use semel_core::{Event, Executor};
 use semel_faults::events::{EventStore, Visitor, visit};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
@@ -222,29 +222,3 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
         assert!(done.is_ok(), "events that were lost: 1");
     });
 }
-
-/// A handler that fails in its transaction.
-struct Failing;
-
-impl Visitor for Failing {
-    type Output = ();
-
-    async fn visit<S: EventStore>(self, store: S) {
-        let executor = Executor::new(store);
-        let inbox = Inbox::new(executor.clone());
-        let event = Arc::new(event("a"));
-        let handler = |_, _| async { Err::<(), _>("no stock") };
-        let failed = inbox.handle_atomic("BILLING", &event, handler).await;
-        assert!(failed.is_err(), "{failed:?}");
-        let group = inbox.group("BILLING");
-        let kept = group.failures(State::Failed, None, 10).await.expect("a list").entries;
-        assert_eq!(kept.len(), 1, "failures on record");
-        assert!(kept[0].record.retry_payload.is_some(), "with its envelope");
-    }
-}
-
-async fn a_failed_event_is_on_record_after_its_rollback(private: Arc<PrivateStore>) {
-    visit(private.backend(), Failing).await.expect("a store");
-}
-
-on_stores!(a_failed_event_is_on_record_after_its_rollback: sqlite postgres mysql);

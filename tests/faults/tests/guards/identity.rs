@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::executor::LocalReplay;
-use semel_core::{Command, Executor, InvalidKey, Key, Policy};
+use semel_core::{Command, Executor, Key, Policy};
 use semel_faults::harness::{EffectLog, key};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
@@ -46,13 +46,3 @@ async fn keys_that_differ_in_one_byte_never_meet(private: Arc<PrivateStore>) {
 
 on_stores!(keys_that_differ_in_one_byte_never_meet:
     memory sqlite postgres mysql redis redis_cluster);
-
-#[test]
-fn a_key_with_a_nul_is_refused_before_any_store_sees_it() {
-    let refused = Key::command("acme", "PROVE", "order\0");
-    assert!(matches!(refused, Err(InvalidKey::Control { at: 5, .. })));
-    assert!(matches!(
-        Key::command("acme", "PROVE", &"x".repeat(256)),
-        Err(InvalidKey::TooLong { len: 256, max: 255, .. })
-    ));
-}

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use semel_core::Fence;
-use semel_core::store::{Draft, Error, ErrorKind, Opened, Result, TransactionalStore};
+use semel_core::store::{
+    Draft, Error, ErrorKind, Opened, Result, TransactionalStore, begin_then_open,
+};
 use sqlx::MySqlConnection;
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use tokio::time::timeout;
@@ -95,10 +97,10 @@ impl MySqlStore {
         draft: &Draft,
     ) -> Result<(MySqlTransaction, Opened)> {
         let Some(insert) = self.ledger.insert_text(draft, self.largest_inlined()) else {
-            return self.begin_then_open(draft).await;
+            return begin_then_open(self, draft).await;
         };
         if self.ledger.server.flavour == Flavour::MySql && !self.is_free(draft).await? {
-            return self.begin_then_open(draft).await;
+            return begin_then_open(self, draft).await;
         }
         let limit = self.ledger.limit;
         let begun = timeout(limit, self.transactions.begin_inserting(&insert)).await;

@@ -8,7 +8,7 @@ use semel_core::claim::Lease;
 use semel_core::event::Event;
 use semel_core::outbox::Outbox;
 use semel_core::store::{
-    Committed, Error, ErrorKind, Result, Settlement, TransactionalStore,
+    Committed, Error, ErrorKind, Result, Settlement, TransactionalStore, settle_then_commit,
 };
 #[cfg(feature = "ids")]
 use semel_ids::map::Binding;
@@ -88,10 +88,10 @@ impl MySqlStore {
         let deferred = &transaction.deferred;
         let Some(settle) = self.ledger.settle_text(lease, settlement, self.largest_inlined())
         else {
-            return self.settle_then_commit(transaction, lease, settlement).await;
+            return settle_then_commit(self, transaction, lease, settlement).await;
         };
         let Some(writes) = self.deferred_steps(deferred) else {
-            return self.settle_then_commit(transaction, lease, settlement).await;
+            return settle_then_commit(self, transaction, lease, settlement).await;
         };
         #[cfg(feature = "testing")]
         semel_core::testing::failpoint("commit.before");

@@ -18,7 +18,7 @@ use super::super::message::PUT_NEW;
 use super::super::message::{APPEND, FINISH, Message, Value};
 use super::super::session::Naming;
 use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
-use super::{PgTransaction, at_its_depth, outside_transaction, send};
+use super::{PgTransaction, check_savepoints, outside_transaction, send};
 use crate::error::{Stage, classify, timed_out};
 use crate::outbox::EventRow;
 
@@ -80,7 +80,7 @@ impl PgStore {
     ) -> std::result::Result<Committed, Committed> {
         let deferred = std::mem::take(&mut transaction.deferred);
         let connection = transaction.session.connection();
-        at_its_depth(connection).map_err(Committed::Failed)?;
+        check_savepoints(connection).map_err(Committed::Failed)?;
         let (began, limit) = (Instant::now(), self.0.limit);
         let (message, writes) = self.last_message(connection, record, &deferred).await?;
         let sent = send(connection, message.then(COMMIT).into_sql(), limit).await;
@@ -189,7 +189,7 @@ fn appended<'a>(row: &'a EventRow<'_>) -> [Value<'a>; 11] {
 
 /// What `idmap_put_new.sql` writes, in the order of its placeholders.
 #[cfg(feature = "ids")]
-fn bound<'a>(binding: &'a Binding, internal: &'a [u8; 16]) -> [Value<'a>; 4] {
+fn bound<'a>(binding: &'a Binding, kind: &'a ResourceType, internal: &'a [u8; 16]) -> [Value<'a>; 4] {
     let (kind, public) = (binding.kind(), binding.public());
     [
         Value::text(kind.name()),

@@ -15,7 +15,7 @@ use sqlx::{PgConnection, Row};
 
 use super::super::ledger::lock_key;
 use super::super::message::{FIND_KEY, HOLD_KEY, Message, Value};
-use super::super::{PgStore, storable_draft, storable_ending};
+use super::super::{PgStore, storable_draft, storable_settlement};
 use super::PgTransaction;
 use crate::row::{DraftRow, SettlementRow};
 
@@ -130,7 +130,7 @@ impl PgStore {
         #[cfg(feature = "testing")]
         semel_core::testing::failpoint("commit.before");
         let (draft, ended) = (DraftRow::of(&reserved.draft), SettlementRow::of(settlement));
-        let unsettled = match (storable_ending("settle", settlement), ended.state) {
+        let unsettled = match (storable_settlement("settle", settlement), ended.state) {
             (Ok(()), Some(state)) => {
                 let values = finished(reserved.fence, &draft, state, &ended);
                 match self.write_and_commit(&mut transaction, Some(&values)).await {
