@@ -115,7 +115,7 @@ struct Inner<S: Store> {
     tasks: TaskTracker,
     /// Tracks the attempts in progress.
     attempts: TaskTracker,
-    /// Cancelled when a shutdown begins: new work is refused, and running work is asked to stop.
+    /// Cancelled when a shutdown begins: new work is refused, and running work should stop.
     closing: CancellationToken,
     /// Cancelled with `closing` or before it: duplicates stop waiting for the outcome of other
     /// calls.
@@ -530,7 +530,8 @@ impl<S: Store> Executor<S> {
         let graceful = tokio::time::timeout(grace, inner.attempts.wait()).await.is_ok();
         inner.abort.cancel();
         if !graceful {
-            // Dropped attempts settle their claims; the lease of one that never yields lapses.
+            // Dropped attempts settle their claims; the lease of an attempt that never yields
+            // lapses.
             let _ = tokio::time::timeout(Duration::from_secs(5), inner.attempts.wait()).await;
         }
         inner.tasks.close();

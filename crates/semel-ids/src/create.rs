@@ -27,11 +27,11 @@ use crate::typed::TypedId;
 pub trait CreatingStore:
     TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection>
 {
-    /// Takes a binding over that a transaction of the executor is to write when it commits. Returns whether it
-    /// did; by default it does not, and [`IdMap::insert`] writes the binding now.
+    /// Defers writing a binding to the commit of a transaction of the executor. Returns whether it is
+    /// deferred; if not, which is the default, [`IdMap::insert`] must write it now.
     ///
-    /// Only for the ids of an operation that begins in the transaction: no row can have them, so that nothing has
-    /// to be answered. If there is one nevertheless, nothing is committed, and the error is that of the commit.
+    /// Only the ids of an operation that begins in this transaction can be deferred, since no other row
+    /// has them. If one has them nevertheless, the commit fails.
     fn defer_binding(&self, transaction: &mut Self::Transaction, binding: &Binding) -> bool {
         let _ = (transaction, binding);
         false

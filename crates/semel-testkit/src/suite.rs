@@ -1,5 +1,5 @@
-//! Macros that the suites share. Each takes a suite's list of behaviours and makes tests, a table
-//! or names of it.
+//! Macros that the suites share. Each takes a suite's list of behaviours and makes tests, a table or a
+//! list of names from it.
 //!
 //! A suite is a module of groups; a group is a module of async functions that take a fixture.
 

@@ -52,7 +52,8 @@ impl Port {
     }
 }
 
-/// The lock file of a port. Not in the temporary directory: runs whose `TMPDIR` differ share the ports.
+/// Returns the lock file of a port. It is not in `TMPDIR`, because runs with different ones share the
+/// ports.
 fn file(port: u16) -> PathBuf {
     Path::new("/tmp/semel-ports").join(port.to_string())
 }

@@ -71,7 +71,7 @@ impl Launch {
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Err(Error::new(
             ErrorKind::Exited,
-            format!("{name} failed ({}); it said:\n{}", output.status, last_lines(&said)),
+            format!("{name} failed ({}); its output:\n{}", output.status, last_lines(&said)),
         ))
     }
 

@@ -10,7 +10,7 @@ use super::Inner;
 use super::command::ResolvedCommand;
 use super::grant::Grant;
 use super::settlement::untouched;
-use crate::claim::{Fence, Lease, Origin, draw};
+use crate::claim::{Fence, Lease, Origin, generate_ids};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
 use crate::judge::{self, Verdict, judge};
@@ -44,7 +44,7 @@ pub(super) enum Acquired {
 pub(super) struct Decision {
     pub(super) verdict: Verdict,
     pub(super) record: Option<Box<Record>>,
-    /// When the record was requested.
+    /// The time at which the record was requested.
     pub(super) as_of: Instant,
 }
 
@@ -164,7 +164,7 @@ impl<S: Store> Inner<S> {
 
     /// Returns the draft of a fresh claim for `command`.
     pub(super) fn draft(&self, command: &ResolvedCommand) -> Draft {
-        let (operation_id, attempt_id) = draw();
+        let (operation_id, attempt_id) = generate_ids();
         Draft {
             key: command.key.clone(),
             fingerprint: command.fingerprint,

@@ -253,8 +253,8 @@ impl<S: TransactionalStore> Inner<S> {
     async fn settle_uncommitted(&self, context: &Context) -> Written {
         let (command, grant) = (context.command(), context.grant());
         let text = "the connection broke during commit; nothing was committed";
-        // Under [`OnCrash::Verify`](crate::OnCrash::Verify) the claim must lapse unchanged: only
-        // check whether it is still held.
+        // Under `OnCrash::Verify` the claim must lapse unchanged: only check whether it is still
+        // held.
         let Some(settlement) = context.interrupted(text) else {
             return self.still_held(command, grant).await;
         };

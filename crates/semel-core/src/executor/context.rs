@@ -70,7 +70,8 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Where the work of an attempt runs.
+/// The kind of an attempt: whether its work runs in a transaction, and whether its claim is
+/// committed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The work runs outside transactions, under a committed claim.

@@ -79,7 +79,7 @@ pub enum Served<A> {
 }
 
 impl<T> Execution<T> {
-    /// Returns whether the result is that of an earlier call.
+    /// Returns whether the result comes from an earlier call.
     pub fn replayed(&self) -> bool {
         matches!(self, Execution::Replayed { .. })
     }
@@ -158,7 +158,7 @@ pub enum Error<E = Infallible> {
     /// repeat.
     #[error("the operation failed and is not retried: {error}")]
     FailedFinal {
-        /// The failure.
+        /// The recorded error of the operation.
         error: ErrorText,
     },
     /// The operation was given up; an operator must redrive or discard the record.
@@ -180,7 +180,7 @@ pub enum Error<E = Infallible> {
     /// [`Woken::Report`](crate::Woken::Report) only.
     #[error("attempt {attempt}, which this call waited for, failed: {error}")]
     HolderFailed {
-        /// The failure.
+        /// The error of the failed attempt.
         error: ErrorText,
         /// The number of the failed attempt.
         attempt: u32,
@@ -197,7 +197,7 @@ pub enum Error<E = Infallible> {
     /// crash: it may have taken effect.
     #[error("the work took longer than {limit:?} and was cancelled")]
     WorkTimeout {
-        /// The limit.
+        /// The longest time that the work may run.
         limit: Duration,
     },
     /// The work panicked. It counts as a failure, and under [`OnCrash::Hold`](crate::OnCrash::Hold)
@@ -219,7 +219,7 @@ pub enum Error<E = Infallible> {
     ResultTooLarge {
         /// The size of the result in bytes.
         bytes: usize,
-        /// The limit.
+        /// The largest size that is kept, in bytes.
         max: usize,
     },
     /// The work's result cannot be encoded as JSON and decoded again; nothing was committed.

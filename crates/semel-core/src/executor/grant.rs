@@ -16,6 +16,6 @@ pub(super) struct Grant {
     pub(super) fingerprint: Fingerprint,
     /// Whether a crashed attempt must be verified before the work runs.
     pub(super) verify: bool,
-    /// When the grant was requested.
+    /// The time at which the grant was requested.
     pub(super) since: Instant,
 }

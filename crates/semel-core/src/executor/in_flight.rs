@@ -41,7 +41,8 @@ impl InFlight {
         let holder = held.get(&command.key.digest())?;
         Some(match holder {
             Some(granted) if !granted.accepts(&command.fingerprint) => Verdict::Mismatch,
-            // Until the store has granted the holder's claim, the holder may be the one that mismatches.
+            // Until the store has granted the holder's claim, its fingerprint may turn out to be
+            // the one that is refused.
             Some(_) | None => Verdict::Running { lease_remaining: None },
         })
     }

@@ -171,7 +171,7 @@ impl<S: Store> Claim<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`complete`](Self::complete).
+    /// The same errors as [`complete`](Self::complete).
     pub async fn fail(self, error: &str) -> Result<Option<Receipt>, Unsettled<S>> {
         let settlement = self.context.failed(error);
         self.settle(settlement).await
@@ -200,7 +200,7 @@ impl<S: Store> Claim<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`complete`](Self::complete).
+    /// The same errors as [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
         match self.context.untouched() {
             Some(settlement) => self.settle(settlement).await,

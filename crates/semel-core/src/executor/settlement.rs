@@ -151,9 +151,9 @@ impl Context {
         }
     }
 
-    /// Returns the settlement of an attempt that the executor or the store stopped. It is that of
-    /// [`doubted`](Self::doubted), but the next attempt is due at once under every failure policy,
-    /// since the work itself did not fail.
+    /// Returns the settlement of an attempt that the executor or the store stopped. It is the
+    /// settlement of [`doubted`](Self::doubted), except that under [`OnCrash::Rerun`] the next
+    /// attempt is due at once, since the work itself did not fail.
     pub(super) fn interrupted(&self, error: &str) -> Option<Settlement> {
         match self.command().policy.on_crash {
             OnCrash::Rerun => Some(self.due_now(error)),

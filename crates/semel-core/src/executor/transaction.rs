@@ -46,10 +46,10 @@ impl<S: TransactionalStore> Executor<S> {
     ///
     /// An error, a panic or an escaped unit rolls the transaction back, and the failure is recorded
     /// afterwards, in a separate transaction. If the caller leaves, the work continues. The store's
-    /// statements come before those of the work, so the work cannot set the isolation level: it is
-    /// that of the store's connections. If the server cannot serialize the transaction, the error
-    /// is [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not failed,
-    /// and the next call runs it.
+    /// statements come before those of the work, so the work cannot set the isolation level, which
+    /// is a setting of the store's connections. If the server cannot serialize the transaction, the
+    /// error is [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not
+    /// failed, and the next call runs it.
     ///
     /// # Errors
     /// See [`Error`].

@@ -32,7 +32,7 @@ impl<S: TransactionalStore> Unit<S> {
         S::connection(self.transaction())
     }
 
-    /// The transaction, for what a store writes when it commits. Work has no need of it.
+    /// Returns the transaction, for extensions that defer writes to its commit.
     pub fn transaction(&mut self) -> &mut S::Transaction {
         self.transaction.as_mut().expect("a unit has its transaction until it drops")
     }
@@ -51,9 +51,10 @@ where
     /// work commits, and a relay of this process is woken after the commit. Each event that has no
     /// cause gets this operation as its cause.
     ///
-    /// A store may write them in the message that commits: then the work does not find them in the outbox, what
-    /// its server says against them is the error of the call and not of this method, and a `ROLLBACK TO SAVEPOINT`
-    /// does not take them back. [`Outbox::append`] on [`conn`](Self::conn) writes at once, and before them.
+    /// A store may defer the write to the commit. Then the events are not in the outbox while the work
+    /// runs, an error of the server is returned by the call that runs the work, and a `ROLLBACK TO
+    /// SAVEPOINT` does not remove them. [`Outbox::append`] on [`conn`](Self::conn) writes at once, and
+    /// thus before them.
     ///
     /// # Errors
     /// The error of the store if the outbox could not be written. The transaction will not be

@@ -1,6 +1,6 @@
-//! A store of any type behind one type, for programs that choose theirs at run time.
+//! Hides the type of a store, for programs that choose their store at run time.
 //!
-//! The object-safe twin of the trait is private: a public one would make every call ambiguous.
+//! The object-safe variant of the trait is private: a public one would make every call ambiguous.
 
 use std::fmt;
 use std::sync::Arc;

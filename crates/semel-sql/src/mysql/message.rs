@@ -1,9 +1,9 @@
-//! Messages of several statements with their values in the text, for what must not cost a trip each.
+//! Messages of several statements with the values in their text.
 //!
-//! The driver binds values to one statement per trip. A message of the text protocol carries many, but no
-//! values, so they are written into it: numbers in digits and all else in hexadecimal, so that no character
-//! set, no mode of the session and no value can end a literal early. The server stops at the first
-//! statement that fails.
+//! The driver binds values to one statement per trip. A message of the text protocol carries several
+//! statements but no values, so the values are written into the text: numbers in digits, everything
+//! else in hexadecimal. No character set, no mode of the session and no value can end such a literal
+//! early. The server stops at the first statement that fails.
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ use sqlx::{AssertSqlSafe, Either, MySqlConnection};
 
 use super::columns::Bound;
 
-/// The largest sum of values that goes into the text of a message, where a byte takes two characters and is
-/// read twice: what is larger is bound, in a trip of its own.
+/// The largest total size of the values that are written into the text of a message, where a byte
+/// takes two characters and is read twice. Larger values are bound, in a trip of their own.
 pub(super) const LARGEST_INLINED: usize = 16 * 1024;
 
 /// A value of a statement, in its text or bound to it. Text is bytes, too: see `columns`.
@@ -42,7 +42,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Returns about how many bytes of a message values take, before they are written in digits.
+/// Returns the approximate total size of values.
 pub(super) fn size(values: &[Value<'_>]) -> usize {
     let size = |value: &Value<'_>| match value {
         Value::Number(_) | Value::Bytes(None) => 8,
@@ -91,16 +91,16 @@ fn literal(text: &mut String, value: Value<'_>) {
     }
 }
 
-/// What the statements of a message were answered, up to the one that failed.
+/// The answers to the statements of a message, up to the one that failed.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What each of them did.
+    /// One for each statement.
     pub(super) done: Vec<MySqlQueryResult>,
-    /// The rows, each with the place of its statement.
+    /// The rows, each with the number of its statement, counted from 0.
     pub(super) rows: Vec<(usize, MySqlRow)>,
 }
 
-/// Sends a message. The answers that came are in `answers`, whatever the end.
+/// Sends a message and adds its answers to `answers`, also if it fails.
 pub(super) async fn send(
     connection: &mut MySqlConnection,
     text: String,

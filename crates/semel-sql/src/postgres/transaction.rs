@@ -218,7 +218,8 @@ impl TransactionalStore for PgStore {
 #[cfg(feature = "ids")]
 impl CreatingStore for PgStore {
     fn defer_binding(&self, transaction: &mut PgTransaction, binding: &Binding) -> bool {
-        // Under a claim that is reserved the operation is new, and with it the ids that are derived from it.
+        // A reserved claim has a new operation id, so the ids that are derived from it are new as
+        // well.
         if transaction.reserved.is_some() {
             transaction.deferred.add_binding(binding);
         }

@@ -259,7 +259,7 @@ pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
                 let state = there.map(|peeked| peeked.record.state);
                 assert!(matches!(state, None | Some(State::Uncertain)), "{state:?}");
             }
-            Renewed::Unknown => unreachable!("asked until it was told"),
+            Renewed::Unknown => unreachable!("repeated until answered"),
         }
     }
 }

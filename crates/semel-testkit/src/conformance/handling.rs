@@ -467,7 +467,7 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     assert_eq!(verb(group.redrive("other", id).await), None);
 }
 
-/// An event without a handler is stored as dead, or ignored if the group is set to.
+/// An event without a handler is stored as dead, or ignored if the group is set to ignore it.
 pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let empty = Inbox::new(executor.clone()).group("INVENTORY");

@@ -304,7 +304,7 @@ pub async fn a_damaged_record_is_reported_and_hides_no_other<F: Fixture>(fixture
             panic!("one record is damaged and reported")
         };
         assert_eq!(digest, bad.digest().as_bytes(), "by its digest");
-        assert!(why.len() > 5 && !why.contains(bad.id()), "in words, without the key: {why}");
+        assert!(why.len() > 5 && !why.contains(bad.id()), "a description without the key: {why}");
     }
     let looked = Filter { digest: Some(prefix), ..Filter::default() };
     assert_eq!(unreadable(&test, &looked).await, 1, "a search by its digest reports it");
@@ -403,7 +403,7 @@ pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
             !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
         assert!(named, "a finding's code is lower case words with dashes: {finding:?}");
-        assert!(finding.found.len() > 10 && finding.fix.len() > 10, "in words: {finding:?}");
+        assert!(finding.found.len() > 10 && finding.fix.len() > 10, "a finding has a description and a remedy: {finding:?}");
     }
     // Checking writes nothing.
     assert!(test.list(&Filter::default(), 10).await.is_empty());

@@ -68,7 +68,7 @@ pub async fn an_open_shows_the_stores_clock_beside_the_record<F: Fixture>(fixtur
     let age = now.as_micros() - aged.created_at.as_micros();
     assert!(
         age >= semel_core::clock::micros(BRIEF),
-        "time passed, but not for the store: {age} us"
+        "the store's clock did not advance: {age} us"
     );
 }
 

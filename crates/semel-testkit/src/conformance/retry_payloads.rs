@@ -1,5 +1,5 @@
-//! Retry payloads: stored with a claim so that it can be run again, kept until the record succeeds
-//! or is removed, and the reason why a lapsed claim is due.
+//! Retry payloads: stored with a claim so that it can be run again, and kept until the record succeeds or
+//! is removed. A lapsed claim is due only if it has one.
 //!
 //! Retry payloads in transactions are in [`transacting`](super::transacting).
 

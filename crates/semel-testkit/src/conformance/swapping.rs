@@ -100,7 +100,7 @@ pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
     for change in changes(&first) {
         assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert!(test.peek(&first.key).await.is_none(), "a swap brought a removed record back");
+    assert!(test.peek(&first.key).await.is_none(), "a swap restored a removed record");
     let second = draft(&first.key);
     let live = test.claim(&second).await;
     assert_eq!(test.record(&first.key).await.number, judged.number, "the numbers are equal");

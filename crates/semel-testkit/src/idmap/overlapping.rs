@@ -1,5 +1,5 @@
 //! Two open transactions of applications write at the same time: each result is right, or an error
-//! that tells the application to retry the transaction.
+//! after which the application can retry the transaction.
 
 use std::future::Future;
 use std::time::Duration;

@@ -36,7 +36,7 @@ pub async fn a_limit_cuts_a_partition_without_a_gap<F: OutboxFixture>(fixture: F
     let outbox = outbox_with(&fixture, &partition).await;
     let first = claim(&outbox, 2).await;
     assert_eq!(leased_ids(&first), ids(&partition[..2]));
-    assert!(claim_all(&outbox).await.is_empty(), "the rest waits");
+    assert!(claim_all(&outbox).await.is_empty(), "the other rows wait");
     mark_all(&outbox, &first[..1], &Disposition::Published).await;
     assert!(claim_all(&outbox).await.is_empty(), "the second is still leased");
     mark_all(&outbox, &first[1..], &Disposition::Published).await;

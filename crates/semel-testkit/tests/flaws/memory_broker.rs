@@ -298,7 +298,7 @@ impl MemoryMessage {
         }
         let entries = state.groups.get_mut(&self.group).expect("the group is there");
         let entry = entries.get_mut(self.at).filter(|entry| entry.delivery == self.delivery);
-        change(entry.ok_or(SourceError("it was given to somebody else".into()))?);
+        change(entry.ok_or(SourceError("it was redelivered to another source".into()))?);
         drop(state);
         self.broker.news.notify_waiters();
         Ok(())

@@ -71,10 +71,10 @@ async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
     tables.append(&[event(rests)]).await?;
     let ask = Ask::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
-    let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
+    let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("in backoff") };
     let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
     if store.mark(&marks).await? != [Marked::Done] {
-        return Err("one row was to be put to rest".into());
+        return Err("one row was to be put in backoff".into());
     }
     for _ in 0..HELD / 1_000 {
         tables.append(&(0..1_000).map(|_| event(rests)).collect::<Vec<_>>()).await?;

@@ -1,4 +1,4 @@
-//! Steps whose reply is lost: they may have happened, and that can be found out.
+//! Calls whose reply is lost: they may have taken effect, and the executor can find that out.
 
 use std::sync::Arc;
 use std::time::Duration;

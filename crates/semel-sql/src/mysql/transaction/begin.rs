@@ -1,7 +1,7 @@
 //! The message that begins a transaction and inserts the record of its claim.
 //!
-//! The session is looked at in the same message, as before every transaction. Where it was changed, what was
-//! inserted is rolled back before another session asks for the key.
+//! The same message looks for changes of the session, as before every transaction. If the session
+//! was changed, the insert is rolled back before another session asks for the key.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use super::super::session::{Flavour, held, number};
 use super::{BEGIN, CHANGES, MySqlTransaction, ROLLBACK, TransactionPool, WorkSession, changes};
 use crate::error::{Stage, timed_out};
 
-/// How many statements are answered before the insert: two of [`CHANGES`], two of [`BEGIN`].
+/// The number of statements before the insert: two of [`CHANGES`], two of [`BEGIN`].
 const BEFORE: usize = 4;
 
-/// What the server answered to the insert of a claim.
+/// The answer to the insert of a record.
 struct Insertion {
     row: Option<MySqlRow>,
     id: u64,
 }
 
 impl WorkSession {
-    /// Begins anew and inserts, in one trip. Returns whether nothing of the session has changed since it was
-    /// opened, and what came of the insert.
+    /// Begins a transaction and inserts a record, in one trip. Returns whether the session is
+    /// unchanged since it was opened, and the result of the insert.
     async fn begin_inserting(
         &mut self,
         insert: &str,
@@ -62,8 +62,8 @@ impl WorkSession {
 }
 
 impl TransactionPool {
-    /// Begins a transaction, and inserts in it unless that takes a new connection. The caller limits how
-    /// long that may take.
+    /// Begins a transaction, and inserts a record in it unless the transaction is on a new
+    /// connection. The caller limits how long this may take.
     async fn begin_inserting(
         &self,
         insert: &str,
@@ -80,7 +80,7 @@ impl TransactionPool {
                         .execute(&mut session.connection().connection)
                         .await;
                 }
-                // Nothing was committed on it, so another may be tried.
+                // Nothing was committed on it, so another one may be tried.
                 Err(_) => {}
             }
             session.close();
@@ -90,8 +90,8 @@ impl TransactionPool {
 }
 
 impl MySqlStore {
-    /// Begins a transaction and claims in it: in one trip on a connection that was used before, after a look at
-    /// the record on MySQL.
+    /// Begins a transaction and opens the key of `draft` in it, in one trip on a connection that was
+    /// used before. MySQL reads the record first, because its INSERT waits for a lock.
     pub(super) async fn begin_inserting(
         &self,
         draft: &Draft,
@@ -122,7 +122,7 @@ impl MySqlStore {
         }
     }
 
-    /// Returns whether a key has no record and no other transaction holds it. MySQL only.
+    /// Returns whether the key has no record and no other transaction holds it. MySQL only.
     async fn is_free(&self, draft: &Draft) -> Result<bool> {
         let mut session = self.lookups.get("open").await?;
         let looking =
@@ -130,7 +130,7 @@ impl MySqlStore {
         Ok(matches!(session.ask(looking).await?, Ok(None)))
     }
 
-    /// Returns what the answer to the insert means.
+    /// Converts the answer to the insert.
     async fn opened_by(
         &self,
         draft: &Draft,

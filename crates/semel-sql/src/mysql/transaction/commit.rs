@@ -1,8 +1,8 @@
-//! The message that ends a transaction: its claim is settled, what it has still to write is written, and it is
-//! committed.
+//! The message that ends a transaction: it settles the claim, writes what is deferred, and commits.
 //!
-//! A settlement that finds its claim lost changes no row, which is no error: a statement after it looks how many
-//! rows were changed and fails unless it was one, so that the COMMIT behind it is never reached.
+//! A settlement whose claim is lost changes no row, which is not an error. So the statement after
+//! it fails unless exactly one row was changed, and the server stops there and does not run the
+//! COMMIT.
 
 use semel_core::claim::Lease;
 use semel_core::event::Event;
@@ -27,13 +27,15 @@ use crate::outbox::EventRow;
 
 /// Fails outside the transaction that was begun for the claim.
 const RELEASE: &str = "RELEASE SAVEPOINT semel_work";
-/// Fails with [`TWO_ROWS`] unless the statement before it changed one row. Not by DO, which never fails.
+/// Fails with [`TWO_ROWS`] unless the statement before it changed one row. SELECT and not DO, which
+/// reports no errors.
 const CHANGED_ONE: &str = "SELECT IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION ALL SELECT 2))";
 const TWO_ROWS: u16 = 1242;
-/// Locks of `GET_LOCK` outlive a transaction: no other session may wait for them between transactions.
+/// Commits. Locks of `GET_LOCK` outlive a transaction and are released: no other session may wait
+/// for them after it.
 const COMMIT: &str = "COMMIT; DO RELEASE_ALL_LOCKS()";
 
-/// What a transaction writes when it commits.
+/// Events and ids that a transaction writes when it commits.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     events: Vec<Event>,
@@ -42,12 +44,12 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Adds events, after those that are there.
+    /// Adds events after those that were added before.
     pub(super) fn add_events(&mut self, events: Vec<Event>) {
         self.events.extend(events);
     }
 
-    /// Adds a binding, unless it is there.
+    /// Adds a binding, unless it was added before.
     #[cfg(feature = "ids")]
     pub(super) fn add_binding(&mut self, binding: &Binding) {
         if !self.bindings.contains(binding) {
@@ -56,7 +58,7 @@ impl Deferred {
     }
 }
 
-/// What a statement of the last message does.
+/// The purpose of a statement of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Release,
@@ -67,18 +69,18 @@ enum Step {
     Append,
 }
 
-/// How a last message ended.
+/// The end of a last message.
 enum Ended {
-    /// Committed. Whether the session can be used again.
+    /// Committed; `clean` if the session can be used again.
     Committed { clean: bool },
-    /// The server refused a statement: the transaction is open, or was rolled back by the server.
+    /// The server refused a statement before the COMMIT.
     Refused(Step, sqlx::Error),
-    /// The commit failed, or its answer did not come.
+    /// The commit failed, or its answer was lost.
     Failed(Error),
 }
 
 impl MySqlStore {
-    /// Settles and commits in one message; where that would be too large, in steps.
+    /// Settles and commits in one message, or in steps if that would be too large.
     pub(super) async fn settle_committing(
         &self,
         mut transaction: MySqlTransaction,
@@ -108,12 +110,12 @@ impl MySqlStore {
                 Ended::Failed(error) => return Committed::Failed(error),
                 Ended::Refused(step, error) => (step, error),
             };
-            // A rival that looks at the record is waited out, one that holds it is not: its transaction
-            // may be waiting for this one.
+            // A transaction that merely reads the record is waited for. One that holds it is not:
+            // it may be waiting for this one.
             let is_held = step == Step::Settle && self.ledger.merely_held(&error);
             if let Some(pause) = pauses.next().filter(|_| is_held) {
                 sleep(pause).await;
-                // The savepoint is released already.
+                // The first message released the savepoint.
                 steps.retain(|(step, _)| *step != Step::Release);
                 continue;
             }
@@ -128,7 +130,7 @@ impl MySqlStore {
         }
     }
 
-    /// Commits a transaction that has nothing to settle any more.
+    /// Writes what is deferred, and commits.
     pub(super) async fn commit_deferred(&self, mut transaction: MySqlTransaction) -> Result<()> {
         let mut steps = vec![(Step::Release, RELEASE.to_owned())];
         match self.deferred_steps(&transaction.deferred) {
@@ -158,12 +160,13 @@ impl MySqlStore {
         }
     }
 
-    /// Returns the largest sum of values that goes into the text of a statement.
+    /// Returns the largest total size of the values that are written into the text of a statement.
     pub(super) fn largest_inlined(&self) -> usize {
         LARGEST_INLINED.min(self.ledger.server.packet / 8)
     }
 
-    /// Returns the statements that write what was deferred; `None` if they would be too large.
+    /// Returns the statements that write what is deferred, or `None` if the events are too large for
+    /// a message.
     fn deferred_steps(&self, deferred: &Deferred) -> Option<Vec<(Step, String)>> {
         let mut steps = Vec::new();
         #[cfg(feature = "ids")]
@@ -180,7 +183,7 @@ impl MySqlStore {
         Some(steps)
     }
 
-    /// Sends the steps, then COMMIT.
+    /// Sends the steps, and COMMIT.
     async fn send_last(
         &self,
         transaction: &mut MySqlTransaction,
@@ -195,7 +198,7 @@ impl MySqlStore {
         let (mut answers, limit) = (Answers::default(), self.ledger.limit);
         let sending = send(Self::connection(transaction), text, &mut answers);
         let sent = timeout(limit, sending).await;
-        // The steps are answered first, then the COMMIT.
+        // The answers of the steps come first, then the commit's.
         let answered = answers.done.len();
         match sent {
             Ok(Ok(())) => Ended::Committed { clean: true },
@@ -210,7 +213,7 @@ impl MySqlStore {
 }
 
 impl Step {
-    /// Returns what it means that the server refused the statement: nothing was committed.
+    /// Converts the error of a statement that the server refused, so that nothing was committed.
     fn refused(self, error: sqlx::Error, operation: &'static str) -> Committed {
         let certain = |error: Error| match error.kind() {
             ErrorKind::Ambiguous => error.with_kind(ErrorKind::Unavailable),

@@ -1,8 +1,9 @@
-//! The message that commits a transaction, with all that it has still to write.
+//! The message that commits a transaction, with everything that the transaction has yet to write.
 //!
-//! The record of a reserved claim, the ids and the events of the work need no answer of their own, so they cost no
-//! trip of their own: see [`Message`]. The record comes first, because its insert fails outside the claim's
-//! transaction, where whatever else is sent would be committed by itself.
+//! Nothing waits for the answers to the record of a reserved claim, to the ids and to the events of
+//! the work, so they cost no trip of their own: see [`Message`]. The record comes first, because
+//! its insert fails outside the claim's transaction, where the other statements would be committed
+//! one by one.
 
 use semel_core::event::Event;
 use semel_core::store::{Committed, Error, ErrorKind, Result};
@@ -22,11 +23,12 @@ use super::{PgTransaction, check_savepoints, outside_transaction, send};
 use crate::error::{Stage, classify, timed_out};
 use crate::outbox::EventRow;
 
-/// The largest record, and the largest sum of events, that goes into the text of a message, where a byte takes
-/// two characters and is read twice: what is larger is sent in a trip of its own.
+/// The largest total size of the values that are written into the text of a message, where a byte
+/// takes two characters and is read twice; once for the record and once for all events. Larger
+/// values are sent in a trip of their own.
 const LARGEST_INLINED: usize = 16 * 1024;
 
-/// What a transaction writes when it commits.
+/// Events and ids that a transaction writes when it commits.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     events: Vec<Event>,
@@ -35,12 +37,12 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Adds events, after those that are there.
+    /// Adds events after those that were added before.
     pub(super) fn add_events(&mut self, events: Vec<Event>) {
         self.events.extend(events);
     }
 
-    /// Adds a binding, unless it is there.
+    /// Adds a binding, unless it was added before.
     #[cfg(feature = "ids")]
     pub(super) fn add_binding(&mut self, binding: &Binding) {
         if !self.bindings.contains(binding) {
@@ -49,7 +51,7 @@ impl Deferred {
     }
 }
 
-/// What a statement of the last message writes.
+/// The kind of row that a statement of the last message writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     Record,
@@ -59,7 +61,7 @@ enum Write {
 }
 
 impl Write {
-    /// Returns what it means that the server refused the statement.
+    /// Converts the error of a statement that the server refused.
     fn refused(self, error: sqlx::Error) -> Committed {
         match self {
             Write::Record => unwritten(error),
@@ -71,8 +73,8 @@ impl Write {
 }
 
 impl PgStore {
-    /// Writes what a transaction has still to write, `record` first, and commits. The error is what came of a
-    /// transaction that is still open, and must be rolled back.
+    /// Writes what is deferred, `record` first, and commits. An `Err` means that the transaction is
+    /// still open and must be rolled back.
     pub(super) async fn write_and_commit(
         &self,
         transaction: &mut PgTransaction,
@@ -84,13 +86,14 @@ impl PgStore {
         let (began, limit) = (Instant::now(), self.0.limit);
         let (message, writes) = self.last_message(connection, record, &deferred).await?;
         let sent = send(connection, message.then(COMMIT).into_sql(), limit).await;
-        // The answers of the writes come first, then the commit's, then those of the session's reset.
+        // The answers of the writes come first, then the commit's, then those of the session's
+        // reset.
         let failure = match sent.ended {
             Ok(()) => {
                 transaction.session.keep();
                 return Ok(self.durable(began, Ok(())).await);
             }
-            // It is committed; the session was not reset, and is closed.
+            // The commit was answered. The session was not reset, so it is closed.
             Err(_) if sent.answered > writes.len() => return Ok(self.durable(began, Ok(())).await),
             Err(failure) => failure,
         };
@@ -104,17 +107,18 @@ impl PgStore {
         if let Some(write) = writes.get(sent.answered).filter(|_| is_refused(&error)) {
             return Err(write.refused(error));
         }
-        // A commit can have happened without our knowing.
+        // The commit may have happened although its answer was lost.
         let error = classify(codes, Stage::Running, "commit", error);
         if error.kind() != ErrorKind::Ambiguous {
-            // Rolled back; its lock may be held until the session is ready again, which a rollback waits for.
+            // The server rolled back. It may hold the lock until the session is ready again, which
+            // a rollback waits for.
             return Err(Committed::Failed(error));
         }
         Ok(self.durable(began, Err(error)).await)
     }
 
-    /// Returns the message that writes all that is left, and what each of its statements writes. What is too large
-    /// for it is written here, in trips of its own.
+    /// Returns the message that writes what is deferred, and what each of its statements writes.
+    /// Writes what is too large for the message, in trips of their own.
     async fn last_message(
         &self,
         connection: &mut PgConnection,
@@ -136,8 +140,14 @@ impl PgStore {
         }
         #[cfg(feature = "ids")]
         for binding in &deferred.bindings {
-            let internal = binding.internal().to_bytes();
-            message = message.run(PUT_NEW, &bound(binding, &internal));
+            let (kind, internal) = (binding.kind(), binding.internal().to_bytes());
+            let values = [
+                Value::text(kind.name()),
+                Value::text(binding.tenant()),
+                Value::text(binding.public().as_str()),
+                Value::bytes(&internal),
+            ];
+            message = message.run(PUT_NEW, &values);
             writes.push(Write::Binding);
         }
         if events_fit {
@@ -163,14 +173,15 @@ impl PgStore {
         }
     }
 
-    /// What became of a commit, once it cannot be on this server alone.
+    /// Returns the result of a commit after making sure that the commit is not on this server
+    /// alone.
     async fn durable(&self, began: Instant, committed: Result<()>) -> Committed {
         let confirmed = self.confirmed("commit", began, committed).await;
         confirmed.map_or_else(Committed::Failed, |()| Committed::Done)
     }
 }
 
-/// What `outbox_append_one.sql` writes, in the order of its placeholders.
+/// Returns the values of `outbox_append_one.sql`, in the order of its placeholders.
 fn appended<'a>(row: &'a EventRow<'_>) -> [Value<'a>; 11] {
     [
         Value::text(&row.id),
@@ -184,18 +195,6 @@ fn appended<'a>(row: &'a EventRow<'_>) -> [Value<'a>; 11] {
         Value::text(&row.headers),
         Value::text(&row.occurred_at),
         Value::Bytes(row.partition_key.as_ref().map(<[u8; 16]>::as_slice)),
-    ]
-}
-
-/// What `idmap_put_new.sql` writes, in the order of its placeholders.
-#[cfg(feature = "ids")]
-fn bound<'a>(binding: &'a Binding, kind: &'a ResourceType, internal: &'a [u8; 16]) -> [Value<'a>; 4] {
-    let (kind, public) = (binding.kind(), binding.public());
-    [
-        Value::text(kind.name()),
-        Value::text(binding.tenant()),
-        Value::text(public.as_str()),
-        Value::bytes(internal),
     ]
 }
 
@@ -215,13 +214,13 @@ async fn insert(
     query.execute(connection).await.map(drop)
 }
 
-/// Whether the server refused the statement, and is known to have rolled back.
+/// Returns whether the server refused the statement and has rolled back for certain.
 fn is_refused(error: &sqlx::Error) -> bool {
     let refusal = error.as_database_error();
     refusal.is_some_and(|refusal| codes(refusal) != Some(ErrorKind::Ambiguous))
 }
 
-/// What it means that a finished record was not inserted.
+/// Converts the error of inserting a finished record.
 fn unwritten(error: sqlx::Error) -> Committed {
     let refusal = error.as_database_error();
     let refusal = refusal.filter(|refusal| refusal.table() == Some("semel_record"));

@@ -1,9 +1,10 @@
 //! Claims whose record is written once, when their transaction commits.
 //!
-//! While a transaction is open no other session sees its record, so a record that would say "running" there is
-//! written for nothing. Instead the transaction holds the key by the lock that every insert of a record asks for
-//! (`open.sql`), in the message that begins it, and inserts the finished record in the message that commits it.
-//! The primary key decides as before: where another record was committed meanwhile, nothing is.
+//! While a transaction is open, no other session sees its record, so a record with the state
+//! Running would be written in vain. Instead, the message that begins the transaction takes the
+//! lock that every insert of the record needs (`open.sql`), and the message that commits it inserts
+//! the finished record. The primary key still decides: if another record was committed meanwhile,
+//! the transaction fails.
 
 use semel_core::claim::Fence;
 use semel_core::record::State;
@@ -26,18 +27,19 @@ pub(super) struct Reserved {
     fence: Fence,
 }
 
-/// What a transaction that asked for a key found.
+/// The result of an attempt to reserve a key in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// No record, and the key is this transaction's.
+    /// The key has no record, and this transaction holds it.
     Free(Fence),
-    /// No record, and the key is another transaction's.
+    /// The key has no record, and another transaction holds it.
     Contended,
-    /// A record, or a server that takes no writes: `open.sql` says which.
+    /// The key has a record, or the server takes no writes: `open.sql` must be run.
     Unknown,
 }
 
-/// Asks for the key of a draft in the transaction that the connection is in, or that `message` begins.
+/// Tries to reserve the key of a draft in the transaction that the connection is in, or that
+/// `message` begins.
 pub(super) async fn look(
     connection: &mut PgConnection,
     message: Message,
@@ -57,14 +59,14 @@ pub(super) async fn look(
     })
 }
 
-/// What `finish.sql` writes, in the order of its placeholders.
+/// Returns the values of `finish.sql`, in the order of its placeholders.
 fn finished<'a>(
     fence: Fence,
     draft: &'a DraftRow<'_>,
     state: i16,
     ended: &SettlementRow<'a>,
 ) -> [Value<'a>; 22] {
-    // Whatever does not succeed keeps its retry payload where the outcome would be.
+    // A record that did not succeed keeps its retry payload in the columns of the outcome.
     let (body, content_type, reference) = if state == i16::from(State::Succeeded.code()) {
         (ended.body, ended.content_type, ended.reference)
     } else {
@@ -97,7 +99,7 @@ fn finished<'a>(
 }
 
 impl PgStore {
-    /// Begins a transaction that holds the key of `draft`, where it has no record yet.
+    /// Begins a transaction that reserves the key of `draft` if the key has no record yet.
     pub(super) async fn begin_reserving(&self, draft: &Draft) -> Result<(PgTransaction, Opened)> {
         storable_draft("open", draft)?;
         let (session, looked) = self.0.transactions.begin_looking(draft).await?;
