@@ -127,7 +127,7 @@ impl MySqlStore {
         let mut session = self.lookups.get("open").await?;
         let looking =
             async |connection: &mut MySqlConnection| self.ledger.probe(connection, draft).await;
-        Ok(matches!(session.ask(looking).await?, Ok(None)))
+        Ok(matches!(session.run_single(looking).await?, Ok(None)))
     }
 
     /// Converts the answer to the insert.
