@@ -103,6 +103,11 @@ pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Resu
 
 /// Runs the benchmarks.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
+    if args.first().is_some_and(|what| what == "plot") {
+        let mut plot = cargo();
+        plot.args(["run", "--release", "-p", "semel-bench", "--bin", "bench", "--"]).args(args);
+        return steps.command("plot", &mut plot);
+    }
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
     let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };

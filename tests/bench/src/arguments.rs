@@ -15,6 +15,8 @@ pub(crate) struct Arguments {
     /// The number of records of the large table, if it is measured.
     pub(crate) large: Option<u32>,
     pub(crate) json: Option<PathBuf>,
+    /// The directory for the charts.
+    pub(crate) plot: Option<PathBuf>,
     /// The largest number of connections of a reference client of a SQL server.
     pub(crate) connections: usize,
     /// The number of connections of the measured store, if not its default.
@@ -48,8 +50,22 @@ pub(crate) enum StoreName {
 }
 
 const USAGE: &str = "usage: bench ledger|http|gateway|events|ids|all [--quick] [--json FILE] \
-                     [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
-                     [--connections N] [--store-connections N] [--against PROGRAM] [--minutes N]";
+                     [--plot DIRECTORY] [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
+                     [--connections N] [--store-connections N] [--against PROGRAM] [--minutes N] \
+                     or: bench plot RESULTS.json DIRECTORY";
+
+impl Suite {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ledger => "ledger",
+            Self::Http => "http",
+            Self::Gateway => "gateway",
+            Self::Events => "events",
+            Self::Ids => "ids",
+            Self::All => "all",
+        }
+    }
+}
 
 impl StoreName {
     const ALL: [Self; 5] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::MySql, Self::Redis];
@@ -88,7 +104,7 @@ impl Arguments {
             Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
             None => return Err(USAGE.into()),
         };
-        let (mut stores, mut quick, mut json) = (Vec::new(), false, None);
+        let (mut stores, mut quick, mut json, mut plot) = (Vec::new(), false, None, None);
         let (mut large, mut full) = (false, false);
         let (mut connections, mut store_connections, mut against, mut minutes) =
             (16, None, None, None);
@@ -106,6 +122,7 @@ impl Arguments {
                 "--against" => against = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--minutes" => minutes = Some(words.next().ok_or(USAGE)?.parse::<u64>()?),
                 "--json" => json = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
+                "--plot" => plot = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--store" => {
                     let name = words.next().ok_or(USAGE)?;
                     let named = StoreName::ALL.into_iter().find(|which| which.name() == name);
@@ -125,6 +142,7 @@ impl Arguments {
             pace: if quick { Pace::QUICK } else { Pace::FULL },
             large: (large || full).then_some(many),
             json,
+            plot,
             connections,
             store_connections,
             against,

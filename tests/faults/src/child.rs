@@ -327,8 +327,11 @@ fn answer(result: Result<Execution<String>, Error<String>>) -> CallResult {
 }
 
 /// Returns the key of `id`, in the child and in its parent.
+///
+/// # Panics
+/// If the id is invalid.
 pub fn key(id: &str) -> Key {
-    Key::command("acme", "PROVE", id).expect("the parent gives valid ids")
+    Key::command("acme", "PROVE", id).expect("a valid id")
 }
 
 async fn listen<D: Execute>(door: Arc<D>) {

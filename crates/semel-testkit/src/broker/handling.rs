@@ -12,7 +12,7 @@ use tokio::sync::{Barrier, Notify};
 
 use super::BrokerFixture;
 use super::shorthand::{
-    GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, noting, publish,
+    GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, publish, recording,
     take, within,
 };
 use super::watched::Watched;

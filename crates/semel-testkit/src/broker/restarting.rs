@@ -10,7 +10,7 @@ use semel_core::outbox::{PublishError, Publisher};
 use super::BrokerFixture;
 use super::handling::drained;
 use super::shorthand::{
-    GROUP, Seen, event, events, ids, inbox, noting, publish, take, take_all, within,
+    GROUP, Seen, event, events, ids, inbox, publish, recording, take, take_all, within,
 };
 
 /// `Ok` from the publisher means that the broker has stored the event durably.
@@ -23,7 +23,7 @@ pub async fn what_was_confirmed_survives_a_restart<F: BrokerFixture>(fixture: F)
 }
 
 /// Publishes an event until the broker has confirmed it, as a relay does.
-async fn insist<P: Publisher>(publisher: &P, event: &Event) {
+async fn publish_until_confirmed<P: Publisher>(publisher: &P, event: &Event) {
     let insisting = async {
         loop {
             match publisher.publish(std::slice::from_ref(event)).await[..] {

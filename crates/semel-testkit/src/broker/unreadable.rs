@@ -6,7 +6,7 @@ use semel_core::inbox::{BrokerReply, Consumer, Message as _};
 use super::BrokerFixture;
 use super::handling::buried;
 use super::shorthand::{
-    GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, noting, publish, within,
+    GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, publish, recording, within,
 };
 use super::watched::Watched;
 

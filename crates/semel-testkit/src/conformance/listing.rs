@@ -403,7 +403,10 @@ pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
             !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
         assert!(named, "a finding's code is lower case words with dashes: {finding:?}");
-        assert!(finding.found.len() > 10 && finding.fix.len() > 10, "a finding has a description and a remedy: {finding:?}");
+        assert!(
+            finding.found.len() > 10 && finding.fix.len() > 10,
+            "a finding has a description and a remedy: {finding:?}"
+        );
     }
     // Checking writes nothing.
     assert!(test.list(&Filter::default(), 10).await.is_empty());

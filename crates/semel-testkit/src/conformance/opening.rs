@@ -66,10 +66,7 @@ pub async fn an_open_shows_the_stores_clock_beside_the_record<F: Fixture>(fixtur
     test.outlive_brief().await;
     let (aged, now) = test.existing(&first).await;
     let age = now.as_micros() - aged.created_at.as_micros();
-    assert!(
-        age >= semel_core::clock::micros(BRIEF),
-        "the store's clock did not advance: {age} us"
-    );
+    assert!(age >= semel_core::clock::micros(BRIEF), "the store's clock did not advance: {age} us");
 }
 
 /// The times of a grant lie between the store's clock before and after it.

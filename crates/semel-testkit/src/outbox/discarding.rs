@@ -24,7 +24,7 @@ async fn three<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 3]) {
     (outbox, ids)
 }
 
-async fn why<O: Outbox>(outbox: &O, id: EventId) -> (Status, Option<ErrorText>) {
+async fn status_and_error<O: Outbox>(outbox: &O, id: EventId) -> (Status, Option<ErrorText>) {
     let row = row(outbox, id).await;
     (row.status, row.error)
 }

@@ -5,6 +5,7 @@
 //! `semel-server`'s `broker`.
 
 use std::fmt;
+use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -94,36 +95,36 @@ impl Broker {
 
     /// Returns the broker's publisher. Retries while the broker restarts.
     pub(super) async fn publisher(self) -> Result<AnyPublisher, BoxError> {
-        retried(async || {
-            Ok(match self.kind {
-                Kind::Bus => return Err("the bus has its own publisher".into()),
-                Kind::Nats => {
-                    AnyPublisher::new(NatsPublisher::new(self.nats().await?, topology())?)
-                }
-                Kind::RabbitMq => {
-                    let publisher = AmqpPublisher::builder(&self.amqp()).timeout(PATIENCE * 2);
-                    AnyPublisher::new(publisher.build()?)
-                }
-                Kind::Streams => AnyPublisher::new(self.streams().await?.publisher()),
-            })
+        retried(|| self.open_publisher()).await
+    }
+
+    async fn open_publisher(self) -> Result<AnyPublisher, BoxError> {
+        Ok(match self.kind {
+            Kind::Bus => return Err("the bus has its own publisher".into()),
+            Kind::Nats => AnyPublisher::new(NatsPublisher::new(self.nats().await?, topology())?),
+            Kind::RabbitMq => {
+                let publisher = AmqpPublisher::builder(&self.amqp()).timeout(PATIENCE * 2);
+                AnyPublisher::new(publisher.build()?)
+            }
+            Kind::Streams => AnyPublisher::new(self.streams().await?.publisher()),
         })
-        .await
     }
 
     /// Returns the source of a group's messages. Retries while the broker restarts.
     pub(super) async fn source(self, group: &str) -> Result<AnySource, BoxError> {
-        retried(async || {
-            Ok(match self.kind {
-                Kind::Bus => return Err("the bus has no source".into()),
-                Kind::Nats => {
-                    let source = NatsSource::builder(self.nats().await?, topology(), group);
-                    AnySource::new(source.ordered(group == ORDERED).ack_wait(PATIENCE).build()?)
-                }
-                Kind::RabbitMq => AnySource::new(self.amqp_source(group).build()?),
-                Kind::Streams => AnySource::new(self.stream_source(group).await?.open().await?),
-            })
+        retried(|| self.open_source(group)).await
+    }
+
+    async fn open_source(self, group: &str) -> Result<AnySource, BoxError> {
+        Ok(match self.kind {
+            Kind::Bus => return Err("the bus has no source".into()),
+            Kind::Nats => {
+                let source = NatsSource::builder(self.nats().await?, topology(), group);
+                AnySource::new(source.ordered(group == ORDERED).ack_wait(PATIENCE).build()?)
+            }
+            Kind::RabbitMq => AnySource::new(self.amqp_source(group).build()?),
+            Kind::Streams => AnySource::new(self.stream_source(group).await?.open().await?),
         })
-        .await
     }
 
     /// Creates streams and queues before the first publish: an event without a route waits.
@@ -179,7 +180,10 @@ fn topology() -> Topology {
 }
 
 /// Retries `open` while the broker restarts.
-async fn retried<T>(open: impl AsyncFn() -> Result<T, BoxError>) -> Result<T, BoxError> {
+async fn retried<T, F>(open: impl Fn() -> F) -> Result<T, BoxError>
+where
+    F: Future<Output = Result<T, BoxError>>,
+{
     for _ in 0..300 {
         if let Ok(opened) = open().await {
             return Ok(opened);
