@@ -276,9 +276,8 @@ impl TransactionalStore for MySqlStore {
     fn defer_events(&self, transaction: &mut MySqlTransaction, events: Vec<Event>) -> Vec<Event> {
         // Nearly all events are far from the limit, and need no closer look.
         let half = self.ledger.server.packet / 2;
-        let is_taken = |event: &Event| {
-            event.fits(half) || self.takes(event, &EventRow::of(event)).is_ok()
-        };
+        let is_taken =
+            |event: &Event| event.fits(half) || self.takes(event, &EventRow::of(event)).is_ok();
         if !events.iter().all(is_taken) {
             return events;
         }

@@ -203,7 +203,10 @@ fn a_record_written_in_messages_is_what_was_claimed_and_settled() {
                 let found = store.peek(&draft.key).await.expect("peeked").expect("there").record;
                 assert_eq!((found.state, found.outcome), (State::Succeeded, Some(outcome)));
                 assert_eq!((found.fence, found.attempt_id), (fence, draft.attempt_id));
-                assert_eq!((&*found.owner, found.operation_id), (&*draft.owner, draft.operation_id));
+                assert_eq!(
+                    (&*found.owner, found.operation_id),
+                    (&*draft.owner, draft.operation_id)
+                );
                 assert_eq!((found.fingerprint, found.keep), (draft.fingerprint, draft.keep));
                 assert_eq!((found.number, found.attempt, found.error), (2, 1, None));
                 assert_eq!(found.expires_at, Some(found.updated_at.after(LONG)));
@@ -409,7 +412,8 @@ fn events_of_a_transaction_whose_session_died_are_not_there() {
                 let left = (rows(&ground, "semel_outbox").await, ground.effects("mine").await);
                 assert_eq!(left, (0, 0));
             }
-            let _ = tell(&executor, Command::new(key("k")), &[event("b")]).await.expect("its next try");
+            let _ =
+                tell(&executor, Command::new(key("k")), &[event("b")]).await.expect("its next try");
             assert_eq!(kinds(executor.store()).await, ["b"]);
         }
     });
@@ -420,7 +424,8 @@ fn work_that_ended_its_transaction_leaves_no_event() {
     run(async {
         for ground in grounds().await {
             let store = ground.connect().await;
-            let ends = ["COMMIT", "ROLLBACK", "CREATE TABLE t{} (x INT)", "SET SESSION autocommit = 1"];
+            let ends =
+                ["COMMIT", "ROLLBACK", "CREATE TABLE t{} (x INT)", "SET SESSION autocommit = 1"];
             for (at, end) in ends.into_iter().enumerate() {
                 for bytes in [10, 100_000] {
                     let id = format!("{at} {bytes}");
@@ -428,7 +433,8 @@ fn work_that_ended_its_transaction_leaves_no_event() {
                     defer(&store, &mut transaction, &[sized("e", bytes)]);
                     let end = end.replace("{}", &bytes.to_string());
                     Ground::tell(MySqlStore::connection(&mut transaction), &end).await;
-                    let refused = store.settle_and_commit(transaction, &lease, &success("ok")).await;
+                    let refused =
+                        store.settle_and_commit(transaction, &lease, &success("ok")).await;
                     let (Committed::Unsettled(error) | Committed::Failed(error)) = refused else {
                         panic!("{end}: {refused:?}")
                     };
@@ -449,7 +455,8 @@ fn a_session_that_was_changed_is_left_before_a_claim_is_granted_on_it() {
     run(async {
         for ground in grounds().await {
             let store = ground.settings().transactions(1).connect().await.expect("connected");
-            let leaves = ["USE mysql", "SET SESSION sql_mode = ''", "SET SESSION time_zone = '+05:00'"];
+            let leaves =
+                ["USE mysql", "SET SESSION sql_mode = ''", "SET SESSION time_zone = '+05:00'"];
             for (at, leaves) in leaves.into_iter().enumerate() {
                 let ask = "SELECT CAST(CONNECTION_ID() AS CHAR)";
                 let (mut transaction, _) = claimed(&store, &format!("first {at}")).await;
@@ -458,7 +465,10 @@ fn a_session_that_was_changed_is_left_before_a_claim_is_granted_on_it() {
                 Ground::tell(connection, leaves).await;
                 store.rollback(transaction).await;
                 let (mut transaction, lease) = claimed(&store, &format!("second {at}")).await;
-                assert_ne!(Ground::ask(MySqlStore::connection(&mut transaction), ask).await, before);
+                assert_ne!(
+                    Ground::ask(MySqlStore::connection(&mut transaction), ask).await,
+                    before
+                );
                 is_done(&store.settle_and_commit(transaction, &lease, &success("ok")).await);
             }
         }

@@ -189,9 +189,10 @@ async fn an_event_that_is_there_is_left_as_it_is() {
     let id = EventId::generate();
     let named = |kind: &str| Event::builder("acme", kind, "/orders").id(id).build().expect("valid");
     // Twice in one transaction, and again in another.
-    for (command, events) in
-        [("one", vec![named("first"), named("second")]), ("two", vec![named("third"), event("new")])]
-    {
+    for (command, events) in [
+        ("one", vec![named("first"), named("second")]),
+        ("two", vec![named("third"), event("new")]),
+    ] {
         let _ = tell(&executor, Command::new(key(command)), &events).await.expect("done");
     }
     assert_eq!(kinds(&store).await, ["first", "new"]);
@@ -243,7 +244,10 @@ async fn an_event_that_the_server_refuses_fails_the_work_and_nothing_is_committe
             assert!(error.to_string().contains("sound"), "{error}");
             let record = executor.store().peek(&key).await.expect("peeked").expect("recorded");
             assert_eq!((record.record.state, record.record.attempt), (State::Failed, 1));
-            assert_eq!((rows(&database, "semel_outbox").await, database.effects("mine").await), (0, 0));
+            assert_eq!(
+                (rows(&database, "semel_outbox").await, database.effects("mine").await),
+                (0, 0)
+            );
             let again = tell(&executor, command(), &[event("good")]).await.expect("its next try");
             assert_eq!(again.receipt().map(|receipt| receipt.attempt), Some(2));
             assert_eq!(kinds(executor.store()).await, ["good"]);

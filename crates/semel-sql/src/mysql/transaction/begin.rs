@@ -76,9 +76,8 @@ impl TransactionPool {
                     return Ok((MySqlTransaction::new(session), Some(inserted)));
                 }
                 Ok((false, _)) => {
-                    let _ = sqlx::raw_sql(ROLLBACK)
-                        .execute(&mut session.connection().connection)
-                        .await;
+                    let _ =
+                        sqlx::raw_sql(ROLLBACK).execute(&mut session.connection().connection).await;
                 }
                 // Nothing was committed on it, so another one may be tried.
                 Err(_) => {}
@@ -131,11 +130,7 @@ impl MySqlStore {
     }
 
     /// Converts the answer to the insert.
-    async fn opened_by(
-        &self,
-        draft: &Draft,
-        inserted: sqlx::Result<Insertion>,
-    ) -> Result<Opened> {
+    async fn opened_by(&self, draft: &Draft, inserted: sqlx::Result<Insertion>) -> Result<Opened> {
         let mysql = self.ledger.server.flavour == Flavour::MySql;
         match inserted {
             Ok(Insertion { id, .. }) if mysql => Ok(Opened::Inserted { fence: Fence(id) }),

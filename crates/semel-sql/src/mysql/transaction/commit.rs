@@ -120,12 +120,11 @@ impl MySqlStore {
                 continue;
             }
             self.rollback(transaction).await;
-            let refused = step.refused(error, "settle");
-            return match refused {
-                Committed::Unsettled(error) if is_held => {
-                    Committed::Unsettled(error.with_kind(ErrorKind::Unavailable))
+            return match is_held {
+                true => {
+                    Committed::Unsettled(failed("settle", error).with_kind(ErrorKind::Unavailable))
                 }
-                refused => refused,
+                false => step.refused(error, "settle"),
             };
         }
     }
@@ -215,9 +214,9 @@ impl MySqlStore {
 impl Step {
     /// Converts the error of a statement that the server refused, so that nothing was committed.
     fn refused(self, error: sqlx::Error, operation: &'static str) -> Committed {
-        let certain = |error: Error| match error.kind() {
-            ErrorKind::Ambiguous => error.with_kind(ErrorKind::Unavailable),
-            _ => error,
+        let certain = |error: Error| match error.kind() == ErrorKind::Ambiguous {
+            true => error.with_kind(ErrorKind::Unavailable),
+            false => error,
         };
         match (self, number(&error)) {
             (Step::Release, Some(NO_SAVEPOINT)) => Committed::Unsettled(ended_early(operation)),
