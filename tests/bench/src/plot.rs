@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::BoxError;
 
 const WIDTH: i32 = 960;
-/// The height of one bar with the space around it. `TITLE` is the height of the title above all
+/// The height of one bar with the space around it. `HEAD` is the height of the title above all
 /// bars.
 const ROW: i32 = 30;
 const HEAD: i32 = 64;
