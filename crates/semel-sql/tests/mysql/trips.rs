@@ -41,7 +41,7 @@ impl Counted {
         self.commands.swap(0, Ordering::SeqCst)
     }
 
-    /// From now on no reply comes through, or they do again.
+    /// Swallows every reply from now on, or no more. The server does not learn that a client left.
     pub(crate) fn silence(&self, silent: bool) {
         self.silent.store(silent, Ordering::SeqCst);
     }
@@ -54,10 +54,16 @@ fn listen(server: String, commands: Arc<AtomicUsize>, silent: Arc<AtomicBool>) -
         for client in listener.incoming().map_while(Result::ok) {
             let server = TcpStream::connect(&server).expect("the server answers");
             let back = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
-            let hush = Arc::clone(&silent);
+            let (hush, half_open) = (Arc::clone(&silent), Arc::clone(&silent));
             thread::spawn(move || pass(back.0, back.1, &hush));
             let commands = Arc::clone(&commands);
-            thread::spawn(move || count(client, server, &commands));
+            thread::spawn(move || {
+                count(client, &server, &commands);
+                // A server that learns that its client is gone stops in the middle of a message.
+                if !half_open.load(Ordering::SeqCst) {
+                    let _ = server.shutdown(Shutdown::Both);
+                }
+            });
         }
     });
     port
@@ -74,7 +80,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
 }
 
 /// A command is a packet whose sequence starts anew; log-in packets go on from the server's.
-fn count(mut from: TcpStream, mut to: TcpStream, commands: &AtomicUsize) {
+fn count(mut from: TcpStream, mut to: &TcpStream, commands: &AtomicUsize) {
     let _ = to.set_nodelay(true);
     let mut head = [0; 4];
     while from.read_exact(&mut head).is_ok() {
@@ -91,7 +97,6 @@ fn count(mut from: TcpStream, mut to: TcpStream, commands: &AtomicUsize) {
             break;
         }
     }
-    let _ = to.shutdown(Shutdown::Both);
 }
 
 async fn cycle(counted: &Counted, id: &str) -> [usize; 5] {
