@@ -267,18 +267,7 @@ impl TransactionalStore for Database {
     }
 
     fn defer_events(&self, open: &mut DatabaseTransaction, events: Vec<Event>) -> Vec<Event> {
-        match (&self.store, open) {
-            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
-                store.defer_events(open, events)
-            }
-            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
-                store.defer_events(open, events)
-            }
-            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
-                store.defer_events(open, events)
-            }
-            _ => unreachable!("{FOREIGN}"),
-        }
+        of_kind!(self, open, store, open => store.defer_events(open, events))
     }
 
     async fn settle_and_commit(
@@ -360,18 +349,7 @@ impl Outbox for Database {
 #[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl CreatingStore for Database {
     fn defer_binding(&self, open: &mut DatabaseTransaction, binding: &Binding) -> bool {
-        match (&self.store, open) {
-            (SqlStore::Sqlite(store), DatabaseTransaction::Sqlite(open)) => {
-                store.defer_binding(open, binding)
-            }
-            (SqlStore::Postgres(store), DatabaseTransaction::Postgres(open)) => {
-                store.defer_binding(open, binding)
-            }
-            (SqlStore::MySql(store), DatabaseTransaction::MySql(open)) => {
-                store.defer_binding(open, binding)
-            }
-            _ => unreachable!("{FOREIGN}"),
-        }
+        of_kind!(self, open, store, open => store.defer_binding(open, binding))
     }
 }
 
