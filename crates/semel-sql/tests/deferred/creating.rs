@@ -51,7 +51,6 @@ pub(crate) async fn costs_no_trip<S: Whole>(
     let executor = executor(store);
     for (round, id) in ["warm", "counted"].into_iter().enumerate() {
         let count = trips.clone();
-        let begun = trips.clone();
         let creating = executor.create::<Order>(command(id));
         let made = creating.run(async move |mut making| {
             let order = making.id();
@@ -60,7 +59,6 @@ pub(crate) async fn costs_no_trip<S: Whole>(
             making.append([created()]).await.map_err(|error| error.to_string())?;
             Ok::<_, String>((count(), order, payment))
         });
-        begun();
         let made = made.await.expect("made").into_execution();
         let (counted, order, payment) = *made.value().expect("a value");
         assert_eq!(counted, 0, "{id}");
