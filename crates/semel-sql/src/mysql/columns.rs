@@ -7,14 +7,11 @@ use semel_core::clock::Timestamp;
 use semel_core::key::Key;
 use semel_core::record::Entry;
 use semel_core::store::{Draft, Listed, Peeked, Result};
-use sqlx::mysql::{MySqlArguments, MySqlRow};
-use sqlx::query::Query;
-use sqlx::{MySql, Row};
+use sqlx::Row;
+use sqlx::mysql::MySqlRow;
 
-use super::message::{Value, bind};
+use super::message::{Bound, Value, bind};
 use crate::row::{Cell, DraftRow, Raw, RawKey, cells, outlined, undecodable};
-
-pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// A record as it was read, with its digest and the server's clock.
 pub(crate) struct Found {

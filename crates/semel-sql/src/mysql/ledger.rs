@@ -17,8 +17,8 @@ use semel_core::store::{
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::columns::{Bound, Found, bind_draft, draft_values, identity};
-use super::message::{Value, bind, inline, size};
+use super::columns::{Found, bind_draft, draft_values, identity};
+use super::message::{Bound, Value, bind, inline, size};
 use super::replication::{self, Observed};
 pub(crate) use super::session::failed;
 use super::session::{self, Flavour, Role, Server, held};

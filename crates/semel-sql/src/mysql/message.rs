@@ -8,10 +8,12 @@
 use std::fmt::Write as _;
 
 use futures_util::TryStreamExt;
-use sqlx::mysql::{MySqlQueryResult, MySqlRow};
-use sqlx::{AssertSqlSafe, Either, MySqlConnection};
+use sqlx::mysql::{MySqlArguments, MySqlQueryResult, MySqlRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Either, MySql, MySqlConnection};
 
-use super::columns::Bound;
+/// A statement with its values.
+pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// The largest total size of the values that are written into the text of a message, where a byte
 /// takes two characters and is read twice. Larger values are bound, in a trip of their own.
