@@ -28,6 +28,7 @@ pub use crate::record::{Draft, Settlement};
 
 use crate::claim::{Fence, Lease};
 use crate::clock::Timestamp;
+use crate::event::Event;
 use crate::key::{Hint, Key};
 use crate::record::{Record, Version};
 
@@ -368,19 +369,20 @@ pub trait TransactionalStore: Store {
         &self,
         draft: &Draft,
     ) -> impl Future<Output = Result<(Self::Transaction, Opened)>> + Send {
-        async {
-            let mut transaction = self.begin().await?;
-            let opening = self.open_in(Self::connection(&mut transaction), draft);
-            // Boxed, because the futures of some stores are large, and this future would be as
-            // large as their sum.
-            match Box::pin(opening).await {
-                Ok(opened) => Ok((transaction, opened)),
-                Err(error) => {
-                    self.rollback(transaction).await;
-                    Err(error)
-                }
-            }
-        }
+        begin_then_open(self, draft)
+    }
+
+    /// Defers events to the commit of a transaction of the store. Returns the events that are not
+    /// deferred and must be written now by [`Outbox::append`](crate::outbox::Outbox::append): by
+    /// default all of them.
+    ///
+    /// [`settle_and_commit`](Self::settle_and_commit) and [`commit`](Self::commit) write deferred
+    /// events, in the order of these calls. If that fails, they fail and nothing is committed. Once a
+    /// store has deferred an event, it must defer every valid event that follows in the same
+    /// transaction, to keep their order.
+    fn defer_events(&self, transaction: &mut Self::Transaction, events: Vec<Event>) -> Vec<Event> {
+        let _ = transaction;
+        events
     }
 
     /// Settles a claim in a transaction of the store and commits: [`settle_in`](Self::settle_in)
@@ -407,6 +409,28 @@ pub trait TransactionalStore: Store {
     fn work_limit(&self, lease: Duration) -> Option<Duration> {
         let _ = lease;
         None
+    }
+}
+
+/// Performs [`TransactionalStore::begin_and_open`] in two steps, of which the second writes the
+/// record of a free key.
+///
+/// # Errors
+/// Those of the two steps. The transaction is rolled back.
+pub async fn begin_then_open<S: TransactionalStore + ?Sized>(
+    store: &S,
+    draft: &Draft,
+) -> Result<(S::Transaction, Opened)> {
+    let mut transaction = store.begin().await?;
+    let opening = store.open_in(S::connection(&mut transaction), draft);
+    // Boxed, because the futures of some stores are large, and this future would be as large as
+    // their sum.
+    match Box::pin(opening).await {
+        Ok(opened) => Ok((transaction, opened)),
+        Err(error) => {
+            store.rollback(transaction).await;
+            Err(error)
+        }
     }
 }
 

@@ -29,11 +29,15 @@ use crate::typed::TypedId;
 pub trait CreatingStore:
     TransactionalStore + IdMap<Connection = <Self as TransactionalStore>::Connection>
 {
-}
-
-impl<S> CreatingStore for S where
-    S: TransactionalStore + IdMap<Connection = <S as TransactionalStore>::Connection>
-{
+    /// Defers writing a binding to the commit of a transaction of the executor. Returns whether it is
+    /// deferred; if not, which is the default, [`IdMap::insert`] must write it now.
+    ///
+    /// Only the ids of an operation that begins in this transaction can be deferred, since no other row
+    /// has them. If one has them nevertheless, the commit fails.
+    fn defer_binding(&self, transaction: &mut Self::Transaction, binding: &Binding) -> bool {
+        let _ = (transaction, binding);
+        false
+    }
 }
 
 /// Adds [`create`](Self::create) to executors.
@@ -197,11 +201,16 @@ impl<S: CreatingStore> Registrar<S> {
         let binding = Binding::of(unit.context().key().tenant(), id)
             .expect("the tenant of a key is a tenant");
         let store = self.executor.store();
+        let deferred = store.defer_binding(unit.transaction(), &binding);
         match &self.resolver {
             Some(resolver) => {
-                let registration = resolver.register(store, unit.conn(), &binding).await?;
+                let registration = match deferred {
+                    true => resolver.begin_registration(&binding),
+                    false => resolver.register(store, unit.conn(), &binding).await?,
+                };
                 unit.context().after_commit(move || registration.committed());
             }
+            None if deferred => {}
             None => {
                 map::register(store, unit.conn(), &binding).await?;
             }
@@ -219,7 +228,8 @@ pub struct Making<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Making<S, R> {
-    /// Returns the new id. It is already mapped, and is the same in every attempt.
+    /// Returns the new id. It is mapped when the transaction commits, and is the same in every
+    /// attempt.
     pub fn id(&self) -> TypedId<R> {
         self.id
     }

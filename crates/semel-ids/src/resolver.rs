@@ -279,6 +279,11 @@ impl Resolver {
         }
     }
 
+    /// Begins the registration of a binding that its transaction writes when it commits.
+    pub(crate) fn begin_registration(&self, binding: &Binding) -> Registration {
+        Registration::begin(self, binding)
+    }
+
     /// Invalidates an id whose row was changed without this resolver, for example by a repair of
     /// the map, on this node and on the others. `live` is whether the id is live now.
     pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, live: bool) {

@@ -30,6 +30,7 @@ mod idmap;
 mod inspect;
 mod ledger;
 mod many;
+mod message;
 mod outbox;
 mod pool;
 mod replication;

@@ -30,7 +30,7 @@ use semel_core::store::{
     Listed, Listen, Opened, Page, Peeked, Renewed, Renewer, Result, Settled, Settlement, Store,
     Swapped, Swept, Tally, TransactionalStore,
 };
-use semel_core::{Hint, Key, Lease, Version};
+use semel_core::{Event, Hint, Key, Lease, Version};
 
 pub use self::script::{Fault, Faults, StoreCall};
 
@@ -237,6 +237,10 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         let opening =
             self.faults.with_fault(StoreCall::OpenIn, Box::pin(self.store.begin_and_open(draft)));
         self.faults.with_fault(StoreCall::Begin, Box::pin(opening)).await
+    }
+
+    fn defer_events(&self, transaction: &mut S::Transaction, events: Vec<Event>) -> Vec<Event> {
+        self.store.defer_events(transaction, events)
     }
 
     async fn settle_and_commit(

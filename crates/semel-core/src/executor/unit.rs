@@ -29,7 +29,12 @@ impl<S: TransactionalStore> Unit<S> {
     /// Returns the connection, inside the transaction. Do not commit or roll back on it; savepoints
     /// are allowed.
     pub fn conn(&mut self) -> &mut S::Connection {
-        S::connection(self.transaction.as_mut().expect("a unit has its transaction until it drops"))
+        S::connection(self.transaction())
+    }
+
+    /// Returns the transaction, for extensions that defer writes to its commit.
+    pub fn transaction(&mut self) -> &mut S::Transaction {
+        self.transaction.as_mut().expect("a unit has its transaction until it drops")
     }
 
     /// Returns the context of the attempt: fence, operation id, downstream keys, cancellation.
@@ -46,6 +51,11 @@ where
     /// work commits, and a relay of this process is woken after the commit. Each event that has no
     /// cause gets this operation as its cause.
     ///
+    /// A store may defer the write to the commit. Then the events are not in the outbox while the work
+    /// runs, an error of the server is returned by the call that runs the work, and a `ROLLBACK TO
+    /// SAVEPOINT` does not remove them. [`Outbox::append`] on [`conn`](Self::conn) writes at once, and
+    /// thus before them.
+    ///
     /// # Errors
     /// The error of the store if the outbox could not be written. The transaction will not be
     /// committed then, even if later appends succeed.
@@ -61,7 +71,10 @@ where
             return Err(store::Error::new(ErrorKind::Misconfigured, "append", twice));
         }
         let store = Arc::clone(&self.store);
-        store.append(self.conn(), &events).await?;
+        let events = store.defer_events(self.transaction(), events);
+        if !events.is_empty() {
+            store.append(self.conn(), &events).await?;
+        }
         self.context.end_append(had_failed);
         let bell = store.bell().clone();
         self.context.after_commit(move || bell.ring());

@@ -16,6 +16,7 @@ use semel_core::store::{
     Tally, TransactionalStore,
 };
 use semel_core::{AnyStore, Hint, Key, Lease, Version};
+use semel_ids::create::CreatingStore;
 use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
 use semel_ids::{IdMap, PublicId, ResourceType};
 use semel_sql::mysql::{MySqlStore, MySqlTransaction};
@@ -265,6 +266,10 @@ impl TransactionalStore for Database {
         })
     }
 
+    fn defer_events(&self, open: &mut DatabaseTransaction, events: Vec<Event>) -> Vec<Event> {
+        of_kind!(self, open, store, open => store.defer_events(open, events))
+    }
+
     async fn settle_and_commit(
         &self,
         transaction: DatabaseTransaction,
@@ -338,6 +343,13 @@ impl Outbox for Database {
 
     fn bell(&self) -> &Bell {
         of_kind!(self, store => store.bell())
+    }
+}
+
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
+impl CreatingStore for Database {
+    fn defer_binding(&self, open: &mut DatabaseTransaction, binding: &Binding) -> bool {
+        of_kind!(self, open, store, open => store.defer_binding(open, binding))
     }
 }
 

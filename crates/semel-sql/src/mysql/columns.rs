@@ -7,13 +7,11 @@ use semel_core::clock::Timestamp;
 use semel_core::key::Key;
 use semel_core::record::Entry;
 use semel_core::store::{Draft, Listed, Peeked, Result};
-use sqlx::mysql::{MySqlArguments, MySqlRow};
-use sqlx::query::Query;
-use sqlx::{MySql, Row};
+use sqlx::Row;
+use sqlx::mysql::MySqlRow;
 
+use super::message::{Bound, Value, bind};
 use crate::row::{Cell, DraftRow, Raw, RawKey, cells, outlined, undecodable};
-
-pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
 
 /// A record as it was read, with its digest and the server's clock.
 pub(crate) struct Found {
@@ -77,27 +75,32 @@ fn text(bytes: Vec<u8>, column: &'static str) -> sqlx::Result<String> {
         .map_err(|error| sqlx::Error::ColumnDecode { index: column.into(), source: error.into() })
 }
 
-/// Binds one row of an insert, in the order of [`super::statement::insert`].
+/// Returns the values of one row of an insert, in the order of [`super::statement::insert`].
+pub(crate) fn draft_values<'a>(row: &'a DraftRow<'_>, digest: &'a [u8; 32]) -> [Value<'a>; 17] {
+    [
+        Value::bytes(digest),
+        Value::number(row.kind),
+        Value::text(row.tenant),
+        Value::text(row.scope),
+        Value::bytes(row.principal),
+        Value::text(row.id),
+        Value::bytes(row.fingerprint),
+        Value::bytes(&row.operation_id),
+        Value::bytes(&row.attempt_id),
+        Value::number(row.attempt),
+        Value::text(row.owner),
+        Value::number(row.lease_us),
+        Value::number(row.on_crash),
+        Value::number(row.keep_us),
+        Value::Bytes(row.body),
+        Value::maybe_text(row.content_type),
+        Value::maybe_text(row.reference),
+    ]
+}
+
+/// Binds one row of an insert.
 pub(crate) fn bind_draft<'q>(query: Bound<'q>, draft: &Draft) -> Bound<'q> {
-    let row = DraftRow::of(draft);
-    query
-        .bind(identity(&draft.key).to_vec())
-        .bind(row.kind)
-        .bind(row.tenant.as_bytes())
-        .bind(row.scope.as_bytes())
-        .bind(row.principal)
-        .bind(row.id.as_bytes())
-        .bind(row.fingerprint)
-        .bind(row.operation_id.to_vec())
-        .bind(row.attempt_id.to_vec())
-        .bind(row.attempt)
-        .bind(row.owner.as_bytes())
-        .bind(row.lease_us)
-        .bind(row.on_crash)
-        .bind(row.keep_us)
-        .bind(row.body)
-        .bind(row.content_type.map(str::as_bytes))
-        .bind(row.reference.map(str::as_bytes))
+    bind(query, &draft_values(&DraftRow::of(draft), &identity(&draft.key)))
 }
 
 /// Returns the bytes under which a key is stored.

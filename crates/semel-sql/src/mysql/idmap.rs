@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::MySqlStore;
 use super::ledger::failed;
+use super::message::{Value, inline};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, corrupt_map, timed_out};
 use crate::idmap::{ExistingRow, Raw, Rounds, Twins, Window, judged};
@@ -218,6 +219,23 @@ async fn put(connection: &mut MySqlConnection, binding: &Binding) -> sqlx::Resul
         2 => Inserted::Revoked,
         _ => Inserted::Conflict,
     })
+}
+
+/// Returns the statement that writes a binding of an operation that begins in this transaction, whose ids no other
+/// row has: one that does have them fails the statement.
+pub(super) fn put_new_text(binding: &Binding) -> String {
+    let sql = format!(
+        "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, \
+         created_at, updated_at) VALUES (?, ?, ?, ?, 1, {CLOCK}, {CLOCK})"
+    );
+    let (kind, internal) = (binding.kind(), binding.internal().to_bytes());
+    let values = [
+        Value::text(kind.name()),
+        Value::text(binding.tenant()),
+        Value::bytes(binding.public().as_bytes()),
+        Value::bytes(&internal),
+    ];
+    inline(&sql, &values)
 }
 
 /// Reads which rows exist, then writes the missing ones. A row that appears in between makes the write fail, and

@@ -17,7 +17,8 @@ use semel_core::store::{
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::columns::{Bound, Found, bind_draft, identity};
+use super::columns::{Found, bind_draft, draft_values, identity};
+use super::message::{Bound, Value, bind, inline, size};
 use super::replication::{self, Observed};
 pub(crate) use super::session::failed;
 use super::session::{self, Flavour, Role, Server, held};
@@ -284,25 +285,59 @@ impl Ledger {
         settlement: &Settlement,
         inside: Inside,
     ) -> sqlx::Result<Settled> {
-        let query = match settlement {
-            Settlement::Removed => sqlx::query(AssertSqlSafe(self.texts.remove_one(inside))),
+        let (row, attempt_id) = (SettlementRow::of(settlement), lease.attempt_id.to_bytes());
+        let (text, values) = self.settlement(lease, settlement, &row, &attempt_id, inside);
+        let query = bind(sqlx::query(AssertSqlSafe(text)), &values);
+        Ok(match query.execute(connection).await?.rows_affected() {
+            0 => Settled::Lost,
+            _ => Settled::Done,
+        })
+    }
+
+    /// Returns the statement that ends one claim, and its values.
+    fn settlement<'a>(
+        &self,
+        lease: &'a Lease,
+        settlement: &Settlement,
+        row: &SettlementRow<'a>,
+        attempt_id: &'a [u8; 16],
+        inside: Inside,
+    ) -> (String, Vec<Value<'a>>) {
+        let (text, mut values) = match settlement {
+            Settlement::Removed => (self.texts.remove_one(inside), Vec::new()),
             Settlement::Succeeded { .. }
             | Settlement::Failed { .. }
             | Settlement::Dead { .. }
             | Settlement::Uncertain { .. }
             | Settlement::Discarded { .. } => {
-                let text = self.texts.settle_one(inside, answer(settlement));
-                bind_ending(sqlx::query(AssertSqlSafe(text)), settlement)
+                let answer = answer(settlement);
+                (self.texts.settle_one(inside, answer), ending_values(row, answer))
             }
         };
-        let query = query
-            .bind(lease.digest.as_bytes().to_vec())
-            .bind(lease.fence.as_i64())
-            .bind(lease.attempt_id.to_bytes().to_vec());
-        Ok(match query.execute(connection).await?.rows_affected() {
-            0 => Settled::Lost,
-            _ => Settled::Done,
-        })
+        values.push(Value::bytes(lease.digest.as_bytes()));
+        values.push(Value::number(lease.fence.as_i64()));
+        values.push(Value::bytes(attempt_id));
+        (text, values)
+    }
+
+    /// Returns the statement that ends one claim in the caller's transaction, with its values in the text;
+    /// `None` if they have more than `most` bytes.
+    pub(super) fn settle_text(
+        &self,
+        lease: &Lease,
+        settlement: &Settlement,
+        most: usize,
+    ) -> Option<String> {
+        let (row, attempt_id) = (SettlementRow::of(settlement), lease.attempt_id.to_bytes());
+        let (text, values) = self.settlement(lease, settlement, &row, &attempt_id, Inside::Caller);
+        (size(&values) <= most).then(|| inline(&text, &values))
+    }
+
+    /// Returns the statement that inserts a draft, as [`settle_text`](Self::settle_text) does.
+    pub(super) fn insert_text(&self, draft: &Draft, most: usize) -> Option<String> {
+        let (row, digest) = (DraftRow::of(draft), identity(&draft.key));
+        let values = draft_values(&row, &digest);
+        (size(&values) <= most).then(|| inline(&self.texts.insert(1), &values))
     }
 
     /// Returns whether the error means only that another transaction holds the row, and nothing was
@@ -341,7 +376,7 @@ pub(super) fn take(
     Some(found.swap_remove(place).1)
 }
 
-fn opened(draft: &Draft, row: &MySqlRow) -> Result<Opened> {
+pub(super) fn opened(draft: &Draft, row: &MySqlRow) -> Result<Opened> {
     let found = Found::read(row, "open")?;
     let Found { digest, now, raw } = &found;
     if digest.as_slice() != identity(&draft.key) {
@@ -368,21 +403,28 @@ fn answer(settlement: &Settlement) -> Answer {
     if matches!(settlement, Settlement::Succeeded { .. }) { Answer::Given } else { Answer::None }
 }
 
-fn bind_ending<'q>(query: Bound<'q>, settlement: &Settlement) -> Bound<'q> {
-    let row = SettlementRow::of(settlement);
-    let query = match answer(settlement) {
-        Answer::None => query,
-        Answer::Given => query
-            .bind(row.body.map(<[u8]>::to_vec))
-            .bind(row.content_type.map(|text| text.as_bytes().to_vec()))
-            .bind(row.reference.map(|text| text.as_bytes().to_vec()))
-            .bind(row.omitted_bytes),
+/// Returns the values of an ending, in the order of `statement::ended`.
+fn ending_values<'a>(row: &SettlementRow<'a>, answer: Answer) -> Vec<Value<'a>> {
+    let mut values = match answer {
+        Answer::None => Vec::new(),
+        Answer::Given => vec![
+            Value::Bytes(row.body),
+            Value::maybe_text(row.content_type),
+            Value::maybe_text(row.reference),
+            Value::Number(row.omitted_bytes),
+        ],
     };
-    query
-        .bind(row.state)
-        .bind(row.retry_us)
-        .bind(row.error.map(|text| text.as_bytes().to_vec()))
-        .bind(row.keep_us)
+    values.extend([
+        Value::Number(row.state.map(i64::from)),
+        Value::Number(row.retry_us),
+        Value::maybe_text(row.error),
+        Value::Number(row.keep_us),
+    ]);
+    values
+}
+
+fn bind_ending<'q>(query: Bound<'q>, settlement: &Settlement) -> Bound<'q> {
+    bind(query, &ending_values(&SettlementRow::of(settlement), answer(settlement)))
 }
 
 pub(super) fn silent(operation: &'static str) -> Error {

@@ -10,8 +10,9 @@ use semel_core::claim::Lease;
 use semel_core::store::{Draft, Renewed, Result, Settled, Settlement};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection};
 
-use super::columns::{Bound, Found};
+use super::columns::Found;
 use super::ledger::{Ledger, failed, select, silent, take, unread};
+use super::message::Bound;
 use super::session::{Flavour, deadlock, held};
 use super::statement::Inside;
 use crate::batcher::{BATCH, SettleRequest};

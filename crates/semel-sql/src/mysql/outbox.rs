@@ -26,8 +26,8 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use tokio::time::timeout;
 
 use super::MySqlStore;
-use super::columns::Bound;
 use super::ledger::{Ledger, failed};
+use super::message::{Value, bind, inline};
 use super::pool::{PooledSession, SessionPool};
 use super::session::{OVERHEAD, Server};
 use super::statement::{CLOCK, repeat};
@@ -64,7 +64,7 @@ impl OutboxSessions {
 impl MySqlStore {
     /// Fails if an event is too large for the server, here or as the retry payload of an inbox.
     /// Checked beforehand, because the server would close the connection.
-    fn takes(&self, event: &Event, row: &EventRow<'_>) -> Result<()> {
+    pub(super) fn takes(&self, event: &Event, row: &EventRow<'_>) -> Result<()> {
         let Server { packet, .. } = self.ledger.server;
         let most = packet.saturating_sub(OVERHEAD);
         if row.size() <= most && event.fits(most) {
@@ -91,7 +91,9 @@ impl Outbox for MySqlStore {
         for mut chunk in chunks(&rows, CHUNK, bytes) {
             while !chunk.is_empty() {
                 let (block, rest) = chunk.split_at(1 << chunk.len().ilog2());
-                let done = match timeout(limit, append(block).execute(&mut *connection)).await {
+                let query = sqlx::query(AssertSqlSafe(append(block.len())));
+                let sent = bind(query, &appended(block)).execute(&mut *connection);
+                let done = match timeout(limit, sent).await {
                     Ok(done) => done.map(drop).map_err(|error| failed("append", error)),
                     Err(_) => Err(timed_out(Stage::Running, "append", limit)),
                 };
@@ -234,31 +236,42 @@ async fn put_off(session: &mut PooledSession<'_>, search: &Search) -> Result<Sca
     }
 }
 
-/// Builds an append. An event that already exists is not changed, whatever its status. INSERT
-/// IGNORE is not used, since it would also ignore other errors.
-fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
+/// Returns the statement of an append. An event that already exists is not changed, whatever its
+/// status. INSERT IGNORE is not used, since it would also ignore other errors.
+fn append(count: usize) -> String {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
-    let text = format!(
+    format!(
         "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
          content_type, headers, occurred_at, status, attempts, due_at, partition_key, created_at) VALUES {} \
          ON DUPLICATE KEY UPDATE created_at = created_at",
-        repeat(&row, rows.len(), ", ")
-    );
-    // As bytes, so that no character set of the caller's session touches them.
-    rows.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, row| {
-        query
-            .bind(row.id.as_bytes())
-            .bind(row.tenant.as_bytes())
-            .bind(row.aggregatetype.as_bytes())
-            .bind(row.aggregateid.map(str::as_bytes))
-            .bind(row.kind.as_bytes())
-            .bind(row.source.as_bytes())
-            .bind(row.payload)
-            .bind(row.content_type.as_bytes())
-            .bind(row.headers.as_bytes())
-            .bind(row.occurred_at.as_bytes())
-            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
-    })
+        repeat(&row, count, ", ")
+    )
+}
+
+/// Returns the values of [`append`], as bytes, so that no character set of the caller's session
+/// changes them.
+fn appended<'a>(rows: &'a [EventRow<'_>]) -> Vec<Value<'a>> {
+    let values = |row: &'a EventRow<'_>| {
+        [
+            Value::text(&row.id),
+            Value::text(row.tenant),
+            Value::text(row.aggregatetype),
+            Value::maybe_text(row.aggregateid),
+            Value::text(row.kind),
+            Value::text(row.source),
+            Value::bytes(row.payload),
+            Value::text(row.content_type),
+            Value::text(&row.headers),
+            Value::text(&row.occurred_at),
+            Value::Bytes(row.partition_key.as_ref().map(<[u8; 16]>::as_slice)),
+        ]
+    };
+    rows.iter().flat_map(values).collect()
+}
+
+/// Returns the statement that appends events, with its values in the text.
+pub(super) fn append_text(rows: &[EventRow<'_>]) -> String {
+    inline(&append(rows.len()), &appended(rows))
 }
 
 /// The columns of an event as bytes, in the order in which [`stored`] reads them.

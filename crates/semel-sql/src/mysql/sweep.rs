@@ -9,8 +9,8 @@
 use semel_core::store::{Result, Swept};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
-use super::columns::Bound;
 use super::ledger::failed;
+use super::message::Bound;
 use super::session::{Flavour, deadlock, held};
 use super::statement::{CLOCK, at_once, repeat};
 use super::watermark;

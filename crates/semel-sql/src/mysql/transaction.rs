@@ -10,32 +10,38 @@
 //! A connection on which work ran is used again only if its session is unchanged (see
 //! [`WorkSession`]).
 
+mod begin;
+mod commit;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::claim::Lease;
+use semel_core::event::Event;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
-    Change, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
+    Change, Committed, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore,
 };
+#[cfg(feature = "ids")]
+use semel_ids::{create::CreatingStore, map::Binding};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row, SqlSafeStr};
 use tokio::time::{sleep, timeout};
 
+use self::commit::Deferred;
 use super::MySqlStore;
 use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::{Inside, at_once};
 use crate::error::{Stage, classify, timed_out};
+use crate::outbox::EventRow;
 use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
-/// Commits. Locks of `GET_LOCK` outlive a transaction and are released: no other session may wait
-/// for them after it.
-const COMMIT: &str = "RELEASE SAVEPOINT semel_work; COMMIT; DO RELEASE_ALL_LOCKS()";
+/// Rolls back, and releases the locks of `GET_LOCK` as a commit does.
 const ROLLBACK: &str = "ROLLBACK; DO RELEASE_ALL_LOCKS()";
 /// Fails outside the transaction that [`BEGIN`] began, and changes nothing inside it.
 const STILL_OPEN: &str = "RELEASE SAVEPOINT semel_work; SAVEPOINT semel_work";
@@ -122,27 +128,39 @@ impl TransactionPool {
         // may be tried.
         while session.reuse().is_some() {
             if matches!(session.connection().begin().await, Ok(true)) {
-                return Ok(MySqlTransaction { session });
+                return Ok(MySqlTransaction::new(session));
             }
             session.close();
         }
+        self.open(session).await
+    }
+
+    /// Begins a transaction on a new connection.
+    async fn open(&self, mut session: Pooled<WorkSession>) -> Result<MySqlTransaction> {
         session.open(WorkSession::open(&self.ledger)).await?;
         // Marks the connection as in use: a transaction is open on it.
         session.connection();
-        Ok(MySqlTransaction { session })
+        Ok(MySqlTransaction::new(session))
     }
 }
 
 /// An open transaction of the store. Dropping it closes its connection, and the server rolls back.
 pub struct MySqlTransaction {
     session: Pooled<WorkSession>,
+    /// Whether the record of the claim was inserted in this transaction.
+    inserted: bool,
+    deferred: Deferred,
 }
 
 impl MySqlTransaction {
-    /// Returns the session to the pool, unless the work left a savepoint open, which cannot be
+    fn new(session: Pooled<WorkSession>) -> Self {
+        Self { session, inserted: false, deferred: Deferred::default() }
+    }
+
+    /// Returns a clean session to the pool, unless the work left a savepoint open, which cannot be
     /// ended.
-    fn keep(mut self) {
-        if unit::depth::<MySql>(&self.session.connection().connection) == 1 {
+    fn end(mut self, clean: bool) {
+        if clean && unit::depth::<MySql>(&self.session.connection().connection) == 1 {
             self.session.keep();
         }
     }
@@ -249,26 +267,54 @@ impl TransactionalStore for MySqlStore {
         .await
     }
 
-    async fn commit(&self, mut transaction: MySqlTransaction) -> Result<()> {
-        let limit = self.ledger.limit;
-        let sent = sqlx::raw_sql(COMMIT).execute(&mut transaction.session.connection().connection);
-        match timeout(limit, sent).await {
-            Ok(Ok(_)) => {
-                transaction.keep();
-                Ok(())
-            }
-            Ok(Err(error)) if number(&error) == Some(NO_SAVEPOINT) => Err(ended_early("commit")),
-            Ok(Err(error)) => Err(failed("commit", error)),
-            Err(_) => Err(timed_out(Stage::Running, "commit", limit)),
+    async fn begin_and_open(&self, draft: &Draft) -> Result<(MySqlTransaction, Opened)> {
+        self.begin_inserting(draft).await
+    }
+
+    /// Leaves events that are too large for the server to
+    /// [`append`](semel_core::outbox::Outbox::append), which refuses them.
+    fn defer_events(&self, transaction: &mut MySqlTransaction, events: Vec<Event>) -> Vec<Event> {
+        // Nearly all events are far from the limit, and need no closer look.
+        let half = self.ledger.server.packet / 2;
+        let is_taken =
+            |event: &Event| event.fits(half) || self.takes(event, &EventRow::of(event)).is_ok();
+        if !events.iter().all(is_taken) {
+            return events;
         }
+        transaction.deferred.add_events(events);
+        Vec::new()
+    }
+
+    async fn settle_and_commit(
+        &self,
+        transaction: MySqlTransaction,
+        lease: &Lease,
+        settlement: &Settlement,
+    ) -> Committed {
+        self.settle_committing(transaction, lease, settlement).await
+    }
+
+    async fn commit(&self, transaction: MySqlTransaction) -> Result<()> {
+        self.commit_deferred(transaction).await
     }
 
     async fn rollback(&self, mut transaction: MySqlTransaction) {
         let sent =
             sqlx::raw_sql(ROLLBACK).execute(&mut transaction.session.connection().connection);
-        if let Ok(Ok(_)) = timeout(self.ledger.limit, sent).await {
-            transaction.keep();
+        let clean = matches!(timeout(self.ledger.limit, sent).await, Ok(Ok(_)));
+        transaction.end(clean);
+    }
+}
+
+#[cfg(feature = "ids")]
+impl CreatingStore for MySqlStore {
+    fn defer_binding(&self, transaction: &mut MySqlTransaction, binding: &Binding) -> bool {
+        // A claim that was inserted in this transaction has a new operation id, so the ids that are
+        // derived from it are new as well.
+        if transaction.inserted {
+            transaction.deferred.add_binding(binding);
         }
+        transaction.inserted
     }
 }
 

@@ -26,6 +26,7 @@ use crate::idmap::{ExistingRow, Raw, Rounds, Twins, Window, judged};
 use crate::pool::{Lifecycle, MAX_CONFLICTS};
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
+pub(super) const PUT_NEW: &str = include_str!("queries/idmap_put_new.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
 const FIND: &str = include_str!("queries/idmap_find.sql");
 const REVOKE: &str = include_str!("queries/idmap_revoke.sql");

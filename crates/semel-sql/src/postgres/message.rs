@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+#[cfg(feature = "ids")]
+use super::idmap;
+use super::outbox::APPEND_ONE;
 use super::session::Pooling;
 use super::statement::{self, plain};
 
@@ -25,13 +28,27 @@ pub(super) struct Inlined {
 pub(super) const HOLD_KEY: Inlined = Inlined { name: "semel_hold_key", sql: statement::HOLD_KEY };
 pub(super) const FIND_KEY: Inlined = Inlined { name: "semel_find_key", sql: statement::FIND_KEY };
 pub(super) const FINISH: Inlined = Inlined { name: "semel_finish", sql: statement::FINISH };
+pub(super) const APPEND: Inlined = Inlined { name: "semel_append", sql: APPEND_ONE };
+
+#[cfg(feature = "ids")]
+pub(super) const PUT_NEW: Inlined = Inlined { name: "semel_put_new", sql: idmap::PUT_NEW };
+
+/// All of them.
+const STATEMENTS: &[Inlined] = &[
+    HOLD_KEY,
+    FIND_KEY,
+    FINISH,
+    APPEND,
+    #[cfg(feature = "ids")]
+    PUT_NEW,
+];
 
 /// Returns the statements that prepare the texts for [`Message::run`] on a new session: parsing and
 /// planning them each time would cost as much as running them. Empty behind a pooler.
 pub(super) fn preparation(pooling: Pooling) -> String {
     let mut text = String::new();
     if pooling == Pooling::Direct {
-        for Inlined { name, sql } in [HOLD_KEY, FIND_KEY, FINISH] {
+        for Inlined { name, sql } in STATEMENTS {
             // Writing to a string never fails.
             let _ = writeln!(text, "prepare {name} as {};", plain(sql));
         }
@@ -58,6 +75,15 @@ impl<'a> Value<'a> {
 
     pub(super) fn text(text: &'a str) -> Self {
         Value::Text(Some(text))
+    }
+
+    /// About how many bytes of a message it takes, before it is escaped.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Value::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
+            Value::Text(text) => text.map_or(0, str::len),
+            Value::Number(_) => 0,
+        }
     }
 }
 
@@ -190,7 +216,7 @@ mod tests {
 
     #[test]
     fn statements_contain_dollar_signs_only_in_placeholders() {
-        for Inlined { sql, .. } in [HOLD_KEY, FIND_KEY, FINISH] {
+        for Inlined { sql, .. } in STATEMENTS {
             for piece in sql.split('$').skip(1) {
                 assert!(piece.starts_with(|first: char| first.is_ascii_digit()), "{sql}");
             }

@@ -33,7 +33,7 @@ use crate::outbox::{
 use crate::pool::Lifecycle;
 
 const APPEND: &str = include_str!("queries/outbox_append.sql");
-const APPEND_ONE: &str = include_str!("queries/outbox_append_one.sql");
+pub(super) const APPEND_ONE: &str = include_str!("queries/outbox_append_one.sql");
 const CLAIM: &str = include_str!("queries/outbox_claim.sql");
 const PUT_OFF: &str = include_str!("queries/outbox_put_off.sql");
 const MARK: &str = include_str!("queries/outbox_mark.sql");
@@ -72,6 +72,28 @@ impl OutboxSessions {
 }
 
 impl PgStore {
+    /// Writes events in the transaction that the connection is in.
+    pub(super) async fn append_rows(
+        &self,
+        connection: &mut PgConnection,
+        rows: &[EventRow<'_>],
+    ) -> Result<()> {
+        for chunk in chunks(rows, CHUNK.0, CHUNK.1) {
+            let naming = self.0.naming;
+            let query =
+                if let [row] = chunk { append_one(naming, row) } else { append(naming, chunk) };
+            let sent = query.execute(&mut *connection);
+            timeout(self.0.limit, sent)
+                .await
+                .map_err(|_| {
+                    let late = timed_out(Stage::Running, "append", self.0.limit);
+                    late.with_kind(semel_core::store::ErrorKind::Unavailable)
+                })?
+                .map_err(failed_in("append"))?;
+        }
+        Ok(())
+    }
+
     /// Puts off the due rows that wait behind others of their partition, among those that are due
     /// first.
     async fn put_off(&self, search: &Search) -> Result<Scanned> {
@@ -89,20 +111,7 @@ impl Outbox for PgStore {
 
     async fn append(&self, connection: &mut PgConnection, events: &[Event]) -> Result<()> {
         let rows: Vec<EventRow<'_>> = events.iter().map(EventRow::of).collect();
-        for chunk in chunks(&rows, CHUNK.0, CHUNK.1) {
-            let naming = self.0.naming;
-            let query =
-                if let [row] = chunk { append_one(naming, row) } else { append(naming, chunk) };
-            let sent = query.execute(&mut *connection);
-            timeout(self.0.limit, sent)
-                .await
-                .map_err(|_| {
-                    let late = timed_out(Stage::Running, "append", self.0.limit);
-                    late.with_kind(semel_core::store::ErrorKind::Unavailable)
-                })?
-                .map_err(failed_in("append"))?;
-        }
-        Ok(())
+        self.append_rows(connection, &rows).await
     }
 
     async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {

@@ -5,6 +5,7 @@
 //! anything on the connection as long as it leaves the transaction open: the trip that ends the
 //! transaction also resets the session, before another caller's work can see it.
 
+mod commit;
 mod pool;
 mod reserve;
 
@@ -12,23 +13,27 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use semel_core::claim::Lease;
+use semel_core::event::Event;
 use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
     Change, Committed, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
     TransactionalStore, settle_then_commit,
 };
+#[cfg(feature = "ids")]
+use semel_ids::{create::CreatingStore, map::Binding};
 use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres, SqlSafeStr, SqlStr};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use self::commit::{Deferred, result_of};
 pub(super) use self::pool::TransactionPool;
 use self::reserve::Reserved;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
-use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
+use super::statement::{ADOPT, ROLLBACK, ends_session, failed_in};
 use super::{PgStore, storable_change, storable_draft, storable_settlement};
-use crate::error::{Stage, classify, timed_out};
+use crate::error::{Stage, timed_out};
 use crate::pool::Pooled;
 use crate::unit;
 
@@ -38,6 +43,7 @@ pub struct PgTransaction {
     session: Pooled<PgConnection>,
     /// The claim of the transaction, if its record is not written yet.
     reserved: Option<Box<Reserved>>,
+    deferred: Deferred,
 }
 
 impl std::fmt::Debug for PgTransaction {
@@ -47,31 +53,8 @@ impl std::fmt::Debug for PgTransaction {
 }
 
 impl PgTransaction {
-    async fn commit(mut self, limit: Duration) -> Result<()> {
-        check_savepoints(self.session.connection())?;
-        if self.reserved.is_some() {
-            let text =
-                "the claim of this transaction is not written; settle and commit in one step";
-            return Err(Error::new(ErrorKind::Misconfigured, "commit", text));
-        }
-        let sent = send(self.session.connection(), COMMIT.into_sql_str(), limit).await;
-        match sent.ended {
-            Ok(()) => {
-                self.session.keep();
-                Ok(())
-            }
-            // The commit was answered. The session was not reset, so it is closed.
-            Err(_) if sent.answered > 0 => Ok(()),
-            // Unlike any other statement here, a commit may have happened although its answer was
-            // lost.
-            Err(Some(error)) => {
-                if ends_session(&error) {
-                    self.session.retire_all();
-                }
-                Err(classify(codes, Stage::Running, "commit", error))
-            }
-            Err(None) => Err(timed_out(Stage::Running, "commit", limit)),
-        }
+    fn new(session: Pooled<PgConnection>) -> Self {
+        Self { session, reserved: None, deferred: Deferred::default() }
     }
 
     async fn rollback(mut self, limit: Duration) {
@@ -122,7 +105,7 @@ impl TransactionalStore for PgStore {
     type Transaction = PgTransaction;
 
     async fn begin(&self) -> Result<PgTransaction> {
-        Ok(PgTransaction { session: self.0.transactions.begin().await?, reserved: None })
+        Ok(PgTransaction::new(self.0.transactions.begin().await?))
     }
 
     fn connection(transaction: &mut PgTransaction) -> &mut PgConnection {
@@ -195,6 +178,11 @@ impl TransactionalStore for PgStore {
         self.begin_reserving(draft).await
     }
 
+    fn defer_events(&self, transaction: &mut PgTransaction, events: Vec<Event>) -> Vec<Event> {
+        transaction.deferred.add_events(events);
+        Vec::new()
+    }
+
     async fn settle_and_commit(
         &self,
         mut transaction: PgTransaction,
@@ -207,14 +195,35 @@ impl TransactionalStore for PgStore {
         }
     }
 
-    async fn commit(&self, transaction: PgTransaction) -> Result<()> {
-        let began = Instant::now();
-        let committed = transaction.commit(self.0.limit).await;
-        self.confirmed("commit", began, committed).await
+    async fn commit(&self, mut transaction: PgTransaction) -> Result<()> {
+        if transaction.reserved.is_some() {
+            let text =
+                "the claim of this transaction is not written; settle and commit in one step";
+            return Err(Error::new(ErrorKind::Misconfigured, "commit", text));
+        }
+        match self.write_and_commit(&mut transaction, None).await {
+            Ok(committed) => result_of(committed),
+            Err(refused) => {
+                self.rollback(transaction).await;
+                result_of(refused)
+            }
+        }
     }
 
     async fn rollback(&self, transaction: PgTransaction) {
         transaction.rollback(self.0.limit).await;
+    }
+}
+
+#[cfg(feature = "ids")]
+impl CreatingStore for PgStore {
+    fn defer_binding(&self, transaction: &mut PgTransaction, binding: &Binding) -> bool {
+        // A reserved claim has a new operation id, so the ids that are derived from it are new as
+        // well.
+        if transaction.reserved.is_some() {
+            transaction.deferred.add_binding(binding);
+        }
+        transaction.reserved.is_some()
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use semel_core::store::{Error, ErrorKind, Result, TransactionalStore};
 use semel_ids::PublicId;
+use semel_ids::create::CreatingStore;
 use semel_ids::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use semel_ids::resource::ResourceType;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -84,6 +85,9 @@ const OVERWRITE: &str = concat!(
 
 const LIST: &str = "SELECT tenant, public_id, internal_id, status FROM semel_id_map \
                     WHERE resource_type = ";
+
+/// Writes at once: a statement in this process costs no trip.
+impl CreatingStore for SqliteStore {}
 
 impl IdMap for SqliteStore {
     type Connection = SqliteConnection;

@@ -55,6 +55,29 @@ mod conformance {
 #[path = "../missing/tables.rs"]
 mod missing_tables;
 
+#[path = "../deferred/creating.rs"]
+mod creating;
+
+#[test]
+fn an_id_of_a_creation_costs_no_trip() {
+    run(async {
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let counted = std::sync::Arc::new(crate::trips::Counted::new(&database).await);
+            let store = counted.store.clone();
+            creating::costs_no_trip(&store, move || counted.trips() as u64).await;
+        }
+    });
+}
+
+#[test]
+fn an_id_that_was_taken_while_the_work_ran_fails_the_commit() {
+    run(async {
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            creating::is_refused_where_it_was_taken_meanwhile(&database.connect().await).await;
+        }
+    });
+}
+
 #[test]
 fn missing_tables_are_reported_with_the_command_to_run() {
     run(async {

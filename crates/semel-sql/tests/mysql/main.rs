@@ -6,6 +6,7 @@
 mod business;
 mod claims;
 mod deadlocks;
+mod deferred;
 mod effects;
 mod fixture;
 mod healing;

@@ -124,7 +124,7 @@ fn a_record_that_came_after_the_snapshot_of_a_repeatable_read_is_seen() {
 #[test]
 fn a_regrant_inside_a_transaction_is_undone_with_it() {
     run(async {
-        let (_ground, store) = with_orders().await;
+        let (_database, store) = with_orders().await;
         let held = claim(&store, &key("a")).await;
         let settled = store.settle(&held, &crate::fixture::failure()).await.expect("settle");
         assert_eq!(settled, Settled::Done);
@@ -147,7 +147,7 @@ fn a_regrant_inside_a_transaction_is_undone_with_it() {
 #[test]
 fn work_that_ends_its_transaction_is_refused_in_words() {
     run(async {
-        let (_ground, store) = with_orders().await;
+        let (_database, store) = with_orders().await;
         let settlements = [
             "COMMIT",
             "ROLLBACK",

@@ -1,67 +1,86 @@
-//! Counts round trips through a proxy: they are part of the design, and independent of time.
+//! Round trips, counted on the wire: a promise of the design, and independent of time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use semel_core::store::{
-    Change, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore,
+    Change, Committed, Draft, Opened, Renewer, Settled, Store, Swapped, TransactionalStore,
 };
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx;
 use semel_testkit::fixture::run;
 
-use crate::fixture::{TestDatabase, claim, draft, failure, key, lease, success};
+use crate::fixture::{LONG, TestDatabase, claim, draft, failure, key, lease, success};
 
-/// A store whose connections go through a proxy that counts the commands.
-struct Counted {
-    store: MySqlStore,
+/// A store whose connections pass through a proxy that counts the commands they send, and can swallow the replies.
+pub(crate) struct Counted {
+    pub(crate) store: MySqlStore,
     commands: Arc<AtomicUsize>,
+    silent: Arc<AtomicBool>,
 }
 
 impl Counted {
-    async fn new(database: &TestDatabase) -> Self {
+    pub(crate) async fn new(database: &TestDatabase) -> Self {
         let url = database.url();
         let (head, tail) = url.split_once('@').expect("user@host");
         let (server, database) = tail.split_once('/').expect("host/database");
         let commands = Arc::new(AtomicUsize::new(0));
-        let port = listen(server.to_owned(), Arc::clone(&commands));
-        let url = format!("{head}@127.0.0.1:{port}/{database}");
-        let store = MySqlStore::builder(&url).connections(1).connect().await.expect("connects");
-        Self { store, commands }
+        let silent = Arc::new(AtomicBool::new(false));
+        let port = listen(server.to_owned(), Arc::clone(&commands), Arc::clone(&silent));
+        let url = format!("{head}@127.0.0.1:{port}/{database}?ssl-mode=DISABLED");
+        let settings = MySqlStore::builder(&url).connections(1).transactions(1);
+        let store = settings.statement_timeout(LONG).connect().await.expect("connects");
+        Self { store, commands, silent }
     }
 
-    /// Returns the number of commands since the last call.
-    fn trips(&self) -> usize {
+    /// Commands since the last call.
+    pub(crate) fn trips(&self) -> usize {
         self.commands.swap(0, Ordering::SeqCst)
+    }
+
+    /// Swallows every reply from now on, or no more. The server does not learn that a client left.
+    pub(crate) fn silence(&self, silent: bool) {
+        self.silent.store(silent, Ordering::SeqCst);
     }
 }
 
-fn listen(server: String, commands: Arc<AtomicUsize>) -> u16 {
+fn listen(server: String, commands: Arc<AtomicUsize>, silent: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let server = TcpStream::connect(&server).expect("the server answers");
             let back = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
-            thread::spawn(move || pass(back.0, back.1));
+            let (hush, half_open) = (Arc::clone(&silent), Arc::clone(&silent));
+            thread::spawn(move || pass(back.0, back.1, &hush));
             let commands = Arc::clone(&commands);
-            thread::spawn(move || count(client, server, &commands));
+            thread::spawn(move || {
+                count(client, &server, &commands);
+                // A server that learns that its client is gone stops in the middle of a message.
+                if !half_open.load(Ordering::SeqCst) {
+                    let _ = server.shutdown(Shutdown::Both);
+                }
+            });
         }
     });
     port
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream) {
-    let _ = std::io::copy(&mut from, &mut to);
+fn pass(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if !silent.load(Ordering::SeqCst) && to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Counts commands: a command is a packet whose sequence number starts again; log-in packets
-/// continue the server's sequence.
-fn count(mut from: TcpStream, mut to: TcpStream, commands: &AtomicUsize) {
+/// A command is a packet whose sequence starts anew; log-in packets go on from the server's.
+fn count(mut from: TcpStream, mut to: &TcpStream, commands: &AtomicUsize) {
     let _ = to.set_nodelay(true);
     let mut head = [0; 4];
     while from.read_exact(&mut head).is_ok() {
@@ -78,7 +97,6 @@ fn count(mut from: TcpStream, mut to: TcpStream, commands: &AtomicUsize) {
             break;
         }
     }
-    let _ = to.shutdown(Shutdown::Both);
 }
 
 async fn cycle(counted: &Counted, id: &str) -> [usize; 5] {
@@ -115,7 +133,7 @@ fn a_claim_a_settle_and_a_replay_are_one_trip_each_and_a_retry_two() {
 }
 
 #[test]
-fn a_transaction_costs_four_trips_beside_the_work() {
+fn a_transaction_in_steps_costs_four_trips_beside_the_work() {
     run(async {
         let database = TestDatabase::new().await;
         database.run("CREATE TABLE orders (note VARCHAR(9))").await;
@@ -137,6 +155,45 @@ fn a_transaction_costs_four_trips_beside_the_work() {
             trips.push(counted.trips());
         }
         assert_eq!(trips[1], 5, "begin, claim, the work, settle, commit");
+    });
+}
+
+/// How many trips the beginning, the work and the end of an operation take.
+async fn transact(counted: &Counted, id: &str, body: &str) -> [usize; 3] {
+    let Counted { store, .. } = counted;
+    let draft = draft(&key(id));
+    counted.trips();
+    let (mut transaction, opened) = store.begin_and_open(&draft).await.expect("begun");
+    let Opened::Inserted { fence } = opened else { panic!("{opened:?}") };
+    let begin = counted.trips();
+    let connection = MySqlStore::connection(&mut transaction);
+    sqlx::raw_sql("DO 1").execute(connection).await.expect("work");
+    let work = counted.trips();
+    let claim = lease(&draft, fence);
+    let committed = store.settle_and_commit(transaction, &claim, &success(body)).await;
+    assert!(matches!(committed, Committed::Done), "{committed:?}");
+    [begin, work, counted.trips()]
+}
+
+#[test]
+fn a_protected_transaction_costs_two_trips_beside_the_work_and_on_mysql_three() {
+    run(async {
+        // MySQL looks at the record first, on another connection.
+        for (database, begin) in [(TestDatabase::new().await, 1), (TestDatabase::mysql9().await, 2)]
+        {
+            let counted = Counted::new(&database).await;
+            let large = "x".repeat(100_000);
+            for body in ["done", &large] {
+                transact(&counted, &format!("prepares {}", body.len()), body).await;
+            }
+            for round in 0..2 {
+                let trips = transact(&counted, &format!("counts {round}"), "done").await;
+                assert_eq!(trips, [begin, 1, 1], "begin and claim, work, settle and commit");
+            }
+            let trips = transact(&counted, "counts", &large).await;
+            // MySQL asks whether the transaction is still open.
+            assert_eq!(trips, [begin, 1, 1 + begin], "begin and claim, work, settle, commit");
+        }
     });
 }
 
@@ -165,8 +222,8 @@ fn many_at_once_share_statements() {
                 assert_eq!(settled.expect("settle"), Settled::Done);
             }
             if round == 1 {
-                // The first of each is sent at once, alone or with the few that came as quickly;
-                // the rest follow together. Sent separately they would be 128.
+                // The first of each goes at once, alone or with the few that came as quickly; the
+                // rest follow together. Alone they would be 128.
                 let trips = counted.trips();
                 assert!((2..=16).contains(&trips), "{trips} trips for 64 claims and 64 settles");
             }

@@ -5,7 +5,7 @@ use semel_core::store::ErrorKind;
 use semel_ids::map::{Binding, IdMap as _, Inserted, MapKey, MapRow};
 use semel_ids::resource::{Order, Resource as _};
 use semel_ids::{PublicId, TypedId};
-use semel_sql::postgres::{PgOptions, PgStore};
+use semel_sql::postgres::{PgOptions, PgStore, Pooling};
 use semel_testkit::{Fixture as _, IdMapFixture, OutboxFixture};
 use sqlx::PgConnection;
 use ulid::Ulid;
@@ -60,6 +60,29 @@ async fn missing_tables_are_reported_with_the_command_to_run() {
     let database = Database::bare().await;
     let store = database.store().await;
     missing_tables::are_reported_with_the_command_to_run(&store, &draft(&key("k"))).await;
+}
+
+#[path = "../deferred/creating.rs"]
+mod creating;
+
+#[tokio::test]
+async fn an_id_of_a_creation_costs_no_trip() {
+    let database = Database::new().await;
+    let (proxy, options) = Proxy::before(&database.options).await;
+    let settings = PgOptions::with(options).connections(1).transactions(1);
+    let store = settings.connect().await.expect("connected");
+    let proxy = std::sync::Arc::new(proxy);
+    creating::costs_no_trip(&store, move || proxy.trips()).await;
+}
+
+#[tokio::test]
+async fn an_id_that_was_taken_while_the_work_ran_fails_the_commit() {
+    let database = Database::new().await;
+    for pooling in [Pooling::Direct, Pooling::Unprepared] {
+        let store = database.settings().pooling(pooling).connect().await.expect("connected");
+        creating::is_refused_where_it_was_taken_meanwhile(&store).await;
+        database.run("delete from semel_record").await;
+    }
 }
 
 fn order(number: u128) -> Binding {

@@ -6,6 +6,7 @@
 mod business;
 mod crowds;
 mod database;
+mod deferred;
 mod effects;
 mod failover;
 mod faults;

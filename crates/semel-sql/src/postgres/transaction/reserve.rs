@@ -11,23 +11,14 @@ use semel_core::record::State;
 use semel_core::store::{
     Committed, Draft, Error, ErrorKind, Opened, Result, Settlement, TransactionalStore,
 };
-use sqlx::error::DatabaseError;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
-use tokio::time::{Instant, timeout};
 
 use super::super::ledger::lock_key;
-use super::super::message::{FIND_KEY, FINISH, HOLD_KEY, Message, Value};
-use super::super::session::{Naming, Pooling};
-use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
+use super::super::message::{FIND_KEY, HOLD_KEY, Message, Value};
 use super::super::{PgStore, storable_draft, storable_settlement};
-use super::{PgTransaction, check_savepoints, outside_transaction, send};
-use crate::error::{Stage, classify, timed_out};
+use super::PgTransaction;
 use crate::row::{DraftRow, SettlementRow};
-
-/// The largest total size of the values that are written into the text of a message, where a byte
-/// takes two characters and is read twice. Larger values are sent in a trip of their own.
-const LARGEST_INLINED: usize = 16 * 1024;
 
 /// A claim that a transaction holds, and whose record it writes when it commits.
 #[derive(Debug)]
@@ -107,29 +98,12 @@ fn finished<'a>(
     ]
 }
 
-/// Inserts the finished record in a trip of its own.
-async fn insert(
-    naming: Naming,
-    connection: &mut PgConnection,
-    values: &[Value<'_>],
-) -> sqlx::Result<()> {
-    let mut query = naming.query(statement::FINISH);
-    for value in values {
-        query = match *value {
-            Value::Number(number) => query.bind(number),
-            Value::Bytes(bytes) => query.bind(bytes),
-            Value::Text(text) => query.bind(text),
-        };
-    }
-    query.execute(connection).await.map(drop)
-}
-
 impl PgStore {
     /// Begins a transaction that reserves the key of `draft` if the key has no record yet.
     pub(super) async fn begin_reserving(&self, draft: &Draft) -> Result<(PgTransaction, Opened)> {
         storable_draft("open", draft)?;
         let (session, looked) = self.0.transactions.begin_looking(draft).await?;
-        let mut transaction = PgTransaction { session, reserved: None };
+        let mut transaction = PgTransaction::new(session);
         match looked {
             Looked::Free(fence) => {
                 transaction.reserved = Some(Box::new(Reserved { draft: draft.clone(), fence }));
@@ -161,7 +135,7 @@ impl PgStore {
         let unsettled = match (storable_settlement("settle", settlement), ended.state) {
             (Ok(()), Some(state)) => {
                 let values = finished(reserved.fence, &draft, state, &ended);
-                match self.write_and_commit(&mut transaction, &values).await {
+                match self.write_and_commit(&mut transaction, Some(&values)).await {
                     Ok(committed) => return committed,
                     Err(unsettled) => unsettled,
                 }
@@ -174,89 +148,5 @@ impl PgStore {
         };
         self.rollback(transaction).await;
         unsettled
-    }
-
-    /// Writes the finished record and commits. An `Err` means that the transaction is still open
-    /// and must be rolled back.
-    async fn write_and_commit(
-        &self,
-        transaction: &mut PgTransaction,
-        values: &[Value<'_>],
-    ) -> std::result::Result<Committed, Committed> {
-        if let Err(error) = check_savepoints(transaction.session.connection()) {
-            return Err(Committed::Failed(error));
-        }
-        let began = Instant::now();
-        let limit = self.0.limit;
-        let size = |value: &Value<'_>| match value {
-            Value::Bytes(bytes) => bytes.map_or(0, <[u8]>::len),
-            Value::Text(text) => text.map_or(0, str::len),
-            Value::Number(_) => 0,
-        };
-        let inlined = values.iter().map(size).sum::<usize>() <= LARGEST_INLINED;
-        let connection = transaction.session.connection();
-        let message = if inlined {
-            Message::new(self.0.plain.pooling(), "").run(FINISH, values).then(COMMIT)
-        } else {
-            let inserting = insert(self.0.naming, connection, values);
-            match timeout(limit, inserting).await {
-                Ok(Ok(())) => Message::new(Pooling::Direct, COMMIT),
-                Ok(Err(error)) => return Err(unwritten(error)),
-                Err(_) => return Err(Committed::Unsettled(self.late("settle"))),
-            }
-        };
-        let sent = send(connection, message.into_sql(), limit).await;
-        // The insert's answer comes first, then the commit's, then those of the session's reset.
-        let needed = 1 + usize::from(inlined);
-        let failure = match sent.ended {
-            Ok(()) => {
-                transaction.session.keep();
-                return Ok(self.durable(began, Ok(())).await);
-            }
-            Err(_) if sent.answered >= needed => return Ok(self.durable(began, Ok(())).await),
-            Err(failure) => failure,
-        };
-        let Some(error) = failure else {
-            let late = timed_out(Stage::Running, "commit", limit);
-            return Ok(self.durable(began, Err(late)).await);
-        };
-        if ends_session(&error) {
-            transaction.session.retire_all();
-        }
-        if sent.answered + 1 < needed && is_refused(&error) {
-            return Err(unwritten(error));
-        }
-        // The commit may have happened although its answer was lost.
-        let error = classify(codes, Stage::Running, "commit", error);
-        if error.kind() != ErrorKind::Ambiguous {
-            // The server rolled back. It may hold the lock until the session is ready again, which
-            // a rollback waits for.
-            return Err(Committed::Failed(error));
-        }
-        Ok(self.durable(began, Err(error)).await)
-    }
-
-    /// Returns the result of a commit after making sure that the commit is not on this server
-    /// alone.
-    async fn durable(&self, began: Instant, committed: Result<()>) -> Committed {
-        let confirmed = self.confirmed("commit", began, committed).await;
-        confirmed.map_or_else(Committed::Failed, |()| Committed::Done)
-    }
-}
-
-/// Returns whether the server refused the statement and has rolled back for certain.
-fn is_refused(error: &sqlx::Error) -> bool {
-    let refusal = error.as_database_error();
-    refusal.is_some_and(|refusal| codes(refusal) != Some(ErrorKind::Ambiguous))
-}
-
-/// Converts the error of inserting a finished record.
-fn unwritten(error: sqlx::Error) -> Committed {
-    let refusal = error.as_database_error();
-    let refusal = refusal.filter(|refusal| refusal.table() == Some("semel_record"));
-    match refusal.and_then(DatabaseError::code).as_deref() {
-        Some("23505") => Committed::Lost,
-        Some("23502") => Committed::Unsettled(outside_transaction("settle")),
-        Some(_) | None => Committed::Unsettled(failed_in("settle")(error)),
     }
 }
