@@ -163,6 +163,10 @@ pub struct Ask {
     pub lease: Duration,
     /// Most bytes of payload, of all rows together. One row is claimed whatever its size.
     pub bytes: u64,
+    /// Whether to look further where the rows that are due first all wait behind others of their partition,
+    /// and to put those off. Without it such a claim returns what it has found, which may be nothing: for a
+    /// relay with a batch in progress, since what waits may wait for that batch.
+    pub look_further: bool,
 }
 
 impl Ask {
@@ -173,7 +177,7 @@ impl Ask {
 
     /// Creates the limits of a claim of at most [`BYTES`](Self::BYTES).
     pub const fn new(limit: u32, lease: Duration) -> Self {
-        Self { limit, lease, bytes: Self::BYTES }
+        Self { limit, lease, bytes: Self::BYTES, look_further: true }
     }
 }
 

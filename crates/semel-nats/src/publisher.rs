@@ -73,7 +73,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Events of a batch under way at once. Default 256.
+    /// Events of a batch under way at once. Default 1,024: a whole batch of a relay.
     pub fn at_once(mut self, events: usize) -> Self {
         self.at_once = events;
         self
@@ -129,7 +129,7 @@ impl NatsPublisher {
 
     /// Returns the settings of a publisher, beginning with the defaults.
     pub fn builder(client: Client, topology: Topology) -> PublisherBuilder {
-        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256, declare: false }
+        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 1_024, declare: false }
     }
 
     /// Checks that the server can take events now, for a readiness probe: there is a connection, and
@@ -153,12 +153,13 @@ impl NatsPublisher {
         if let Some(reason) = batch.away.get() {
             return Err(PublishError::Unavailable(reason.clone()));
         }
-        let mut headers = wire::headers(event, self.topology.name());
-        let mut sent = self.post(event, headers.clone(), batch).await;
+        let headers = || wire::headers(event, self.topology.name());
+        let mut sent = self.post(event, headers(), batch).await;
         // A purge takes the message away and leaves the server's memory of its id.
         if let Ok(Some(sequence)) = sent
             && !self.has(sequence).await
         {
+            let mut headers = headers();
             let id = headers.get(NATS_MESSAGE_ID).map(ToString::to_string).unwrap_or_default();
             headers.insert(NATS_MESSAGE_ID, format!("{id}/{}", EventId::generate()));
             sent = self.post(event, headers, batch).await;

@@ -12,7 +12,7 @@ use super::duration;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelaySettings {
-    /// Events in one claim.
+    /// Most events in one claim.
     pub batch: Option<u32>,
     /// The lease of claimed events.
     #[serde(deserialize_with = "duration::optional")]

@@ -95,6 +95,13 @@ fn what_lies_beyond_the_window_is_found() {
     });
 }
 
+#[test]
+fn a_claim_that_looks_no_further_writes_nothing() {
+    semel_testkit::fixture::run(async {
+        crowd::a_claim_that_looks_no_further_writes_nothing(Ground::new().await).await;
+    });
+}
+
 /// By the defaults that the router documents: `table.field.event.id` is id, `table.field.event.key`
 /// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload; type stands beside
 /// them.

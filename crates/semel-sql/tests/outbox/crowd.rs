@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition};
+use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition, Selection};
 use semel_testkit::OutboxFixture;
 use tokio::task::JoinSet;
 
@@ -136,4 +136,26 @@ pub(crate) async fn what_lies_beyond_the_window_is_found<F: OutboxFixture>(fixtu
     assert_eq!(run.len(), 49);
     run.dedup_by_key(|sequence| *sequence);
     assert!(run.is_sorted() && run.len() == 49);
+}
+
+/// A claim that is not to look further puts off nothing and finds what is there at first, which may be
+/// nothing.
+pub(crate) async fn a_claim_that_looks_no_further_writes_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    put(&fixture, &outbox, &[about("leased")]).await;
+    let one = Ask::new(1, LEASE);
+    let head = outbox.claim(one).await.expect("a claim").remove(0);
+    let followers: Vec<Event> = (0..1_100).map(|_| about("leased")).collect();
+    put(&fixture, &outbox, &followers).await;
+    put(&fixture, &outbox, &[about("other")]).await;
+    let rows = || async { outbox.list(&Selection::default(), None, 2_000).await.expect("a list") };
+    let before = rows().await;
+    let near = Ask { look_further: false, ..one };
+    assert!(outbox.claim(near).await.expect("a claim").is_empty());
+    assert!(rows().await == before, "rows were put off");
+    let marked = outbox.mark(&[(head.ticket, Disposition::Published)]).await.expect("marked");
+    assert_eq!(marked, [Marked::Done]);
+    assert_eq!(outbox.claim(near).await.expect("a claim").len(), 1, "its partition goes on");
+    assert_eq!(outbox.claim(one).await.expect("a claim").len(), 1, "and so does the other");
+    assert!(rows().await != before);
 }

@@ -194,7 +194,7 @@ async fn a_closed_store_refuses_calls_and_leaves_no_connection() {
         store.open(&draft(&key("l"))).await.map(drop),
         store.begin().await.map(drop),
         store.check().await.map(drop),
-        store.claim(Ask { limit: 1, lease: LONG, bytes: Ask::BYTES }).await.map(drop),
+        store.claim(Ask::new(1, LONG)).await.map(drop),
     ] {
         let error = refused.expect_err("closed");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -13,8 +13,9 @@
 -- Why it holds with several claims at once, in READ COMMITTED. All parts of a statement see the one
 -- snapshot of its beginning; only a row that is locked is looked at again as it is now, and then only
 -- its own conditions are asked again.
--- * A head that another relay leased, marked or gave up since the snapshot: once it is locked, due_at is
---   asked again; it is null or in the future, and the row drops out. One that is locked is skipped.
+-- * A head that another relay leased, marked or gave up since the snapshot: once it is locked, due_at and
+--   leased_until are asked again; one is null or in the future, and the row drops out. One that is locked
+--   is skipped.
 -- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a partition before
 --   others only if its transaction commits after those of later numbers (then they were concurrent,
 --   and have no order) or an operator sends it round again.
@@ -31,6 +32,7 @@ with clock as materialized (
 horizon as materialized (
     select o.due_at, o.sequence from semel_outbox o
     where o.due_at <= (select us from clock)
+        and (o.leased_until is null or o.leased_until <= (select us from clock))
     order by o.due_at, o.sequence
     offset $4 limit 1
 ),
@@ -38,6 +40,7 @@ heads as materialized (
     select o.sequence, o.partition_key, o.due_at, o.status, octet_length(o.payload) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
+        and (o.leased_until is null or o.leased_until <= (select us from clock))
         and (o.due_at, o.sequence) <= (
             coalesce((select h.due_at from horizon h), 9223372036854775807),
             coalesce((select h.sequence from horizon h), 9223372036854775807))
@@ -105,7 +108,7 @@ chosen as materialized (
 taken as (
     update semel_outbox o set
         status = 1, attempts = o.attempts + 1, token = $3, rest_us = $2,
-        due_at = c.us + case when $2 > c.room then c.room else $2 end
+        leased_until = c.us + case when $2 > c.room then c.room else $2 end
     from chosen x cross join clock c
     where o.sequence = x.sequence
     returning c.us as now, o.*
