@@ -96,6 +96,13 @@ fn what_lies_beyond_the_window_is_found() {
 }
 
 #[test]
+fn a_big_claim_leaves_no_gap() {
+    semel_testkit::fixture::run(async {
+        crowd::a_big_claim_leaves_no_gap(Ground::new().await).await;
+    });
+}
+
+#[test]
 fn a_claim_that_looks_no_further_writes_nothing() {
     semel_testkit::fixture::run(async {
         crowd::a_claim_that_looks_no_further_writes_nothing(Ground::new().await).await;

@@ -159,3 +159,33 @@ pub(crate) async fn a_claim_that_looks_no_further_writes_nothing<F: OutboxFixtur
     assert_eq!(outbox.claim(one).await.expect("a claim").len(), 1, "and so does the other");
     assert!(rows().await != before);
 }
+
+/// A claim of a thousand rows takes the first of every partition, and those that follow without a gap; one that
+/// is marked as a whole lets the rest go on.
+pub(crate) async fn a_big_claim_leaves_no_gap<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    let orders: Vec<String> = (0..700).map(|order| format!("ord_{order}")).collect();
+    let events: Vec<Event> = (0..1_900).map(|at| about(&orders[at % orders.len()])).collect();
+    put(&fixture, &outbox, &events).await;
+    let mut published: HashMap<Partition, Vec<u64>> = HashMap::new();
+    for expected in [1_000, 900, 0] {
+        let leased = outbox.claim(Ask::new(1_000, LEASE)).await.expect("a claim");
+        assert_eq!(leased.len(), expected);
+        let mut marks = Vec::with_capacity(expected);
+        for row in leased {
+            let partition = Partition::of(&row.envelope.expect("read")).expect("it has one");
+            published.entry(partition).or_default().push(row.ticket.sequence);
+            marks.push((row.ticket, Disposition::Published));
+        }
+        assert!(expected == 0 || published.len() == orders.len(), "{}", published.len());
+        let marked = outbox.mark(&marks).await.expect("marked");
+        assert!(marked.iter().all(|marked| *marked == Marked::Done));
+    }
+    let stored = outbox.list(&Selection::default(), None, 2_000).await.expect("a list");
+    let mut expected: HashMap<Partition, Vec<u64>> = HashMap::new();
+    for row in stored {
+        let partition = Partition::of(&row.envelope.expect("read")).expect("it has one");
+        expected.entry(partition).or_default().push(row.sequence);
+    }
+    assert!(published == expected, "a partition has a gap or is out of order");
+}

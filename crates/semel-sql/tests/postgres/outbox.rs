@@ -99,6 +99,13 @@ fn what_lies_beyond_the_window_is_found() {
 }
 
 #[test]
+fn a_big_claim_leaves_no_gap() {
+    semel_testkit::fixture::run(async {
+        crowd::a_big_claim_leaves_no_gap(Database::new().await).await;
+    });
+}
+
+#[test]
 fn a_claim_that_looks_no_further_writes_nothing() {
     semel_testkit::fixture::run(async {
         crowd::a_claim_that_looks_no_further_writes_nothing(Database::new().await).await;
@@ -223,7 +230,9 @@ fn a_lease_that_a_clock_ahead_gave_ends_in_its_time() {
         OutboxFixture::commit(&database, &store, transaction).await;
         let (ask, day) = (Ask::new(10, Duration::from_secs(30)), 24 * 60 * 60);
         assert_eq!(store.claim(ask).await.expect("a claim").len(), 1);
-        database.run(&format!("update semel_outbox set leased_until = leased_until + {day}000000")).await;
+        database
+            .run(&format!("update semel_outbox set leased_until = leased_until + {day}000000"))
+            .await;
         OutboxFixture::advance(&database, Duration::from_secs(31)).await;
         assert!(store.claim(ask).await.expect("a claim").is_empty(), "its lease runs for a day");
         let _ = store.clean(Duration::from_secs(day), 10).await.expect("a cleaning");

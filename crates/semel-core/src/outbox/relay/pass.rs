@@ -177,7 +177,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             // The leases of the rest may lapse before they are published.
             let late = since.elapsed() >= self.settings.lease / 2;
             if late || pass.away || stopping.is_cancelled() {
-                marks.extend(outgoing.drain(..).map(|one| (one.lease.ticket, Disposition::Untried)));
+                marks
+                    .extend(outgoing.drain(..).map(|one| (one.lease.ticket, Disposition::Untried)));
                 return;
             }
             let (events, wave, rest) = next_wave(outgoing, &held, marks);

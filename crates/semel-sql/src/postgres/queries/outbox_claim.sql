@@ -4,8 +4,8 @@
 -- its size). Each row says whether there is more due than was looked through.
 --
 -- How it goes: `heads` are due rows that nothing of their partition comes before, the longest due first;
--- if the first of them is a lease that ran out, it is taken alone (it may be what kills relays), else
--- those that ran out wait for their turn. Where there is room left, the rows that follow the heads
+-- `lapsed` is the first of those whose lease ran out, due since then. If it is due before all heads, it
+-- is taken alone (it may be what kills relays), else it waits for its turn. Where there is room left, the rows that follow the heads
 -- come along (`trail`, `followers`), in order, without a gap. A pending row comes along whenever it
 -- is due: it may have been put off because it waits for others (outbox_put_off), and that is all that
 -- the time of a pending row means. A failed one rests, and those behind it with it.
@@ -29,18 +29,22 @@ with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
-horizon as materialized (
-    select o.due_at, o.sequence from semel_outbox o
+due as materialized (
+    select o.due_at, o.sequence, o.leased_until from semel_outbox o
     where o.due_at <= (select us from clock)
         and (o.leased_until is null or o.leased_until <= (select us from clock))
     order by o.due_at, o.sequence
-    offset $4 limit 1
+    limit $4 + 1
+),
+horizon as materialized (
+    select d.due_at, d.sequence from due d where (select count(*) from due) > $4
+    order by d.due_at desc, d.sequence desc limit 1
 ),
 heads as materialized (
     select o.sequence, o.partition_key, o.due_at, o.status, octet_length(o.payload) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
-        and (o.leased_until is null or o.leased_until <= (select us from clock))
+        and o.leased_until is null
         and (o.due_at, o.sequence) <= (
             coalesce((select h.due_at from horizon h), 9223372036854775807),
             coalesce((select h.sequence from horizon h), 9223372036854775807))
@@ -51,12 +55,34 @@ heads as materialized (
     limit $1
     for update of o skip locked
 ),
+lapsed as materialized (
+    select o.sequence, o.partition_key, o.leased_until as due_at, o.status,
+        octet_length(o.payload) as size
+    from (
+        select d.sequence, d.leased_until from due d where d.leased_until is not null
+        order by d.leased_until, d.sequence
+    ) d join semel_outbox o on o.sequence = d.sequence
+    where o.due_at is not null and o.leased_until <= (select us from clock)
+        and (o.partition_key is null or not exists (
+            select from semel_outbox p where p.partition_key = o.partition_key and p.sequence < o.sequence
+        ))
+    order by d.leased_until, d.sequence
+    limit 1
+    for update of o skip locked
+),
 first as materialized (
-    select h.sequence, h.status from heads h order by h.due_at, h.sequence limit 1
+    select h.due_at, h.sequence from heads h order by h.due_at, h.sequence limit 1
+),
+alone as materialized (
+    select l.* from lapsed l where not exists (
+        select from first f where (f.due_at, f.sequence) < (l.due_at, l.sequence)
+    )
 ),
 fit as materialized (
-    select h.sequence, h.partition_key, h.due_at, h.status, h.size from heads h cross join first f
-    where case when f.status = 1 then h.sequence = f.sequence else h.status <> 1 end
+    select a.sequence, a.partition_key, a.due_at, a.status, a.size from alone a
+    union all
+    select h.sequence, h.partition_key, h.due_at, h.status, h.size from heads h
+    where not exists (select from alone)
 ),
 rest as materialized (
     select greatest($1 - count(*), 0) as rows from fit
