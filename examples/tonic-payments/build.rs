@@ -1,5 +1,5 @@
-//! Makes messages, server and client of the `.proto` file, and the descriptor set that tells the
-//! layer which methods are unary.
+//! Compiles messages, server and client from the `.proto` file, and the descriptor set from which
+//! the layer learns which methods are unary.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A response as the ledger keeps it.
+//! Fuzzes the decoder of responses as the ledger stores them.
 #![no_main]
 
 #[path = "../../crates/semel-tower/tests/fuzzed/envelope.rs"]

@@ -1,4 +1,4 @@
-//! Two JSON bodies and some pointers.
+//! Fuzzes the fingerprints of two JSON bodies, with some pointers.
 #![no_main]
 
 #[path = "../../crates/semel-tower/tests/fuzzed/fingerprint.rs"]

@@ -1,4 +1,4 @@
-//! The value of a key header.
+//! Fuzzes the parser of the key header.
 #![no_main]
 
 #[path = "../../crates/semel-tower/tests/fuzzed/key.rs"]

@@ -1,4 +1,4 @@
-//! Two requests under one key.
+//! Fuzzes the fingerprints of two requests under one key.
 #![no_main]
 
 #[path = "../../crates/semel-tower/tests/fuzzed/json.rs"]

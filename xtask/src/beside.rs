@@ -1,7 +1,7 @@
-//! Commands that run beside the private servers: tests, benchmarks, fault runs, anything.
+//! Commands that run while the private servers run: tests, benchmarks, fault runs, any program.
 //!
-//! The servers run exactly as long as the call. If this process is interrupted or killed, the kernel and
-//! the servers' janitors end them.
+//! The servers run exactly as long as the call. If this process is interrupted or killed, the
+//! kernel and the servers' janitors end them.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,21 +14,21 @@ use crate::checks::cargo;
 use crate::junit::Report;
 use crate::step::{Failure, Steps};
 
-/// How to start what a command needs.
+/// A function that starts the servers that a command needs.
 type Start = fn() -> Result<Fleet, Error>;
 
-/// How the tests are to be run.
+/// How to run the tests.
 #[derive(Debug)]
 pub(crate) struct Tests<'a> {
     /// Whether every processor is kept busy meanwhile.
     pub(crate) busy: bool,
-    /// Goes to the test runner.
+    /// Arguments for the test runner.
     pub(crate) extra: &'a [String],
 }
 
-/// All tests, then the doc tests: to the end, whatever fails.
+/// Runs all tests, then the doc tests, to the end, whatever fails.
 pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure> {
-    // Built before the load starts: one beside the compiler tests nothing.
+    // Built before the load starts: a load beside the compiler would test nothing.
     let mut build = cargo();
     build.args(["test", "--no-run", "--workspace", "--all-features"]);
     thread::scope(|scope| {
@@ -62,13 +62,13 @@ pub(crate) fn tests(steps: &mut Steps, asked: &Tests<'_>) -> Result<(), Failure>
     })
 }
 
-/// Runs the tests with nextest to the end; adds its report to the summary.
+/// Runs the tests with nextest to the end, and adds its report to the summary.
 fn with_nextest(steps: &mut Steps, fleet: &Fleet, extra: &[String]) -> Result<(), Failure> {
     let mut profiles =
         extra.iter().skip_while(|word| *word != "--profile" && *word != "-P").skip(1);
     let profile = profiles.next().map_or("default", String::as_str);
     let report = target().join("nextest").join(profile).join("junit.xml");
-    // Left by another run.
+    // A report that another run left.
     let _ = std::fs::remove_file(&report);
     let mut command = cargo();
     command.args(["nextest", "run", "--workspace", "--all-features"]).args(extra);
@@ -79,8 +79,8 @@ fn with_nextest(steps: &mut Steps, fleet: &Fleet, extra: &[String]) -> Result<()
     outcome
 }
 
-/// Runs the tests as `.config/nextest.toml` says: six at a time, because most of them wait, and fault
-/// tests one at a time, because they would disturb each other.
+/// Runs the tests with `cargo test`, with the limits of `.config/nextest.toml`: six at a time,
+/// because most of them wait, and fault tests one at a time, because they would disturb each other.
 fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     let (others, faults) = (["--skip", "faults_"].as_slice(), ["faults_"].as_slice());
     let mut outcome = Ok(());
@@ -94,7 +94,7 @@ fn with_cargo_test(steps: &mut Steps, fleet: &Fleet) -> Result<(), Failure> {
     outcome
 }
 
-/// Runs one command.
+/// Runs one command with the servers running.
 pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Result<(), Failure> {
     with_servers(steps, Fleet::start, |steps, fleet| {
         steps.command(program, Command::new(program).args(args).envs(fleet.environment()))
@@ -103,6 +103,11 @@ pub(crate) fn command(steps: &mut Steps, program: &str, args: &[String]) -> Resu
 
 /// Runs the benchmarks.
 pub(crate) fn bench(steps: &mut Steps, args: &[String]) -> Result<(), Failure> {
+    if args.first().is_some_and(|what| what == "plot") {
+        let mut plot = cargo();
+        plot.args(["run", "--release", "-p", "semel-bench", "--bin", "bench", "--"]).args(args);
+        return steps.command("plot", &mut plot);
+    }
     let measures = |this: &str| args.first().is_some_and(|what| what == this || what == "all");
     let peers = if measures("http") { peers(steps) } else { None };
     let start = if measures("events") { Fleet::start } else { Fleet::start_without_brokers };
@@ -119,8 +124,8 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 
-/// Builds the program as it is shipped, by itself: beside the benchmarks it would be built with the
-/// switches for tests that those bring along.
+/// Builds the program `semel` in a build of its own, as it is shipped: built together with the
+/// benchmarks it would have their test features.
 fn shipped(steps: &mut Steps) -> Result<PathBuf, Failure> {
     let mut build = cargo();
     build.args(["build", "--profile", "dist", "-p", "semel-server", "--bin", "semel"]);
@@ -128,7 +133,7 @@ fn shipped(steps: &mut Steps) -> Result<PathBuf, Failure> {
     Ok(target().join("dist").join("semel"))
 }
 
-/// Builds the servers of other libraries. Without them the benchmarks run all the same.
+/// Builds the servers of the other libraries. If that fails, the benchmarks run without them.
 fn peers(steps: &mut Steps) -> Option<PathBuf> {
     let manifest = crate::root().join("tests").join("bench").join("peers").join("Cargo.toml");
     let target = target().join("peers");
@@ -163,7 +168,7 @@ fn program(
     build.args(["build", "--release", "-p", package, "--bin", name]).args(features);
     steps.command("build", &mut build)?;
     with_servers(steps, start, |steps, fleet| {
-        // Not `cargo run`, which would build it again with other features.
+        // Not `cargo run`, which would build the program again with other features.
         let mut command = Command::new(target().join("release").join(name));
         command.args(args);
         let named = named.iter().map(|(name, path)| (name, path));

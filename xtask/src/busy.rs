@@ -1,7 +1,7 @@
-//! A load: threads that keep every processor busy while something else runs.
+//! Threads that keep every processor busy while tests run.
 //!
-//! A test that passes on an idle machine and fails beside other work says nothing about the code. The
-//! threads have the normal priority, so they really take their share.
+//! A test that fails beside other work but passes on an idle machine has a defect of its own. The
+//! threads have normal priority, so that they really compete with the tests.
 
 use std::hint;
 use std::num::NonZero;
@@ -58,7 +58,7 @@ mod tests {
         assert!(load.threads.iter().all(|thread| !thread.is_finished()));
         let over = Arc::clone(&load.over);
         drop(load);
-        // A thread that went on would hold its own handle.
+        // A thread that still runs would hold its own handle.
         assert_eq!(Arc::strong_count(&over), 1);
     }
 }

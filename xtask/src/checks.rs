@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::step::{Failure, Steps};
 
-/// The cargo that runs us, so that a chosen toolchain stays chosen.
+/// Returns a command for the cargo that runs this task, so that a chosen toolchain stays chosen.
 pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
@@ -26,8 +26,9 @@ pub(crate) fn doc(steps: &mut Steps) -> Result<(), Failure> {
     steps.command("doc", command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Packages every published crate, as `cargo publish` would, without building it: a dependency without a
-/// version or a missing readme fails. What it resolves was downloaded for the builds before.
+/// Packages every published crate, as `cargo publish` would, without building it: a dependency
+/// without a version or a missing readme fails. The dependencies that it resolves were downloaded
+/// for the builds before.
 pub(crate) fn package(steps: &mut Steps) -> Result<(), Failure> {
     let mut command = cargo();
     command.args(["package", "--quiet", "--no-verify", "--allow-dirty", "--offline"]);

@@ -1,8 +1,8 @@
-//! Fuzzing: builds the targets of `fuzz/`, lets them run, and writes down what came of it.
+//! Fuzzing: builds the targets of `fuzz/`, runs them, and writes a report.
 //!
-//! The coverage that leads a fuzzer is a pass of the compiler's own and needs neither a nightly
-//! toolchain nor `cargo-fuzz`; its runtime is C++ and needs a compiler for that. What the targets
-//! check is in the tests of `semel-tower`.
+//! Coverage comes from a pass of the compiler and needs neither a nightly toolchain nor
+//! `cargo-fuzz`; the fuzzer's runtime is C++ and needs a C++ compiler. The checks of the targets
+//! are in the tests of `semel-tower`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::step::{Failure, Steps};
 
 const TARGETS: [&str; 4] = ["key", "fingerprint", "envelope", "request"];
 const SECONDS: u64 = 60;
-/// Of address space, in KiB. A few bytes of input are never a reason to ask for more; a target asks
-/// for none of it outside its input.
+/// The limit of address space, in KiB. A few bytes of input never justify more.
 const ADDRESS_SPACE: u64 = 2 << 20;
 
-/// What makes the compiler count the edges that an input takes, and show the fuzzer its comparisons.
+/// The compiler flags that count the edges that an input takes, and report comparisons to the
+/// fuzzer.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -29,7 +29,7 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     targets: Vec<&'static str>,
@@ -37,7 +37,7 @@ struct Asked {
     json: Option<PathBuf>,
 }
 
-/// What one target came to.
+/// The result of one target.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Report {
     target: String,
@@ -110,13 +110,14 @@ impl Asked {
     }
 }
 
-/// Where the fuzzer's own builds, finds and crashes are kept.
+/// Returns the directory of the fuzzer's builds, inputs and crashes.
 fn place() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.map_or_else(|| root().join("target"), |dir| root().join(dir)).join("fuzz")
 }
 
-/// The machine's own target triple. Naming it keeps the flags from build scripts and macros.
+/// Returns the machine's own target triple. With an explicit target, the flags do not apply to
+/// build scripts and macros.
 fn host() -> Result<String, Failure> {
     let output = Command::new("rustc").arg("-vV").output();
     let output = output.map_err(|error| Failure::new(format!("fuzz: running rustc: {error}")))?;
@@ -141,7 +142,7 @@ fn build(steps: &mut Steps, place: &Path, host: &str) -> Result<(), Failure> {
     steps.command("build", &mut command)
 }
 
-/// Lets one target run for so long, or until it finds something.
+/// Runs one target for `seconds`, or until it finds a failure.
 fn fuzz(place: &Path, programs: &Path, target: &str, seconds: u64) -> Result<Report, Failure> {
     let broken = |what: &str, error: std::io::Error| {
         Failure::new(format!("fuzz: {what} for {target}: {error}"))
@@ -154,7 +155,7 @@ fn fuzz(place: &Path, programs: &Path, target: &str, seconds: u64) -> Result<Rep
         .arg("-c")
         .arg(format!("ulimit -v {ADDRESS_SPACE} && exec \"$0\" \"$@\""))
         .arg(programs.join(target))
-        // What is found goes to the first directory; the second has what we keep.
+        // New inputs go to the first directory; the second has the corpus in the repository.
         .arg(&found)
         .arg(root().join("fuzz/corpus").join(target))
         .arg(format!("-artifact_prefix={}/", crashes.display()))
@@ -168,7 +169,7 @@ fn fuzz(place: &Path, programs: &Path, target: &str, seconds: u64) -> Result<Rep
     for line in BufReader::new(log).split(b'\n') {
         let line = line.map_err(|error| broken("reading its log", error))?;
         let line = String::from_utf8_lossy(&line);
-        if report.hear(&line) {
+        if report.read_line(&line) {
             eprintln!("    {line}");
         }
     }
@@ -180,8 +181,8 @@ fn fuzz(place: &Path, programs: &Path, target: &str, seconds: u64) -> Result<Rep
 }
 
 impl Report {
-    /// Takes a line of the fuzzer's log; says whether a person would want to read it.
-    fn hear(&mut self, line: &str) -> bool {
+    /// Reads a line of the fuzzer's log; returns whether it is worth printing.
+    fn read_line(&mut self, line: &str) -> bool {
         let number = |text: &str| text.split_whitespace().next().and_then(|n| n.parse().ok());
         let after = |name: &str| line.split_once(name).and_then(|(_, rest)| number(rest));
         if let Some(crash) = line.split_once("Test unit written to ").map(|(_, file)| file) {
@@ -202,7 +203,7 @@ impl Report {
             self.inputs = inputs.flatten().and_then(number).unwrap_or(self.inputs);
             return ["INITED", "DONE", "pulse"].iter().any(|news| line.contains(news));
         } else {
-            // Guessed words, and what a run without sanitizers lacks.
+            // Guessed words, and warnings about missing sanitizers.
             return !["\"", "#", "\tNEW_FUNC", "INFO:", "WARNING: Failed to find", "stat::"]
                 .iter()
                 .any(|start| line.starts_with(start));
@@ -230,7 +231,7 @@ impl Report {
         ];
         let mut text = format!("    {{\n      \"target\": \"{target}\"");
         for (name, value) in columns {
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = write!(text, ",\n      \"{name}\": {value}");
         }
         text.push_str("\n    }");
@@ -281,7 +282,7 @@ mod tests {
             "thread 'main' panicked at a.rs:1:1:",
             "artifact_prefix='c/'; Test unit written to c/crash-1",
         ]
-        .map(|line| report.hear(line))
+        .map(|line| report.read_line(line))
         .to_vec();
         assert_eq!(heard, [true, false, false, true, true, false, false, true, true]);
         let expected = Report {

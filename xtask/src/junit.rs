@@ -1,7 +1,7 @@
-//! The report of a test run: how many ran, and which of them failed.
+//! The report of a test run: how many tests ran, and which of them failed.
 //!
-//! cargo-nextest writes it as JUnit's XML, one element a line or more. What is looked for are the few
-//! things that it always writes, so no parser is needed.
+//! cargo-nextest writes it as JUnit XML, one or more lines per element. The few attributes read
+//! here are always written in the same form, so no XML parser is needed.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Reads nextest's file; `None` if it is not one.
+    /// Parses nextest's file; `None` if it is not one.
     pub(crate) fn read(xml: &str) -> Option<Self> {
         let (head, cases) = xml.split_once("<testsuites ")?;
         head.trim_start().starts_with("<?xml").then_some(())?;
@@ -37,14 +37,14 @@ impl Report {
         }
         let mut text = format!("{tests} tests ran, {failed} failed:");
         for name in &self.failed {
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = write!(text, "\n    {name}");
         }
         text
     }
 }
 
-/// The value of the first attribute of this name.
+/// Returns the value of the first attribute of this name.
 fn attribute(tag: &str, name: &str) -> Option<String> {
     let tag = tag.split('>').next()?;
     let words = format!(" {tag}");

@@ -1,7 +1,7 @@
 //! The workspace's tasks, run as `cargo xtask`.
 //!
-//! Standard library only, so that it builds in seconds on a machine that has nothing yet. Tests,
-//! benchmarks and fault runs live elsewhere; this starts what they need and runs them.
+//! Uses the standard library only, so that it builds in seconds. Tests, benchmarks and fault runs
+//! are in other crates; this program starts the servers that they need and runs them.
 #![forbid(unsafe_code)]
 
 mod beside;
@@ -32,7 +32,8 @@ usage: cargo xtask <command>
   servers -- CMD…        run one command beside the servers, for example
                          cargo xtask servers -- cargo nextest run -p semel-sql
   bench WHAT [ARGS]      benchmarks beside the servers: ledger, http, gateway, events, ids, all [--quick] [--json FILE]
-  faults WHAT [ARGS]     fault runs beside the servers: model, crash, sabotage, …
+                         [--plot DIRECTORY]; bench plot RESULTS.json DIRECTORY draws an earlier run
+  faults WHAT [ARGS]     fault runs beside the servers: crash, zombie, events, sabotage, …
   fuzz [TARGET…] [ARGS]  fuzz targets, one after another: key, fingerprint, envelope, request
                          [--seconds N] each, 60 by default [--json FILE]
   help                   this text
@@ -116,7 +117,7 @@ fn usage(complaint: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The top of the workspace, whichever directory the task was started in.
+/// Returns the root of the workspace, whatever the current directory is.
 fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

@@ -1,7 +1,7 @@
-//! The directory for temporary files of a test run: in memory, where the machine has room for it.
+//! The directory for temporary files of a test run: in memory, if the machine has enough of it.
 //!
 //! The tests create thousands of databases. On a disk more than half of their time goes into `fsync`,
-//! which proves nothing there: what a test kills is a process, and files outlive that in memory too.
+//! which these tests do not need: they kill processes, and files in memory survive that too.
 //! Benchmarks and fault runs stay on the disk, because they measure it.
 
 use std::ffi::OsString;
@@ -11,15 +11,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A directory below which files are kept in memory, on every Linux.
+/// The directory on Linux below which files are kept in memory.
 const MEMORY: &str = "/dev/shm";
 /// The start of the name of a directory that [`in_memory`] made.
 const PREFIX: &str = "semel-tests-";
-/// Free room that the tests want, in KiB. They use about a quarter of it.
+/// The free memory that the tests need, in KiB. They use about a quarter of it.
 const ROOM: u64 = 8 * 1024 * 1024;
 
-/// Replaces this process by the same one with its temporary directory in memory. Returns where the
-/// machine lacks the room, or `TMPDIR` says already where temporary files go.
+/// Executes this program again with its temporary directory in memory. Returns without doing so if
+/// the machine lacks the memory, or if `TMPDIR` is already set.
 pub(crate) fn in_memory(args: &[String]) {
     if std::env::var_os("TMPDIR").is_some() || !has_room() {
         return;
@@ -30,7 +30,7 @@ pub(crate) fn in_memory(args: &[String]) {
     }
     eprintln!("xtask: temporary files are kept in {}", directory.display());
     if let Ok(program) = std::env::current_exe() {
-        // Returns only if it failed: the tests then run on the disk.
+        // `exec` returns only on failure: the tests then run on the disk.
         let error = Command::new(program).args(args).env("TMPDIR", &directory).exec();
         eprintln!("xtask: cannot start again: {error}");
     }
@@ -51,13 +51,13 @@ fn ours(directory: Option<OsString>) -> Option<PathBuf> {
     ours.then_some(directory)
 }
 
-/// Gives the directory the rights of `/tmp`: servers run under accounts of their own.
+/// Gives the directory the permissions of `/tmp`: servers run under accounts of their own.
 fn open_to_servers(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(directory, fs::Permissions::from_mode(0o1777))
 }
 
-/// Whether both the file system in memory and the memory itself have room for the tests.
+/// Returns whether both the file system in memory and the memory itself have room for the tests.
 fn has_room() -> bool {
     let df = Command::new("df").args(["-Pk", MEMORY]).output();
     let of_files = df.ok().and_then(|output| available(&String::from_utf8_lossy(&output.stdout)));
@@ -65,7 +65,7 @@ fn has_room() -> bool {
     of_files.is_some_and(|room| room >= ROOM) && memory.is_some_and(|room| room >= ROOM)
 }
 
-/// The fourth column of the second line of `df -Pk`.
+/// Returns the fourth column of the second line of `df -Pk`, in KiB.
 fn available(df: &str) -> Option<u64> {
     df.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }

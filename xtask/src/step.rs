@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// Why a task stopped, and the exit code to pass on.
+/// Why a task stopped, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Takes one step, announcing it and noting its time whether it succeeds or not.
+    /// Runs one step: prints its name first and records its time, whether it succeeds or not.
     pub(crate) fn run<T>(
         &mut self,
         name: &str,
@@ -77,7 +77,7 @@ impl Steps {
         for (name, took, ok) in &self.taken {
             let mark = if *ok { "ok" } else { "FAILED" };
             let seconds = took.as_secs_f64();
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = writeln!(text, "    {name:width$}  {seconds:8.1} s  {mark}");
         }
         for note in &self.notes {
@@ -87,8 +87,8 @@ impl Steps {
     }
 }
 
-/// Removes cargo's variables about this package from a command's environment. Build scripts read some of
-/// them, so a cargo inside `cargo xtask` and one outside would rebuild each other's crates.
+/// Removes cargo's variables about this package from a command's environment. Build scripts read
+/// some of them, so a cargo inside `cargo xtask` and one outside would rebuild each other's crates.
 fn without_our_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let ours =
@@ -99,7 +99,7 @@ fn without_our_package(command: &mut Command) {
     }
 }
 
-/// The exit code of a command; of one that a signal ended, what a shell would report.
+/// Returns the exit code of a command; if a signal ended it, the code that a shell would report.
 fn code(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));

@@ -1,6 +1,7 @@
-//! Tidy: the project's own rules about its sources and documents, as checks that name file and line.
+//! Tidy: the project's own rules about its sources and documents, as checks that report file and
+//! line.
 //!
-//! Nothing here parses Rust properly or knows what code means; rules that need that are clippy's.
+//! The checks work on text and do not parse Rust; rules that need more are clippy's.
 
 mod commits;
 mod cycles;
@@ -21,7 +22,7 @@ use std::path::Path;
 use crate::step::Failure;
 use tree::Tree;
 
-/// One broken rule, at a line of a file or, with line 0, at something that has no lines.
+/// A violation of a rule, at a line of a file, or with line 0 if there is no line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -44,15 +45,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A rule: looks at the whole tree, returns what breaks it.
+/// A rule: returns its violations in the whole tree.
 type Check = fn(&Tree) -> Vec<Finding>;
 
 const CHECKS: [Check; 11] = [
     source::short_files,
     source::finished_code,
-    source::time_by_the_door,
-    source::rooms_introduce_themselves,
-    naming::modules_name_their_noun,
+    source::the_clock_is_read_in_one_file,
+    source::modules_have_comments,
+    naming::module_names_describe,
     public::type_names_are_unique,
     cycles::siblings_form_no_cycle,
     places::no_machine_or_registry,

@@ -1,19 +1,19 @@
-//! Why a publisher or a source cannot be used, and what to do about it.
+//! The errors of setting up a publisher or a source, with advice.
 
 use std::future::Future;
 use std::time::Duration;
 
 use lapin::ErrorKind;
 
-/// Why a publisher or a source cannot work.
+/// Why a publisher or a source cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     /// A setting cannot be used.
     #[error("the setting {name} cannot be used: {reason}")]
     Setting {
-        /// The setting.
+        /// The name of the setting.
         name: &'static str,
-        /// What is wrong with it.
+        /// Why the value cannot be used.
         reason: String,
     },
     /// The broker cannot be reached, or stopped answering. Trying again may help.
@@ -21,7 +21,7 @@ pub enum SetupError {
     Unavailable {
         /// What was attempted.
         attempt: String,
-        /// What happened.
+        /// Why it failed.
         reason: String,
     },
     /// An exchange or queue of that name exists with other properties.
@@ -32,10 +32,10 @@ pub enum SetupError {
     Differs {
         /// What was declared.
         attempt: String,
-        /// What the broker said.
+        /// The broker's message.
         reason: String,
     },
-    /// The user may not do that.
+    /// The user lacks the permission.
     #[error(
         "{attempt} is not permitted ({reason}): grant it to the user, or declare the topology \
          yourself and turn `declare` off"
@@ -43,7 +43,7 @@ pub enum SetupError {
     Denied {
         /// What was attempted.
         attempt: String,
-        /// What the broker said.
+        /// The broker's message.
         reason: String,
     },
 }
@@ -53,7 +53,7 @@ impl SetupError {
         Self::Setting { name, reason: reason.into() }
     }
 
-    /// Returns what a client error means for something that was attempted.
+    /// Converts a client error of `attempt`.
     pub(crate) fn of(attempt: &str, error: &lapin::Error) -> Self {
         let attempt = attempt.to_owned();
         match code(error) {
@@ -68,7 +68,7 @@ pub(crate) const ACCESS_REFUSED: u16 = 403;
 pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 
-/// Returns the broker's own code and text, where it was the broker that refused.
+/// Returns the broker's code and text if the broker refused; `None` for other errors.
 pub(crate) fn code(error: &lapin::Error) -> Option<(u16, String)> {
     if let ErrorKind::ProtocolError(error) = error.kind() {
         return Some((error.get_id(), error.get_message().to_string()));
@@ -76,7 +76,7 @@ pub(crate) fn code(error: &lapin::Error) -> Option<(u16, String)> {
     None
 }
 
-/// Waits for the broker for `limit` at most.
+/// Runs `work`, and fails if it takes longer than `limit`.
 pub(crate) async fn within<T>(
     limit: Duration,
     attempt: &str,

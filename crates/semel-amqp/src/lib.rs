@@ -31,10 +31,11 @@
 //!
 //! # A broker that is away
 //!
-//! `build` needs no broker: publisher and source connect when they are used, with growing pauses (50 ms to 2 s)
-//! while the broker is away, and again when a connection is lost. Meanwhile every event is `Unavailable`, which
-//! costs no attempt, and [`AmqpPublisher::check`] says why, for a readiness probe. `connect` fails instead, for
-//! programs that are of no use without their broker.
+//! `build` needs no broker: publisher and source connect when they are used, with growing pauses
+//! (50 ms to 2 s) while the broker cannot be reached, and reconnect when a connection is lost.
+//! Meanwhile every event is `Unavailable`, which costs no attempt, and [`AmqpPublisher::check`]
+//! returns why, for a readiness probe. `connect` fails instead, for programs that cannot work
+//! without their broker.
 //!
 //! # What is on the broker
 //!
@@ -46,19 +47,20 @@
 //! | messages that passed the delivery limit | `semel.events.billing.dead` | source |
 //! | messages that wait for their next attempt | `semel.events.billing.retry.1s` … | source, when first needed |
 //!
-//! All are durable, and every queue is a quorum queue: RabbitMQ 3.10 or newer is needed. What is
-//! missing is declared; what is there and differs is a [`SetupError::Differs`], never a guess.
-//! Events travel as CloudEvents in binary mode under the routing key `{bucket}.{type}`, where the
-//! bucket is one of [`BUCKETS`] and the same for all events of a partition. An unordered group's queue is
-//! bound to all of them; an ordered group of n queues has bucket b in queue b modulo n.
+//! All are durable, and every queue is a quorum queue: RabbitMQ 3.10 or newer is needed. Missing
+//! exchanges and queues are declared; existing ones with other properties are a
+//! [`SetupError::Differs`]. Events are published as CloudEvents in binary mode under the routing
+//! key `{bucket}.{type}`, where the bucket is one of [`BUCKETS`] and the same for all events of a
+//! partition. An unordered group's queue is bound to all buckets; an ordered group of n queues has
+//! bucket b in queue b modulo n.
 //!
 //! # What is promised
 //!
-//! A publish is `Ok` when the broker has confirmed it *and* has put it into a queue. An event that
-//! no queue is bound for waits in the outbox and is not dropped; one whose confirm is lost is published again, and
-//! the inbox recognises it. A message is acknowledged after the inbox has committed. No queue drops
-//! anything: what passes its delivery limit goes to the dead queue, and dead-lettering itself is
-//! confirmed (`at-least-once`).
+//! A publish is `Ok` when the broker has confirmed it *and* has put it into a queue. An event for
+//! which no queue is bound waits in the outbox and is not dropped; an event whose confirm is lost
+//! is published again, and the inbox recognises it. A message is acknowledged after the inbox has
+//! committed. No queue drops anything: a message that exceeds its delivery limit goes to the dead
+//! queue, and dead-lettering itself is confirmed (`at-least-once`).
 
 mod error;
 mod link;

@@ -1,7 +1,7 @@
-//! The connection to the broker: made when it is first needed, and made again when it is lost.
+//! The connection to the broker, opened when it is first needed and again when it is lost.
 //!
-//! Nothing is recovered here. A caller gets a new connection and opens its channel anew: the client library's own
-//! recovery would hide which confirms were lost.
+//! Nothing is recovered here: a caller gets a new connection and opens its channel again. The
+//! client library's own recovery would hide which confirms were lost.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,10 +14,11 @@ use tokio::sync::Mutex;
 
 use crate::error::{SetupError, within};
 
-/// How long to pause before connecting again after a failure, at first and at most. The caller's own limit runs
-/// meanwhile, so it is never more than a quarter of that.
+/// The first and the longest pause before reconnecting after a failure. The caller's own limit runs
+/// meanwhile, so a pause is never longer than a quarter of that.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// A peer that vanished is noticed after two of these, in seconds. The broker's default is 60.
+/// The interval of heartbeats in seconds. A broker that vanished is detected after two of them. The
+/// broker's default is 60.
 const HEARTBEAT: u16 = 10;
 
 /// The address of the broker, and the connection to it while there is one.
@@ -31,14 +32,14 @@ pub(crate) struct Link {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// In a row, since the last success.
+    /// The number of failures in a row since the last success.
     failures: u32,
 }
 
 impl Link {
-    /// Parses the URL. `name` is what operators see in the broker's list of connections.
+    /// Parses the URL. `name` is shown to operators in the broker's list of connections.
     pub(crate) fn new(url: &str, name: String, timeout: Duration) -> Result<Self, SetupError> {
-        // The parser's message does not hold the URL, which has a password in it.
+        // The parser's message does not contain the URL, which has a password in it.
         let mut uri =
             AMQPUri::from_str(url).map_err(|reason| SetupError::setting("url", reason))?;
         if uri.scheme == AMQPScheme::AMQPS && !cfg!(feature = "tls") {
@@ -56,7 +57,7 @@ impl Link {
         self.timeout
     }
 
-    /// Returns the connection, opened now if there is none that works.
+    /// Returns the connection, and opens one if none works.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, SetupError> {
         let mut state = self.state.lock().await;
         if state.connection.take_if(|it| !it.status().connected()).is_some() {
@@ -68,7 +69,7 @@ impl Link {
         if state.failures > 0 {
             tokio::time::sleep(pause(state.failures, self.timeout)).await;
         }
-        // Counted before, so that a caller that gives up in between counts as well.
+        // Counted before the attempt, so that a cancelled attempt counts as well.
         state.failures += 1;
         let properties =
             ConnectionProperties::default().with_connection_name(self.name.as_str().into());
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(pause(u32::MAX, long), PAUSE.1);
     }
 
-    /// A pause as long as the limit of a publish would end every one of them before it connects.
+    /// A pause as long as the limit of a publish would end every publish before it connects.
     #[test]
     fn the_pause_leaves_most_of_the_callers_limit_to_connecting() {
         for failures in [1, 6, 100] {

@@ -1,6 +1,6 @@
-//! Publishes events to the exchange. Only what the broker has confirmed counts.
+//! Publishes events to the exchange. Only a confirmed event counts as published.
 //!
-//! What the confirms of a batch mean for each event is decided in `verdict`, without I/O.
+//! `verdict` decides without I/O what the confirms of a batch mean for each event.
 
 mod builder;
 mod verdict;
@@ -17,21 +17,21 @@ use semel_core::event::Event;
 use semel_core::outbox::{PublishError, Publisher, partition};
 
 pub use builder::PublisherBuilder;
-use verdict::Heard;
+use verdict::Confirm;
 
 use crate::error::{ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, SetupError, code, within};
 use crate::link::Link;
 use crate::topology::{self, BUCKETS};
 use crate::wire;
 
-/// A channel is kept for the next batch up to this many.
+/// The largest number of idle channels that are kept.
 const IDLE: usize = 8;
 
 /// Publishes events to a topic exchange of RabbitMQ, under `{bucket}.{type}`, where the bucket is
 /// that of the event's partition, one of [`BUCKETS`]. Cheap to clone; clones share the connection.
 ///
-/// Every message is persistent, `mandatory` and confirmed. A batch is sent at once and then waited
-/// for. What its answers mean:
+/// Every message is persistent, `mandatory` and confirmed. A batch is sent at once, and then all
+/// confirms are awaited. The answers are:
 ///
 /// | broker | answer |
 /// |---|---|
@@ -44,10 +44,11 @@ const IDLE: usize = 8;
 /// | nack: a queue could not take it | [`Failed`](PublishError::Failed) |
 /// | gone, silent, or blocked by an alarm | [`Unavailable`](PublishError::Unavailable) |
 ///
-/// A channel is closed for a whole batch, without saying which event was meant. So what was not
-/// confirmed by then is sent again one by one; an event that closes its channel again is the cause.
+/// The broker closes a channel for a whole batch, without telling which event was the cause. So the
+/// events that were not confirmed by then are sent again one by one; an event that closes its
+/// channel again is the cause.
 ///
-/// The client library logs a returned message as a whole at level `WARN`, payload included; where
+/// The client library logs a returned message as a whole at level `WARN`, payload included; if
 /// payloads must not be in logs, set its target `lapin` to `error`.
 #[derive(Clone)]
 pub struct AmqpPublisher(Arc<Inner>);
@@ -56,12 +57,12 @@ struct Inner {
     link: Link,
     exchange: ShortString,
     declare: bool,
-    /// Channels on which everything has been answered. One that is in use belongs to its user, so
-    /// a batch that is given up takes its confirms with it.
+    /// Channels on which everything has been confirmed. A channel in use belongs to its user, so
+    /// that the confirms of a cancelled batch are dropped with it.
     idle: Mutex<Vec<ConfirmChannel>>,
 }
 
-/// A channel in confirm mode, and the connection that it lives on.
+/// A channel in confirm mode, and its connection.
 struct ConfirmChannel {
     connection: Arc<Connection>,
     channel: Channel,
@@ -74,11 +75,12 @@ impl AmqpPublisher {
         PublisherBuilder::new(url)
     }
 
-    /// Checks that the broker takes events now, for a readiness probe: connects if need be, and opens a channel.
+    /// Checks that the broker accepts events now, for a readiness probe: connects if necessary, and
+    /// opens a channel.
     ///
     /// # Errors
-    /// [`SetupError::Unavailable`] while the broker cannot be reached or an alarm makes it take nothing; another
-    /// [`SetupError`] where waiting does not help.
+    /// [`SetupError::Unavailable`] while the broker cannot be reached or blocks publishers because
+    /// of an alarm; another [`SetupError`] if waiting does not help.
     pub async fn check(&self) -> Result<(), SetupError> {
         let open = self.0.channel().await?;
         self.0.give_back(open);
@@ -102,8 +104,9 @@ impl Publisher for AmqpPublisher {
         let verdicts = self.0.batch(&events.iter().collect::<Vec<_>>()).await;
         for (event, verdict) in events.iter().zip(verdicts) {
             let verdict = match verdict {
-                // Any of them may have ended the channel for all; or none, where something was
-                // missing that a new channel declares. Sent alone, each shows its own result.
+                // Any of the events may have closed the channel for all; or none did, if something
+                // was missing that a new channel declares. Sent alone, each event shows its own
+                // result.
                 Verdict::Closed(_) if !away => self.0.alone(event).await,
                 Verdict::Closed(close) => {
                     Verdict::Known(Err(PublishError::Unavailable(close.reason)))
@@ -121,7 +124,7 @@ impl Publisher for AmqpPublisher {
     }
 }
 
-/// What is known about one event.
+/// The result of publishing one event.
 enum Verdict {
     Known(Result<(), PublishError>),
     /// The broker closed the channel because of an event: this one, or another of its batch.
@@ -136,7 +139,7 @@ struct Close {
 }
 
 impl Close {
-    /// If it was the channel that was closed, and not with its connection.
+    /// Returns why the broker closed the channel; `None` if the connection was closed as well.
     fn of(error: &lapin::Error, connection: &Connection) -> Option<Self> {
         if !error.is_amqp_soft_error() || !connection.status().connected() {
             return None;
@@ -144,10 +147,10 @@ impl Close {
         code(error).map(|(code, reason)| Self { code, reason })
     }
 
-    /// What it means for an event that was alone on the channel.
+    /// Returns the result for an event that was alone on the channel.
     fn of_one(self) -> PublishError {
         match self.code {
-            // No event is taken until the exchange is made.
+            // No event can be published until the exchange exists.
             NOT_FOUND => PublishError::Unavailable(self.reason),
             // Permissions may be for some routing keys only.
             ACCESS_REFUSED => PublishError::Unrouted(self.reason),
@@ -166,24 +169,25 @@ impl Inner {
         self.batch(&[event]).await.pop().expect("one verdict per event")
     }
 
-    /// Publishes events on one channel: one verdict each, in order, within the time.
+    /// Publishes events on one channel, and returns one verdict each, in order, within the time
+    /// limit.
     async fn batch(&self, events: &[&Event]) -> Vec<Verdict> {
         let limit = self.link.timeout();
-        let silence = || Heard::Lost(format!("no confirm within {limit:?}"));
-        let mut heard: Vec<Heard> = events.iter().map(|_| silence()).collect();
+        let silence = || Confirm::Lost(format!("no confirm within {limit:?}"));
+        let mut confirms: Vec<Confirm> = events.iter().map(|_| silence()).collect();
         let mut closed = None;
-        let work = self.converse(events, &mut heard, &mut closed);
+        let work = self.send_and_confirm(events, &mut confirms, &mut closed);
         let ended = tokio::time::timeout(limit, work).await;
         if let Ok(Err(error)) = &ended {
             let lost = error.to_string();
-            heard.iter_mut().for_each(|one| *one = Heard::Lost(lost.clone()));
+            confirms.iter_mut().for_each(|one| *one = Confirm::Lost(lost.clone()));
         }
         let marks: Vec<_> = events.iter().map(|event| wire::mark(event)).collect();
         let unrouted = |at: usize| {
             let key = Self::routing_key(events[at]);
             format!("no queue is bound to the exchange {} for the key {key}", self.exchange)
         };
-        let answers = verdict::of(&marks, &heard, unrouted);
+        let answers = verdict::of(&marks, &confirms, unrouted);
         let lost = |answer: Result<(), PublishError>| match (&closed, answer) {
             (Some(close), Err(PublishError::Unavailable(_))) => {
                 Verdict::Closed(Close::clone(close))
@@ -193,11 +197,12 @@ impl Inner {
         answers.into_iter().map(lost).collect()
     }
 
-    /// Sends all, then waits for all confirms. Each is stored at once: the time limit may end the wait.
-    async fn converse(
+    /// Sends all events, then waits for all confirms. Each confirm is stored at once, since the
+    /// time limit may end the wait.
+    async fn send_and_confirm(
         &self,
         events: &[&Event],
-        heard: &mut [Heard],
+        confirms: &mut [Confirm],
         closed: &mut Option<Close>,
     ) -> Result<(), SetupError> {
         let open = self.channel().await?;
@@ -208,7 +213,7 @@ impl Inner {
             let frame = wire::header_frame(event);
             if most != 0 && frame > most {
                 let reason = format!("its attributes take {frame} bytes of a frame of {most}");
-                heard[at] = Heard::Refused(reason);
+                confirms[at] = Confirm::Refused(reason);
                 continue;
             }
             let mut publish = Box::pin(open.channel.basic_publish(
@@ -218,8 +223,8 @@ impl Inner {
                 event.payload(),
                 wire::properties(event),
             ));
-            // A first poll puts it in line, so that they leave in their order without waiting for
-            // one another.
+            // The first poll queues the message, so that messages are sent in order without waiting
+            // for one another.
             let started = futures_util::poll!(&mut publish);
             sending.push(async move {
                 let sent = match started {
@@ -233,36 +238,37 @@ impl Inner {
                 (at, confirmed)
             });
         }
-        let mut confirms: FuturesUnordered<_> = sending.into_iter().collect();
+        let mut pending: FuturesUnordered<_> = sending.into_iter().collect();
         let mut clean = true;
-        while let Some((at, confirmed)) = confirms.next().await {
-            heard[at] = match confirmed {
-                Ok(confirmation) => in_words(confirmation),
+        while let Some((at, confirmed)) = pending.next().await {
+            confirms[at] = match confirmed {
+                Ok(confirmation) => read_confirm(confirmation),
                 Err(error) => {
                     clean = false;
                     *closed = closed.take().or_else(|| Close::of(&error, &open.connection));
-                    Heard::Lost(error.to_string())
+                    Confirm::Lost(error.to_string())
                 }
             };
         }
-        drop(confirms);
+        drop(pending);
         if clean {
             self.give_back(open);
         } else if closed.is_some() {
-            // What is sent again goes over a channel that was opened, and declared, since.
+            // Events are sent again on a channel that was opened, and declared its exchange, after
+            // this.
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         Ok(())
     }
 
-    /// Returns a channel on which everything has been answered.
+    /// Returns a channel on which nothing is unconfirmed.
     async fn channel(&self) -> Result<ConfirmChannel, SetupError> {
         let blocked = |connection: &Connection| -> Result<(), SetupError> {
             if !connection.status().blocked() {
                 return Ok(());
             }
-            // It takes nothing from any publisher, and would keep what we send in its socket.
-            let reason = "an alarm (memory or disk) makes it take nothing".to_owned();
+            // The broker reads nothing from publishers now, and messages would wait in the socket.
+            let reason = "an alarm (memory or disk) makes the broker block publishers".to_owned();
             Err(SetupError::Unavailable { attempt: "publishing".to_owned(), reason })
         };
         while let Some(open) = self.take_idle() {
@@ -298,14 +304,14 @@ impl Inner {
     }
 }
 
-fn in_words(confirmation: Confirmation) -> Heard {
+fn read_confirm(confirmation: Confirmation) -> Confirm {
     let taken = confirmation.is_ack();
     if confirmation == Confirmation::NotRequested {
-        return Heard::Lost("the channel is not in confirm mode".to_owned());
+        return Confirm::Lost("the channel is not in confirm mode".to_owned());
     }
     let returned = confirmation.take_message();
-    Heard::Confirmed { taken, returned: returned.map(|it| wire::mark_in(&it.properties)) }
+    Confirm::Confirmed { taken, returned: returned.map(|it| wire::mark_in(&it.properties)) }
 }
 
-/// Default time to wait for the broker.
+/// The default time to wait for the broker.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
-//! Brings the messages of a consumer group, from one queue or, in order, from several.
+//! Delivers the messages of a consumer group, from one queue or, in order, from several.
 //!
-//! What becomes of a message is in `message`; where it waits for its next attempt is in `retry`.
+//! `message` answers a message; `retry` holds it until its next attempt.
 
 mod builder;
 mod channel;
@@ -23,57 +23,59 @@ use crate::error::SetupError;
 use crate::link::Link;
 use crate::topology::Topology;
 
-/// The messages of one consumer group on RabbitMQ. It connects, declares and consumes when it is
-/// first asked for a message, and again whenever that is lost.
+/// Delivers the messages of one consumer group on RabbitMQ. It connects, declares and consumes when
+/// the first message is requested, and again whenever the connection is lost.
 ///
-/// A message is acknowledged when it is answered so, and is the broker's until then: one that was
-/// prefetched, or was being handled when the process died, goes to another consumer, or comes again.
+/// A message belongs to the broker until it is acknowledged: a message that was prefetched, or was
+/// being handled when the process died, goes to another consumer or is delivered again.
 ///
 /// # Answers
 ///
-/// - `Ack`: acknowledged. AMQP does not confirm that; if it is lost the message comes again.
-/// - `Later`: a copy goes to a queue in which it expires back into the group's queue, and when the
-///   broker has confirmed the copy the message is acknowledged. A copy may wait behind others, up
-///   to 1 s, 5 s, 30 s or 5 min, whichever is next above what was asked.
-/// - `Nothing`, or a message that is dropped: given back after the
+/// - `Ack`: acknowledged. AMQP does not confirm that; if the acknowledgement is lost, the message
+///   is delivered again.
+/// - `Later`: a copy goes to a retry queue, from which it expires back into the group's queue. When
+///   the broker has confirmed the copy, the message is acknowledged. There are retry queues for
+///   delays up to 1 s, 5 s, 30 s, 5 min and longer; a copy may wait behind others of its queue.
+/// - `Nothing`, or a message that is dropped: it is given back after the
 ///   [patience](SourceBuilder::patience).
 ///
 /// # Ordered groups
 ///
-/// An [ordered](SourceBuilder::ordered) group has several queues, each with a single active consumer
-/// and one message under way, and no copies: `Later` keeps the message for
-/// that long (5 min at most, then it comes early) and gives it back to the head of its queue. So the
-/// events of a partition stay in order whichever process crashes. The first process of a group gets all
-/// queues; another takes over what it leaves. A source that is dropped gives back what it keeps.
+/// An [ordered](SourceBuilder::ordered) group has several queues, each with a single active
+/// consumer and one message in flight, and no retry queues: `Later` keeps the message for the delay
+/// (5 min at most, then it is delivered early) and gives it back to the head of its queue. So the
+/// events of a partition stay in order whichever process crashes. The first process of a group gets
+/// all queues; another takes over the queues that it leaves. Dropping a source gives back the
+/// messages that it keeps.
 ///
 /// # Long handlers
 ///
 /// RabbitMQ takes a message away from a consumer that does not answer within `consumer_timeout`, 30
-/// minutes by default, and closes the channel: everything that was under way comes again, and the
-/// inbox recognises it. Set it higher where handlers take longer.
+/// minutes by default, and closes the channel: every message in flight is delivered again, and the
+/// inbox recognises it. Raise the timeout if handlers take longer.
 pub struct AmqpSource {
     shared: Arc<Shared>,
     state: Mutex<State>,
-    /// Dropped with the source, it ends the waiting of those that keep a message for later.
+    /// Dropped with the source, which ends the wait of messages that are kept for later.
     _here: watch::Sender<()>,
 }
 
-/// What every connection of a source is made from.
+/// The settings that all connections of a source share.
 struct Shared {
     link: Link,
-    /// For copies that wait in retry queues.
+    /// The connection for copies that wait in retry queues.
     retries: Link,
     topology: Topology,
     prefetch: u16,
     patience: Duration,
     tenant: Option<Box<str>>,
     declare: bool,
-    /// Says that the source is gone.
+    /// Notified when the source is dropped.
     gone: watch::Receiver<()>,
 }
 
-/// The channel is opened by a task of its own: callers come and go, and a slow broker must not have
-/// to answer all over again for each.
+/// The state of the channel. A task of its own opens it: callers may be cancelled, and a slow
+/// broker must not have to answer all over again for each.
 #[derive(Default)]
 enum State {
     #[default]
@@ -90,7 +92,7 @@ impl AmqpSource {
         SourceBuilder::new(url, group)
     }
 
-    /// Returns the channel, opened now if there is none that works.
+    /// Returns the channel, and opens one if none works.
     async fn channel(&self, state: &mut State) -> Result<Arc<ConsumerChannel>, SetupError> {
         loop {
             match state {

@@ -1,8 +1,8 @@
-//! What must exist on the broker: an exchange, a group's queues, and the queues for messages that passed the
-//! delivery limit or wait for their next attempt.
+//! The exchange and the queues of a group on the broker, including those for messages that exceeded
+//! the delivery limit or wait for their next attempt.
 //!
-//! The arguments are the same for every version of the broker, so that after an upgrade they still equal what is
-//! declared.
+//! The arguments are the same for every version of the broker, so that after an upgrade they still
+//! equal those of existing queues.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use lapin::{Channel, ExchangeKind};
 
 use crate::error::{NOT_FOUND, SetupError, code, within};
 
-/// The exchange of events by default.
+/// The default name of the exchange.
 pub const EXCHANGE: &str = "semel.events";
-/// Into how many buckets every publisher divides the partitions. The same for all and for ever: an
-/// ordered source binds all of them to its queues, however many those are, and misses none.
+/// The number of buckets into which every publisher divides the partitions. It must never change:
+/// an ordered source binds all buckets to its queues, however many those are, and misses none.
 pub const BUCKETS: u16 = 64;
-/// Leaves room for the group and what follows it: a quorum queue's name has at most 255 bytes, and
-/// the broker puts the virtual host in front.
+/// The length of the longest name of an exchange. It leaves space for the group and suffixes: the
+/// name of a quorum queue has at most 255 bytes, including the virtual host that the broker adds.
 const MAX_EXCHANGE: usize = 100;
 const MAX_GROUP: usize = 60;
 
-/// The queues in which messages wait, and up to which delay each is for. A message waits behind
-/// those that came to its queue before it, so at most as long as its queue's longest delay.
+/// The retry queues, and the longest delay for which each is used. A message waits behind those
+/// that came to its queue before it, so at most as long as its queue's longest delay.
 const WAITS: [(&str, Duration); 5] = [
     ("1s", Duration::from_secs(1)),
     ("5s", Duration::from_secs(5)),
@@ -37,15 +37,15 @@ const WAITS: [(&str, Duration); 5] = [
 pub(crate) struct Topology {
     pub(crate) exchange: ShortString,
     pub(crate) group: String,
-    /// Types, or patterns of types; none means all.
+    /// Event types or patterns of types; all, if empty.
     pub(crate) kinds: Vec<String>,
-    /// Over how many queues the buckets are spread, if order is kept.
+    /// The number of queues over which the buckets are spread, if order is kept.
     pub(crate) ordered: Option<u16>,
     pub(crate) delivery_limit: u32,
 }
 
-/// A queue that is consumed, and what it is bound by.
-pub(crate) struct Supply {
+/// A queue that is consumed, and its bindings.
+pub(crate) struct BoundQueue {
     pub(crate) queue: ShortString,
     bindings: Vec<ShortString>,
 }
@@ -73,7 +73,7 @@ impl Topology {
     }
 
     /// Returns the queues to consume.
-    pub(crate) fn supplies(&self) -> Vec<Supply> {
+    pub(crate) fn queues(&self) -> Vec<BoundQueue> {
         let bound = |from: &str| -> Vec<ShortString> {
             match &self.kinds[..] {
                 [] => vec![format!("{from}.#").into()],
@@ -81,9 +81,9 @@ impl Topology {
             }
         };
         match self.ordered {
-            None => vec![Supply { queue: self.named(""), bindings: bound("*") }],
+            None => vec![BoundQueue { queue: self.named(""), bindings: bound("*") }],
             Some(queues) => (0..queues)
-                .map(|it| Supply {
+                .map(|it| BoundQueue {
                     queue: self.named(&format!(".p{it}")),
                     bindings: (it..BUCKETS)
                         .step_by(queues.into())
@@ -98,7 +98,7 @@ impl Topology {
         self.named(".dead")
     }
 
-    /// Returns the queue in which a message waits for this long.
+    /// Returns the retry queue for a delay.
     pub(crate) fn waiting(&self, delay: Duration) -> ShortString {
         let fits = |(_, longest): &&(&str, Duration)| delay <= *longest;
         let (name, _) = WAITS.iter().find(fits).expect("the last is for everything");
@@ -109,15 +109,16 @@ impl Topology {
         format!("{}.{}{what}", self.exchange, self.group).into()
     }
 
-    /// Declares everything that consuming needs. Has no effect where it exists and is equal.
+    /// Declares everything that consuming needs. Does nothing if it exists with the same
+    /// properties.
     pub(crate) async fn declare(&self, on: &Channel, limit: Duration) -> Result<(), SetupError> {
         declare_exchange(on, &self.exchange, limit).await?;
         let dead = self.dead();
         declare_queue(on, &dead, quorum(), limit).await?;
-        for Supply { queue, bindings } in self.supplies() {
+        for BoundQueue { queue, bindings } in self.queues() {
             let mut arguments = into(quorum(), &dead);
-            // Explicit, for two reasons: a broker from 4.0 on has a limit of its own, and without
-            // one a message that is given back goes to the end of its queue, out of its order.
+            // Explicit, for two reasons: brokers from 4.0 on have a limit of their own, and without
+            // a limit a message that is given back goes to the end of its queue, out of order.
             let times = AMQPValue::LongLongInt(self.delivery_limit.into());
             arguments.insert("x-delivery-limit".into(), times);
             if self.ordered.is_some() {
@@ -138,14 +139,14 @@ impl Topology {
             }
         }
         if self.ordered.is_none() {
-            // The one that is usually needed. A queue that was declared a moment ago can still be lost in a
-            // crash of its broker (seen with 3.10).
+            // The retry queue that is usually needed, declared early: a queue that was declared a
+            // moment ago can still be lost in a crash of the broker (seen with 3.10).
             self.declare_waiting(on, &self.waiting(Duration::ZERO), limit).await?;
         }
         Ok(())
     }
 
-    /// Declares a queue in which messages wait until they go back to the group's queue.
+    /// Declares a retry queue, from which messages go back to the group's queue.
     pub(crate) async fn declare_waiting(
         &self,
         on: &Channel,
@@ -156,7 +157,7 @@ impl Topology {
     }
 }
 
-/// Checks the name of an exchange.
+/// Validates the name of an exchange.
 pub(crate) fn exchange(name: &str) -> Result<ShortString, SetupError> {
     let printable = name.bytes().all(|byte| byte.is_ascii_graphic());
     if !(1..=MAX_EXCHANGE).contains(&name.len()) || !printable || name.starts_with("amq.") {
@@ -180,8 +181,9 @@ pub(crate) async fn declare_exchange(
     within(limit, &format!("declaring the topic exchange {name}"), declare).await
 }
 
-/// Checks that the exchange is what is needed, if it exists. Its existence is asked for first, so that nothing is
-/// created; the passive declaration that asks does not compare its properties, so a second one does.
+/// Checks that the exchange, if it exists, has the required properties. A passive declaration first
+/// checks that it exists, so that nothing is created; it does not compare properties, so a second
+/// declaration does.
 pub(crate) async fn check_exchange(
     on: &Channel,
     name: &ShortString,
@@ -219,13 +221,13 @@ fn quorum() -> FieldTable {
     arguments
 }
 
-/// Adds the arguments by which messages that leave this queue without an ack go to `queue`, and stay until that one
-/// has them: the broker's default would lose a message in a crash on the way.
+/// Adds the arguments that move messages which leave this queue without an ack to `queue`, and keep
+/// them until `queue` has them: with the broker's default, a crash on the way would lose a message.
 fn into(mut arguments: FieldTable, queue: &ShortString) -> FieldTable {
     arguments.insert("x-dead-letter-exchange".into(), text(""));
     arguments.insert("x-dead-letter-routing-key".into(), text(queue.as_str()));
     arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-    // Required by the strategy; there is no length limit, so nothing is ever rejected.
+    // Required by the strategy. There is no length limit, so nothing is ever rejected.
     arguments.insert("x-overflow".into(), text("reject-publish"));
     arguments
 }

@@ -1,6 +1,7 @@
-//! Events as AMQP messages: CloudEvents in binary mode, and structured mode when others use it.
+//! Converts events to AMQP messages and back: writes CloudEvents in binary mode, and also reads
+//! structured mode.
 //!
-//! Where a message goes is decided by the publisher, whether it was seen before by the inbox.
+//! The publisher decides where a message goes, the inbox whether it was handled before.
 
 use std::borrow::Cow;
 
@@ -13,7 +14,7 @@ use semel_core::event::{Carried, Event, STRUCTURED, Unreadable};
 const PREFIX: &str = "cloudEvents:";
 /// The prefix for implementations that do not allow colons; only read.
 const OTHER_PREFIX: &str = "cloudEvents_";
-/// What both content types of structured mode begin with.
+/// The beginning of both content types of structured mode.
 const STRUCTURED_MEDIA: &str = "application/cloudevents";
 const PERSISTENT: u8 = 2;
 
@@ -24,7 +25,7 @@ const BROKERS_OWN: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-cou
 pub(crate) fn properties(event: &Event) -> BasicProperties {
     let mut headers = FieldTable::default();
     for (name, value) in event.cloud_attributes() {
-        // The binding gives it a property of its own.
+        // The AMQP binding has a property of its own for the content type.
         if name != "datacontenttype" {
             let value = AMQPValue::LongString(value.into_owned().into());
             headers.insert(format!("{PREFIX}{name}").into(), value);
@@ -39,15 +40,17 @@ pub(crate) fn properties(event: &Event) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// Returns the size in bytes of the frame that holds an event's properties, at most. It cannot be split.
+/// Returns an upper bound for the size in bytes of the frame with an event's properties. That frame
+/// cannot be split.
 pub(crate) fn header_frame(event: &Event) -> usize {
-    // Frame and content header, the flags, the other properties with their lengths, the table's.
+    // Frame and content header, the flags, the other properties with their lengths, and the length
+    // of the table.
     let fixed = 64 + event.content_type().len() + event.id().to_string().len();
     let one = |(name, value): &(&str, Cow<'_, str>)| PREFIX.len() + name.len() + value.len() + 6;
     event.cloud_attributes().iter().map(one).sum::<usize>() + fixed
 }
 
-/// What identifies an event in a returned message: its id and tenant.
+/// Identifies an event in a returned message: its id and tenant.
 pub(crate) type Mark = (String, String);
 
 /// Returns the mark of an event.
@@ -63,7 +66,7 @@ pub(crate) fn mark_in(properties: &BasicProperties) -> Mark {
     (id, tenant.map(Cow::into_owned).unwrap_or_default())
 }
 
-/// Reads the event in a message; `tenant` is that of events that name none.
+/// Reads the event in a message; `tenant` is the tenant of events without one.
 pub(crate) fn envelope(
     properties: &BasicProperties,
     payload: &Bytes,
@@ -72,7 +75,7 @@ pub(crate) fn envelope(
     let content_type = properties.content_type().as_ref().map(ShortString::as_str);
     if let Some(given) = content_type
         && given.get(..STRUCTURED_MEDIA.len()).is_some_and(|it| {
-            // Also the batch format, which is refused below.
+            // This also matches the batch format, which is refused below.
             it.eq_ignore_ascii_case(STRUCTURED_MEDIA)
         })
     {
@@ -103,8 +106,8 @@ pub(crate) fn envelope(
     Event::from_cloud(carried)
 }
 
-/// Returns a header's value as CloudEvents writes it; `None` for a type that no attribute has, and for text that is
-/// not UTF-8: converted with loss, two different ids could become one.
+/// Returns a header's value as CloudEvents writes it; `None` for a type that no attribute has, and
+/// for text that is not UTF-8: a lossy conversion could make two different ids equal.
 fn text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     let written = match value {
         AMQPValue::LongString(text) => return utf8(text.as_bytes()),
@@ -141,7 +144,8 @@ fn moment(seconds: u64) -> Option<Cow<'static, str>> {
 
 /// Returns the properties of a copy that is delivered again after `millis`.
 pub(crate) fn again(properties: &BasicProperties, millis: u64) -> BasicProperties {
-    // Without the user id: the broker closes a channel that names another user than its own.
+    // Without the user id: the broker closes a channel on which a message has the id of another
+    // user.
     let mut copy = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_expiration(millis.to_string().into());
@@ -179,9 +183,9 @@ fn texts(of: &BasicProperties) -> [(&'static str, &Option<ShortString>, With); 7
     ]
 }
 
-/// Returns a message as its sender made it: a line `name: value` for each property and header, an empty line, the
-/// payload. It is the same for every delivery: without what the broker adds, and without what a copy in a retry
-/// queue does not have.
+/// Returns a message as its sender made it: a line `name: value` for each property and header, an
+/// empty line, and the payload. It is the same for every delivery, because it omits what the broker
+/// adds and what a copy in a retry queue does not have.
 pub(crate) fn raw(properties: &BasicProperties, payload: &Bytes) -> Bytes {
     let mut lines = String::new();
     let mut line = |name: &str, value: &str| {
@@ -228,7 +232,7 @@ fn shown(bytes: &[u8]) -> String {
     shown
 }
 
-/// Returns whether a quorum queue has counted an earlier delivery.
+/// Returns whether a quorum queue has counted an earlier delivery of the message.
 pub(crate) fn came_before(properties: &BasicProperties) -> bool {
     let headers = properties.headers().as_ref();
     let count = headers.and_then(|all| all.inner().get("x-delivery-count")).and_then(text);

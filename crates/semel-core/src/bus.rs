@@ -1,8 +1,8 @@
-//! A bus inside the process: delivers events to groups without a broker. For development, for tests, and for
-//! services that are one process.
+//! Delivers events to groups inside one process, without a broker: for development, for tests, and
+//! for services that consist of one process.
 //!
-//! As the publisher of a relay it is durable: the outbox keeps an event until every group has handled it or
-//! stored its failure.
+//! Delivery is durable if the bus is the publisher of a relay: the outbox keeps an event until
+//! every group has handled the event or stored its failure.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::inbox::{BrokerReply, Group, HandleError, Handled, InvalidGroup, Retry
 use crate::outbox::{PublishError, Publisher};
 use crate::store::{Inspect, Store};
 
-/// Delivers events to groups inside the process. Cheap to clone; clones share everything.
+/// Delivers events to groups inside the process. Cheap to clone: clones share the registered
+/// groups.
 ///
 /// ```
 /// use semel_core::bus::Bus;
@@ -43,7 +44,7 @@ pub struct Bus<S: Store> {
     retry_every: Duration,
 }
 
-/// A group, and its retry scheduler.
+/// A registered group, and the task that retries its failures.
 struct Registered<S: Store> {
     group: Group<S>,
     retrying: Retrying,
@@ -74,7 +75,7 @@ impl<S: Store> std::fmt::Debug for Bus<S> {
     }
 }
 
-/// The result of one consumer, with its scope.
+/// The name of a consumer, and its result for one event.
 pub type Delivered = (String, Result<Handled, HandleError>);
 
 impl<S: Store> Bus<S> {
@@ -83,30 +84,31 @@ impl<S: Store> Bus<S> {
         Self::default()
     }
 
-    /// Drops events that no group handles, where the bus is the publisher of a relay. Default: they are
-    /// refused, and dead in the outbox as `no-handler`; while no group is registered, they wait.
+    /// Drops events whose type no group handles, if the bus is the publisher of a relay. By default
+    /// such events are refused, and become dead in the outbox as `no-handler`; while no group is
+    /// registered at all, events wait in the outbox.
     #[must_use]
     pub fn drop_unhandled(mut self) -> Self {
         self.drop_unhandled = true;
         self
     }
 
-    /// Sets how often failures that are due are retried, for groups that are registered after it. Default
-    /// 1 s.
+    /// Sets how often failures that are due are retried, for groups that are registered after this
+    /// call. Default 1 s.
     #[must_use]
     pub fn retry_every(mut self, every: Duration) -> Self {
         self.retry_every = every;
         self
     }
 
-    /// Adds a group. Its failures are retried from the ledger, by a task of this runtime that ends with the
-    /// bus.
+    /// Adds a group, and starts a task on this runtime that retries the group's failures from the
+    /// ledger. The task ends when the last clone of the bus is dropped.
     ///
     /// # Errors
     /// [`InvalidGroup`] if the group is not valid.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn register(&self, group: Group<S>) -> Result<(), InvalidGroup>
     where
         S: Inspect,
@@ -118,26 +120,26 @@ impl<S: Store> Bus<S> {
         Ok(())
     }
 
-    /// Returns the groups that handle this type.
-    fn interested(&self, kind: &str) -> Vec<Group<S>> {
+    /// Returns the groups that handle events of type `kind`.
+    fn groups_for(&self, kind: &str) -> Vec<Group<S>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         let all = groups.iter().map(|registered| &registered.group);
         all.filter(|group| group.handles(kind)).cloned().collect()
     }
 
-    /// Delivers an event to every group that handles its type, and waits for all of them. Returns one result
-    /// for each consumer; they do not affect each other.
+    /// Delivers an event to every group that handles its type, and waits for all of them. Returns
+    /// one result for each consumer. A failure of one consumer does not affect the others.
     pub async fn publish(&self, event: Event) -> Vec<Delivered> {
         let event = Arc::new(event);
-        let groups = self.interested(event.kind());
+        let groups = self.groups_for(event.kind());
         let handled = join_all(groups.iter().map(|group| group.handle(&event))).await;
         handled.into_iter().flatten().collect()
     }
 
-    async fn carry(&self, event: &Event) -> Result<(), PublishError> {
-        let groups = self.interested(event.kind());
+    async fn deliver(&self, event: &Event) -> Result<(), PublishError> {
+        let groups = self.groups_for(event.kind());
         if groups.is_empty() && !self.drop_unhandled {
-            // A relay that was started before the first group was registered.
+            // The relay was started before the first group was registered.
             if self.groups.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
                 let text = "no group is registered yet".to_owned();
                 return Err(PublishError::Unrouted(text));
@@ -152,7 +154,7 @@ impl<S: Store> Bus<S> {
             match answer {
                 BrokerReply::Ack => {}
                 BrokerReply::Later(after) => open.push((after, group.name())),
-                // The group could store nothing, which is not the event's fault.
+                // The group's store failed, which is no failure of the event.
                 BrokerReply::Nothing => {
                     let away =
                         format!("the group {} could store nothing in its ledger", group.name());
@@ -160,7 +162,7 @@ impl<S: Store> Bus<S> {
                 }
             }
         }
-        // The groups that have handled it will recognise the repeat.
+        // The event is published again. Groups that have handled it recognise the repeat.
         let Some(after) = open.iter().map(|(after, _)| *after).min() else { return Ok(()) };
         let names: Vec<&str> = open.iter().map(|(_, name)| *name).collect();
         let reason = format!("not handled yet by {}", names.join(", "));
@@ -170,6 +172,6 @@ impl<S: Store> Bus<S> {
 
 impl<S: Store> Publisher for Bus<S> {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
-        join_all(events.iter().map(|event| self.carry(event))).await
+        join_all(events.iter().map(|event| self.deliver(event))).await
     }
 }

@@ -1,6 +1,6 @@
-//! The identifiers of one grant, and the lease that guards every later write.
+//! The ids of one granted claim, and the lease that every later write of its holder must match.
 //!
-//! What a caller holds is `executor::Claim`; these are the plain values behind it, which stores persist.
+//! These are plain values that stores persist. The handle that a caller gets is `executor::Claim`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,16 @@ use ulid::Ulid;
 use crate::clock;
 use crate::key::{Digest, hex};
 
-/// A ULID given to a key when it is first granted and kept across takeovers and retries.
+/// Identifies an operation through all its attempts: a ULID that is generated with the first grant
+/// of a key and kept across takeovers and retries.
 ///
-/// Resources created under a claim take their id from it, so a takeover cannot mint a second one.
+/// Derive the ids of resources that the work creates from the operation id, so that a takeover does
+/// not create a second resource.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId([u8; 16]);
 
 impl OperationId {
-    /// Generates a new one, from the time and 80 random bits.
+    /// Generates a new operation id from the time and 80 random bits.
     pub fn generate() -> Self {
         let mut random = [0; 10];
         fill_random(&mut random);
@@ -37,20 +39,20 @@ impl OperationId {
         self.0
     }
 
-    /// Reads the stored form; `None` unless it is 16 bytes.
+    /// Creates an id from its stored form; `None` if there are not 16 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(bytes.try_into().ok()?))
     }
 }
 
-/// Upper-case Crockford base32, 26 characters.
+/// Writes the id as 26 characters of upper-case Crockford base32.
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Ulid::from_bytes(self.0))
     }
 }
 
-/// Reads exactly what [`Display`](fmt::Display) writes: one spelling per id.
+/// Parses the form that [`Display`](fmt::Display) writes; every other spelling of an id is refused.
 impl FromStr for OperationId {
     type Err = InvalidOperationId;
 
@@ -60,7 +62,7 @@ impl FromStr for OperationId {
     }
 }
 
-/// A text that is not an operation id.
+/// The error of parsing text that is not an operation id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an operation id is 26 characters of upper-case Crockford base32")]
 pub struct InvalidOperationId;
@@ -84,13 +86,13 @@ impl<'de> Deserialize<'de> for OperationId {
     }
 }
 
-/// 128 random bits that identify one grant. After a lost reply they tell whether a write was this
-/// attempt's own.
+/// Identifies one grant by 128 random bits. After a lost reply, an attempt recognises its own write
+/// by them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId([u8; 16]);
 
 impl AttemptId {
-    /// Generates a new one.
+    /// Generates a new attempt id.
     pub fn generate() -> Self {
         let mut bytes = [0; 16];
         fill_random(&mut bytes);
@@ -102,7 +104,7 @@ impl AttemptId {
         self.0
     }
 
-    /// Reads the stored form; `None` unless it is 16 bytes.
+    /// Creates an id from its stored form; `None` if there are not 16 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(bytes.try_into().ok()?))
     }
@@ -114,20 +116,21 @@ impl fmt::Debug for AttemptId {
     }
 }
 
-/// Grows with every grant on a key; hand it to a downstream that can refuse older ones.
+/// A number that grows with every grant of a key. Pass it to other systems that can refuse writes
+/// with a smaller number.
 ///
-/// It is the larger of the previous fence + 1 and the store's clock in microseconds, so it keeps
-/// growing even after the record was swept and the key is used anew.
+/// A new fence is the larger of the previous fence + 1 and the store's clock in microseconds, so
+/// fences keep growing even if the record was removed and the key is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fence(pub u64);
 
 impl Fence {
-    /// Returns the stored form.
+    /// Returns the fence as it is stored in a database column.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
 
-    /// Reads the stored form; negative values do not occur and read as zero.
+    /// Creates a fence from its stored form. Negative values do not occur, and become 0.
     pub fn from_i64(stored: i64) -> Self {
         Self(u64::try_from(stored).unwrap_or(0))
     }
@@ -139,19 +142,19 @@ impl fmt::Display for Fence {
     }
 }
 
-/// Why a claim was granted.
+/// The reason why a claim was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// There was no record, or it had expired.
+    /// The key had no record, or its record had expired.
     Fresh,
-    /// An earlier attempt failed and its retry is due.
+    /// An earlier attempt failed, and its retry was due.
     AfterFailure,
-    /// An earlier attempt let its lease lapse: it crashed, hung or lost its store.
+    /// The lease of an earlier attempt lapsed: its process crashed, hung or lost the store.
     Takeover,
 }
 
-/// Identifies a granted claim. A store applies a later write only if key, fence and attempt id match
-/// and the record is still running.
+/// Identifies a granted claim. A store applies a later write of the holder only if key, fence and
+/// attempt id match and the record is still Running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The digest of the key.
@@ -163,7 +166,7 @@ pub struct Lease {
 }
 
 /// Generates the ids of a new operation and its first attempt, with one call to the operating system.
-pub(crate) fn draw() -> (OperationId, AttemptId) {
+pub(crate) fn generate_ids() -> (OperationId, AttemptId) {
     let mut random = [0; 26];
     fill_random(&mut random);
     let (mut operation, mut attempt) = ([0; 10], [0; 16]);
@@ -173,8 +176,8 @@ pub(crate) fn draw() -> (OperationId, AttemptId) {
 }
 
 fn fill_random(bytes: &mut [u8]) {
-    // Without randomness two attempts could share an id, and each would take the other's write for its
-    // own. There is no safe way to continue.
+    // Without randomness two attempts could share an id, and each would mistake the other's write
+    // for its own. There is no safe way to continue.
     getrandom::fill(bytes).expect("the operating system provides randomness");
 }
 

@@ -1,8 +1,8 @@
-//! Time: the only module that reads the machine's clocks.
+//! Reads the machine's clocks; no other module of this crate does.
 //!
-//! A store judges leases by its own clock (the database server's, Redis `TIME`). Embedded stores
-//! have no server, so they take a [`Clock`]; tests pass one that they can advance. No time of this
-//! machine is sent to a networked store: callers pass durations, never instants.
+//! Leases end by the clock of the store (the database server's clock, Redis `TIME`). Embedded
+//! stores have no server, so they use a [`Clock`]; tests pass one that they can advance. No time of
+//! this machine is sent to a networked store: callers pass durations, never instants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,33 +11,34 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// A time of a store's clock: microseconds since the Unix epoch, UTC.
+/// A time by a store's clock: microseconds since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Creates a timestamp from its stored form.
+    /// Creates a timestamp from its stored form: microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Returns the stored form.
+    /// Returns the stored form: microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// Returns how long it is from `now` until this time; `None` if it has passed.
+    /// Returns the time from `now` until this timestamp; `None` if this timestamp is not later than
+    /// `now`.
     pub fn remaining(self, now: Timestamp) -> Option<Duration> {
         let left = self.0.saturating_sub(now.0);
         (left > 0).then(|| Duration::from_micros(left.unsigned_abs()))
     }
 
-    /// Returns how long it is from `earlier` until this time; zero if this is not later.
+    /// Returns the time from `earlier` until this timestamp; zero if this timestamp is not later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         self.remaining(earlier).unwrap_or_default()
     }
 
-    /// Returns the time `span` later. Saturates: `Duration::MAX` later is for ever.
+    /// Returns the timestamp `span` later. It saturates: `Duration::MAX` means for ever.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros(span)))
@@ -50,12 +51,13 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Returns a duration in microseconds, the unit that stores persist. Saturates at about 292,000 years.
+/// Returns a duration in microseconds, the unit that stores persist. It saturates at about 292,000
+/// years.
 pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The clock of an embedded store.
+/// The clock of an embedded store: the machine's clock, or one that tests control.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     manual: Option<Arc<Manual>>,
@@ -63,9 +65,9 @@ pub struct Clock {
 
 #[derive(Debug)]
 struct Manual {
-    /// What the clock shows.
+    /// The time that the clock shows.
     moment: AtomicI64,
-    /// How much time has passed. Setting the clock does not change it.
+    /// The total time by which the clock was advanced. Setting the clock does not change it.
     passed: AtomicI64,
 }
 
@@ -75,7 +77,8 @@ impl Clock {
         Self::default()
     }
 
-    /// Creates a clock that stands still until [`advance`](Self::advance) moves it, for tests.
+    /// Creates a clock for tests, which changes only by [`advance`](Self::advance) and
+    /// [`set`](Self::set).
     ///
     /// ```
     /// use std::time::Duration;
@@ -100,7 +103,8 @@ impl Clock {
         }
     }
 
-    /// Lets time pass on a manual clock; does nothing to the machine's clock.
+    /// Advances a manual clock by `span`, as if the time had passed; has no effect on the machine's
+    /// clock.
     pub fn advance(&self, span: Duration) {
         if let Some(manual) = &self.manual {
             manual.moment.fetch_add(micros(span), Ordering::SeqCst);
@@ -108,7 +112,8 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock forward or back, as an operator sets the machine's. No time passes.
+    /// Sets a manual clock forward or back, as an operator sets the machine's clock. This does not
+    /// count as passed time.
     pub fn set(&self, to: Timestamp) {
         if let Some(manual) = &self.manual {
             manual.moment.store(to.0, Ordering::SeqCst);
@@ -116,8 +121,8 @@ impl Clock {
     }
 }
 
-/// A clock that cannot be set: it shows what a [`Clock`] showed at first, plus the time that has passed
-/// since. For stores that end with the process.
+/// A clock that cannot be set: it starts with the time of a [`Clock`] and adds the time that has
+/// passed since. Used by stores that end with the process.
 #[derive(Clone, Debug)]
 pub(crate) struct SteadyClock {
     start: Timestamp,
@@ -156,13 +161,14 @@ impl Default for SteadyClock {
     }
 }
 
-/// Returns the machine's wall-clock time. Only embedded stores and id generation may use it.
+/// Returns the machine's wall-clock time. Decisions about the records of networked stores must not
+/// depend on it.
 pub(crate) fn system_now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(micros(since))
 }
 
-/// Returns the time of the process's monotonic clock, by which the age of a lease is measured.
+/// Returns the time of the monotonic clock, by which this process measures the age of its leases.
 pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }

@@ -1,6 +1,6 @@
-//! Events: what the outbox keeps, brokers deliver and inboxes handle.
+//! Events, which the outbox stores, brokers deliver and inboxes handle.
 //!
-//! On the wire an event is a CloudEvent 1.0 (`cloud`).
+//! Brokers transport an event as a CloudEvent 1.0 (module `cloud`).
 
 mod cloud;
 mod headers;
@@ -28,29 +28,32 @@ use crate::clock::{Timestamp, system_now};
 use crate::fingerprint::Fingerprint;
 use crate::key::{InvalidKey, Key, Kind, MAX_ID, MAX_TENANT, Principal};
 
-/// Longest event type, in bytes: it is also the reference under which operators find a failure.
+/// The longest event type, in bytes. The type is also the reference by which operators find a
+/// failure.
 pub const MAX_TYPE: usize = 128;
-/// Longest source, aggregate type and aggregate id, in bytes.
+/// The longest source, content type, aggregate type and aggregate id, in bytes.
 pub const MAX_NAME: usize = 255;
-/// Longest value of an attribute, in bytes.
+/// The longest value of an attribute, in bytes.
 pub const MAX_VALUE: usize = 1_024;
-/// Most attributes that a sender may add.
+/// The largest number of attributes that a sender may add to an event.
 pub const MAX_ATTRIBUTES: usize = 64;
-/// Largest payload, in bytes: what every store holds with its default settings (statements of MariaDB have at
-/// most 16 MiB). Brokers may accept less; an event that a broker refuses is dead, with the reason.
+/// The largest payload, in bytes. Every store accepts it with its default settings (statements of
+/// MariaDB have at most 16 MiB). Brokers may accept less; an event that a broker refuses becomes
+/// dead in the outbox, with the broker's reason.
 pub const MAX_PAYLOAD: usize = 15 << 20;
 
-/// What an event is about. Events about the same aggregate are published in the order of their append, which
-/// is the order of the commits if each transaction locks the aggregate's row before it appends.
+/// The object that an event is about. Events about the same aggregate are published in the order of
+/// their append, which is the order of the commits if each transaction locks the aggregate's row
+/// before it appends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Aggregate {
-    /// The type of the aggregate: `order`.
+    /// The type of the aggregate, such as `order`.
     pub kind: Box<str>,
     /// The id of the aggregate.
     pub id: Box<str>,
 }
 
-/// An event, with everything that a consumer needs to handle it.
+/// A fact that consumers handle: id, type, source, tenant, aggregate, payload and headers.
 ///
 /// ```
 /// use semel_core::event::Event;
@@ -77,7 +80,7 @@ pub struct Event {
     payload: Bytes,
     content_type: Box<str>,
     attributes: BTreeMap<Box<str>, Box<str>>,
-    /// A JSON object that is not empty.
+    /// The headers as a JSON object that is not empty.
     headers: Option<Box<str>>,
     occurred_at: Timestamp,
     sequence: Option<u64>,
@@ -87,10 +90,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// The content type of payloads that `serde` wrote.
+    /// The content type of JSON payloads.
     pub const JSON: &'static str = "application/json";
 
-    /// Returns a builder of an event of type `kind` (`order.placed`) that `source` sends.
+    /// Returns a builder for an event of type `kind` (such as `order.placed`) that `source` sends.
     pub fn builder(tenant: &str, kind: &str, source: &str) -> Builder {
         Builder {
             unreadable: None,
@@ -114,12 +117,12 @@ impl Event {
         }
     }
 
-    /// Returns the tenant.
+    /// Returns the tenant that the event belongs to.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// Returns the id: the same in every delivery.
+    /// Returns the id of the event, which is the same in every delivery.
     pub fn id(&self) -> EventId {
         self.id
     }
@@ -129,12 +132,13 @@ impl Event {
         &self.kind
     }
 
-    /// Returns the source: the sender.
+    /// Returns the source: the service that sent the event.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Returns what it is about; `None` if its order among others does not matter.
+    /// Returns the aggregate that the event is about; `None` if the order among other events does
+    /// not matter.
     pub fn aggregate(&self) -> Option<&Aggregate> {
         self.aggregate.as_ref()
     }
@@ -149,37 +153,40 @@ impl Event {
         &self.content_type
     }
 
-    /// Returns the attributes that the sender has added.
+    /// Returns the names and values of the attributes that the sender has added.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Returns an attribute that the sender has added.
+    /// Returns the value of an attribute that the sender has added.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.get(name).map(|value| &**value)
     }
 
-    /// Returns when it happened, by the sender's clock. For people; nothing is decided by it.
+    /// Returns the time at which the event happened, by the sender's clock. It is information for
+    /// people: no decision depends on it.
     pub fn occurred_at(&self) -> Timestamp {
         self.occurred_at
     }
 
-    /// Returns its number in the outbox that it came from. It grows along the events of an aggregate.
+    /// Returns the event's number in the sender's outbox. It grows from event to event of one
+    /// aggregate.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
 
-    /// Returns the trace that it happened in.
+    /// Returns the trace in which the event was created.
     pub fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_ref()
     }
 
-    /// Returns the correlation id: normally the id of the operation that began it all.
+    /// Returns the correlation id: normally the id of the operation at the start of the chain of
+    /// events.
     pub fn correlation_id(&self) -> Option<&str> {
         self.correlation_id.as_deref()
     }
 
-    /// Returns the causation id: that of the operation or event that led to it.
+    /// Returns the causation id: the id of the operation or event that caused this event.
     pub fn causation_id(&self) -> Option<&str> {
         self.causation_id.as_deref()
     }
@@ -187,26 +194,27 @@ impl Event {
     /// Parses the payload as JSON.
     ///
     /// # Errors
-    /// The payload is not JSON, or not of this type.
+    /// The error of the parser if the payload is not JSON, or not of this type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
 
-    /// Returns the event without its payload, as lists show it.
+    /// Returns the event with an empty payload, for lists.
     #[must_use]
     pub fn without_payload(mut self) -> Self {
         self.payload = Bytes::new();
         self
     }
 
-    /// Returns the event with its number in the outbox.
+    /// Returns the event with `sequence` as its number in the outbox.
     #[must_use]
     pub fn with_sequence(mut self, sequence: u64) -> Self {
         self.sequence = Some(sequence);
         self
     }
 
-    /// Returns the event with an operation as its correlation and its cause, where they are not set.
+    /// Returns the event with the id of `operation` as its correlation id and causation id, unless
+    /// they are set.
     #[must_use]
     pub(crate) fn caused_by(mut self, operation: OperationId) -> Self {
         let id = || operation.to_string().into_boxed_str();
@@ -215,7 +223,8 @@ impl Event {
         self
     }
 
-    /// Returns a builder of an event that this one causes: with the same tenant and correlation id.
+    /// Returns a builder for an event that this event causes: with the same tenant and correlation
+    /// id, and this event's id as its causation id.
     pub fn followed_by(&self, kind: &str, source: &str) -> Builder {
         let mut next = Self::builder(&self.tenant, kind, source).causation_id(&self.id.to_string());
         let root = || self.id.to_string().into_boxed_str();
@@ -226,18 +235,18 @@ impl Event {
         next
     }
 
-    /// Returns the key of a consumer's record of this event.
+    /// Returns the key of the record that the consumer `scope` keeps about this event.
     pub(crate) fn key(&self, scope: &str) -> Result<Key, InvalidKey> {
         Key::new(Kind::Event, &self.tenant, scope, Principal::global(), &self.id.to_string())
     }
 
-    /// Returns the fingerprint: type and source make a repeat the same event.
+    /// Returns the fingerprint of the event, from its type and source.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::opaque(&format!("{}\0{}", self.kind, self.source))
     }
 }
 
-/// Shows the size of the payload, never its content.
+/// Writes the size of the payload, never its content.
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
@@ -259,20 +268,21 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the id. Default: a new one. An event that may be appended twice for one cause (a repair job, a
-    /// retried command) has an id that is derived from the cause: [`EventId::derived`].
+    /// Sets the id. Default: a new id. If an event may be appended twice for one cause (by a repair
+    /// job or a retried command), derive its id from the cause with [`EventId::derived`].
     pub fn id(mut self, id: EventId) -> Self {
         self.envelope.id = id;
         self
     }
 
-    /// Sets what it is about: events about the same aggregate keep their order.
+    /// Sets the aggregate that the event is about: events about the same aggregate keep their
+    /// order.
     pub fn about(mut self, kind: &str, id: &str) -> Self {
         self.envelope.aggregate = Some(Aggregate { kind: kind.into(), id: id.into() });
         self
     }
 
-    /// Sets the payload, as JSON.
+    /// Sets the payload, encoded as JSON.
     pub fn json(mut self, payload: &impl Serialize) -> Self {
         match serde_json::to_vec(payload) {
             Ok(bytes) => self.payload(Event::JSON, bytes),
@@ -283,27 +293,28 @@ impl Builder {
         }
     }
 
-    /// Sets the payload.
+    /// Sets the payload and its content type.
     pub fn payload(mut self, content_type: &str, payload: impl Into<Bytes>) -> Self {
         self.envelope.content_type = content_type.into();
         self.envelope.payload = payload.into();
         self
     }
 
-    /// Adds an attribute: a CloudEvents extension, named by 1 to 20 of `a-z0-9`. For other names use a
-    /// [header](Self::header).
+    /// Adds an attribute: a CloudEvents extension, whose name is 1 to 20 characters of `a-z0-9`.
+    /// For other names use a [header](Self::header).
     pub fn attribute(mut self, name: &str, value: &str) -> Self {
         self.envelope.attributes.insert(name.into(), value.into());
         self
     }
 
-    /// Sets when it happened. Default: now.
+    /// Sets the time at which the event happened. Default: now.
     pub fn occurred_at(mut self, at: Timestamp) -> Self {
         self.envelope.occurred_at = at;
         self
     }
 
-    /// Sets the trace that it happened in. Default: the current one, see [`capture_traces_with`].
+    /// Sets the trace in which the event was created. Default: the current trace, see
+    /// [`capture_traces_with`].
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.envelope.trace = Some(trace);
         self
@@ -324,7 +335,7 @@ impl Builder {
     /// Builds the event.
     ///
     /// # Errors
-    /// [`InvalidEvent`] names the first part that is not valid, and its limit.
+    /// [`InvalidEvent`] with the first part that is not valid, and its limit.
     pub fn build(mut self) -> Result<Event, InvalidEvent> {
         if let Some(reason) = self.unreadable {
             return Err(InvalidEvent::Payload { reason });
@@ -371,47 +382,47 @@ fn text(part: &'static str, text: &str, max: usize) -> Result<(), InvalidEvent> 
     if sound { Ok(()) } else { Err(InvalidEvent::Text { part, max, len: text.len() }) }
 }
 
-/// Why parts do not make an event.
+/// The reason why an event could not be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEvent {
-    /// A text is blank, too long or holds a control character.
+    /// A text is blank, too long or contains a control character.
     #[error(
         "an event's {part} must be 1 to {max} bytes of visible text without control characters, \
          got {len} bytes"
     )]
     Text {
-        /// The name of the text.
+        /// The name of the part that is not valid.
         part: &'static str,
-        /// Its limit, in bytes.
+        /// The longest text that is allowed, in bytes.
         max: usize,
-        /// Its length, in bytes.
+        /// The length of the given text, in bytes.
         len: usize,
     },
     /// The name of an attribute is not valid for a CloudEvents extension, or is reserved.
     #[error(
-        "an attribute is named by 1 to 20 of a-z0-9 and not like one that CloudEvents or Semel \
-         sets itself, got {name:?}; other names are headers"
+        "an attribute name has 1 to 20 characters of a-z0-9 and is not reserved by CloudEvents or \
+         Semel, got {name:?}; use a header for other names"
     )]
     Attribute {
-        /// The name.
+        /// The name that is not allowed.
         name: Box<str>,
     },
-    /// Too many attributes.
+    /// The event has too many attributes.
     #[error("an event has at most {MAX_ATTRIBUTES} attributes of its own, got {count}")]
     Attributes {
         /// The number of attributes.
         count: usize,
     },
-    /// The headers are too many, too long or no JSON object.
+    /// The headers are too many, too long or not a JSON object.
     #[error(
         "headers are a JSON object of at most {MAX_HEADERS} members and {MAX_HEADERS_BYTES} bytes, \
-         named by 1 to {MAX_HEADER_NAME} bytes of visible text, got {got}"
+         with names of 1 to {MAX_HEADER_NAME} bytes of visible text, got {got}"
     )]
     Headers {
-        /// What was given.
+        /// A description of the given headers.
         got: String,
     },
-    /// The payload could not be written as JSON.
+    /// The payload could not be encoded as JSON.
     #[error("the payload cannot be written as JSON: {reason}")]
     Payload {
         /// The message of the serializer.
@@ -419,10 +430,10 @@ pub enum InvalidEvent {
     },
     /// The payload is too large.
     #[error(
-        "a payload has at most {MAX_PAYLOAD} bytes, got {bytes}; store it elsewhere and send where"
+        "a payload has at most {MAX_PAYLOAD} bytes, got {bytes}; store it elsewhere and send its address"
     )]
     TooLarge {
-        /// Its size.
+        /// The size of the payload, in bytes.
         bytes: usize,
     },
 }

@@ -1,7 +1,8 @@
 //! The executor claims keys, runs work and settles claims.
 //!
-//! It reads the record, lets the [judge](crate::judge) decide, writes the verdict, runs the work and
-//! settles the claim. Protocols translate for it and stores keep records for it; neither decides anything.
+//! For each call the executor reads the record of the key, lets the [judge](crate::judge) decide,
+//! writes the verdict, runs the work and settles the claim. Protocols translate requests and stores
+//! keep records; neither makes decisions.
 
 mod answer;
 mod attempt;
@@ -61,7 +62,7 @@ use crate::policy::{InvalidPolicy, OnFailure, Policy, Wait};
 use crate::store::{Guarantee, Store, Swept};
 use crate::sweeper::{self, Sweeping};
 
-/// Runs each operation once. Cheap to clone; clones share everything.
+/// Runs each operation once. Cheap to clone: clones share the store, the heartbeat and the caches.
 ///
 /// ```
 /// use semel_core::{Command, Executor, Key};
@@ -110,14 +111,15 @@ struct Inner<S: Store> {
     waiters: wait::Waiters,
     replays: ReplayCache,
     in_flight: in_flight::InFlight,
-    /// Background tasks; shutdown waits for them.
+    /// Tracks background tasks; shutdown waits for them.
     tasks: TaskTracker,
-    /// Attempts in progress.
+    /// Tracks the attempts in progress.
     attempts: TaskTracker,
-    /// Cancelled when a shutdown begins: no new work starts, and running work should stop.
+    /// Cancelled when a shutdown begins: new work is refused, and running work should stop.
     closing: CancellationToken,
-    /// Cancelled with `closing` or before: duplicates do not wait any more.
-    hurrying: CancellationToken,
+    /// Cancelled with `closing` or before it: duplicates stop waiting for the outcome of other
+    /// calls.
+    waiting_ended: CancellationToken,
     /// Cancelled after the grace period: attempts are dropped.
     abort: CancellationToken,
 }
@@ -125,8 +127,8 @@ struct Inner<S: Store> {
 /// The result of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Whether every attempt ended within the grace period. Those that did not were dropped, and their
-    /// claims settled by their crash policy.
+    /// Whether every attempt ended within the grace period. The other attempts were dropped, and
+    /// their claims were settled by their crash policies.
     pub graceful: bool,
 }
 
@@ -163,7 +165,8 @@ impl<S: Store> fmt::Debug for Builder<S> {
 }
 
 impl<S: Store> Builder<S> {
-    /// Sets the default policy of commands. Default [`Policy::default`].
+    /// Sets the default policy, which supplies the settings that a command leaves out. Default
+    /// [`Policy::default`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
@@ -175,20 +178,23 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// Sets how often the store is polled for duplicates that wait. Default 50 ms doubling to 500 ms.
+    /// Sets how often the store is polled on behalf of duplicates that wait. Default: after 50 ms,
+    /// doubling to 500 ms.
     pub fn polling(mut self, polling: Polling) -> Self {
         let first = polling.first.max(Duration::from_millis(1));
         self.polling = Polling { first, max: polling.max.max(first) };
         self
     }
 
-    /// Sets when expired records are removed. Default every 60 s, 1,000 at a time.
+    /// Sets how often, and how many at a time, expired records are removed. Default every 60 s,
+    /// 1,000 at a time.
     pub fn sweeping(mut self, sweeping: Sweeping) -> Self {
         self.sweeping = sweeping;
         self
     }
 
-    /// Sets what this process remembers of settled keys. Default [`LocalReplay::default`].
+    /// Sets the size of the cache of recorded outcomes in this process. Default
+    /// [`LocalReplay::default`].
     pub fn local_replay(mut self, local_replay: LocalReplay) -> Self {
         self.local_replay = local_replay;
         self
@@ -205,7 +211,7 @@ impl<S: Store> Builder<S> {
             heartbeat: Heartbeat::new(Arc::clone(&self.store)),
             store: self.store,
             policy: self.policy,
-            owner: self.owner.unwrap_or_else(whoami).into(),
+            owner: self.owner.unwrap_or_else(default_owner).into(),
             polling: self.polling,
             sweeping: self.sweeping,
             sweeper_started: AtomicBool::new(false),
@@ -214,7 +220,7 @@ impl<S: Store> Builder<S> {
             in_flight: in_flight::InFlight::default(),
             tasks: TaskTracker::new(),
             attempts: TaskTracker::new(),
-            hurrying: closing.child_token(),
+            waiting_ended: closing.child_token(),
             closing,
             abort: CancellationToken::new(),
         })))
@@ -249,16 +255,17 @@ impl<S: Store> Executor<S> {
         &self.0.policy
     }
 
-    /// Returns what is promised for work outside transactions.
+    /// Returns the guarantee that the store gives for work outside transactions.
     pub fn guarantee(&self) -> Guarantee {
         self.0.store.guarantee()
     }
 
-    /// Runs `work` once per key, and answers every repeat with its recorded result.
+    /// Runs `work` once per key, and answers every repeat with the recorded result.
     ///
-    /// Fenced: one live holder, at most one recorded result. Effects outside the store may run again if
-    /// this process dies or pauses past its lease; pass [`fence`](Context::fence) or
-    /// [`downstream_key`](Context::downstream_key) on to them.
+    /// The guarantee is Fenced: one live holder, and at most one recorded result. Effects outside
+    /// the store may happen again if this process dies or pauses for longer than its lease: pass
+    /// [`fence`](Context::fence) or [`downstream_key`](Context::downstream_key) to the systems that
+    /// are called.
     ///
     /// ```
     /// use semel_core::store::memory::MemoryStore;
@@ -297,7 +304,8 @@ impl<S: Store> Executor<S> {
         self.run_with::<Json, T, E, F, Fut>(command, work).await
     }
 
-    /// As [`run`](Self::run), for work that returns an [`Outcome`]: bytes of any content type.
+    /// Runs work like [`run`](Self::run), but the work returns an [`Outcome`]: bytes of any content
+    /// type.
     ///
     /// ```
     /// use semel_core::store::memory::MemoryStore;
@@ -353,8 +361,9 @@ impl<S: Store> Executor<S> {
         execution
     }
 
-    /// As [`run_outcome`](Self::run_outcome), for protocols: the work decides how its claim is settled, by
-    /// the methods of its [`Context`], and its answer to the caller may differ from the recorded outcome.
+    /// Runs work like [`run_outcome`](Self::run_outcome), for protocols: the work chooses how the
+    /// claim is settled, by the methods of its [`Context`], and its answer to the caller may differ
+    /// from the recorded outcome.
     ///
     /// ```
     /// use semel_core::store::memory::MemoryStore;
@@ -389,7 +398,8 @@ impl<S: Store> Executor<S> {
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Finished<A>> + Send + 'static,
     {
-        // Not in the future, which would keep room for the command before and after it is resolved.
+        // Resolved outside the future, which would otherwise store the command twice: before and
+        // after it is resolved.
         let command = self.0.resolve(command);
         async move {
             let command = command?;
@@ -401,8 +411,9 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Handles a message once. No result is kept, a failure releases the key, and duplicates do not wait. A
-    /// `keep` of zero means the default of 24 h.
+    /// Handles a message once. Only the fact that the message was handled is recorded, for `keep`;
+    /// a failure releases the key, and duplicates do not wait. A `keep` of zero means the default
+    /// of 24 h.
     ///
     /// ```
     /// use std::time::Duration;
@@ -423,7 +434,7 @@ impl<S: Store> Executor<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Concurrent`] while another call handles it; else see [`Error`].
+    /// [`Error::Concurrent`] while another call handles the message; for all others see [`Error`].
     pub async fn consume<E, F, Fut>(
         &self,
         key: Key,
@@ -435,7 +446,8 @@ impl<S: Store> Executor<S> {
         F: FnOnce(Context) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
     {
-        // A kind of its own: a marker must never be read as a command's result.
+        // The key gets the kind Message, so that this empty outcome is never read as the result of
+        // a command.
         let key = Key::new(Kind::Message, key.tenant(), key.scope(), *key.asked_by(), key.id())
             .expect("the parts of a key are valid");
         let keep = if keep.is_zero() { Policy::default().keep } else { keep };
@@ -448,7 +460,8 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Sweeps at most `limit` records now; see [`Store::sweep`]. The background sweeper does it by itself.
+    /// Removes at most `limit` expired records now; see [`Store::sweep`]. Not needed while the
+    /// background sweeper runs.
     ///
     /// ```
     /// use std::time::Duration;
@@ -473,27 +486,30 @@ impl<S: Store> Executor<S> {
         Ok(self.0.store.sweep(limit).await?)
     }
 
-    /// Drops what this process remembers of `key`, and wakes its waiters. To be called after the record was
-    /// changed by other means; the [`Operate`](crate::Operate) verbs of an executor do it.
+    /// Removes `key` from the cache of this process, and wakes the calls that wait for the key.
+    /// Call it after changing the record other than through this executor; the
+    /// [`Operate`](crate::Operate) methods of an executor call it themselves.
     pub fn refresh(&self, key: &Key) {
         self.0.replays.revoke(key);
         self.0.announce(key);
     }
 
-    /// Ends all waiting for other calls' outcomes: calls that wait are answered now that the operation is in
-    /// progress, and later ones at once. Work continues, and new work is accepted.
+    /// Ends all waiting for the outcomes of other calls: calls that wait now, and later duplicates,
+    /// are answered at once that the operation is in progress. Work continues, and new work is
+    /// accepted.
     ///
-    /// For a service that is about to stop and lets its calls finish first: a call that only waits can be
-    /// repeated at another instance.
+    /// Meant for a service that is about to stop and lets its calls finish first: a call that only
+    /// waits can be repeated at another instance.
     pub fn stop_waiting(&self) {
-        self.0.hurrying.cancel();
+        self.0.waiting_ended.cancel();
     }
 
-    /// Refuses new work, cancels running attempts, waits for `grace`, then drops those that are left.
+    /// Refuses new work, cancels running attempts, waits at most `grace` for them to end, and drops
+    /// the attempts that are left.
     ///
-    /// The claim of work that may still run is never released: that of a dropped attempt is settled after
-    /// its future is dropped, and work that does not yield keeps its lease. Tasks and threads that the
-    /// work has spawned are not tracked: let them end before the work does.
+    /// The claim of work that may still run is never released: the claim of a dropped attempt is
+    /// settled after the attempt's future is dropped, and work that does not yield keeps its lease.
+    /// Tasks and threads that the work has spawned are not tracked: end them before the work ends.
     ///
     /// ```
     /// use std::time::Duration;
@@ -514,7 +530,8 @@ impl<S: Store> Executor<S> {
         let graceful = tokio::time::timeout(grace, inner.attempts.wait()).await.is_ok();
         inner.abort.cancel();
         if !graceful {
-            // Dropped attempts settle their claims; the lease of one that never yields lapses.
+            // Dropped attempts settle their claims; the lease of an attempt that never yields
+            // lapses.
             let _ = tokio::time::timeout(Duration::from_secs(5), inner.attempts.wait()).await;
         }
         inner.tasks.close();
@@ -527,14 +544,14 @@ impl<S: Store> Executor<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Consumed {
-    /// This call handled it.
+    /// This call handled the message.
     Executed,
-    /// An earlier call has handled it.
+    /// An earlier call has handled the message.
     Duplicate,
 }
 
 impl<S: Store> Inner<S> {
-    /// Resolves a command that is about to start.
+    /// Resolves a command against the default policy, and starts the sweeper if it is not running.
     fn accept(self: &Arc<Self>, command: Command) -> Result<Arc<ResolvedCommand>, Error> {
         let command = self.resolve(command)?;
         self.start_sweeping();
@@ -556,13 +573,13 @@ impl<S: Store> Inner<S> {
 
 impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
-        // Background tasks hold no strong reference; this ends them.
+        // Ends the background tasks, which hold no strong reference to this value.
         self.closing.cancel();
     }
 }
 
 /// Returns the default owner: `host:pid:instance`.
-fn whoami() -> String {
+fn default_owner() -> String {
     static INSTANCE: AtomicU32 = AtomicU32::new(1);
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "localhost".to_owned());
     let host: String = host.chars().filter(|c| !c.is_control()).take(64).collect();

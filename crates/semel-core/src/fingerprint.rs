@@ -1,9 +1,9 @@
-//! Fingerprints: a versioned SHA-256 of what makes two requests the same.
+//! Fingerprints: a versioned SHA-256 of the content by which two requests count as the same.
 //!
 //! JSON is canonicalised (RFC 8785) first, so that member order and white space do not matter. JSON
-//! that cannot survive canonicalisation unchanged (duplicate members, integers beyond 2^53, numbers
-//! that do not round-trip, lone surrogates) is hashed from its raw bytes instead: two different
-//! amounts must never share a fingerprint because a parser rounded them.
+//! that canonicalisation would change (duplicate members, integers beyond 2^53, numbers that do not
+//! round-trip, lone surrogates) is hashed from its raw bytes instead: two different amounts must
+//! never share a fingerprint because a parser rounded them.
 
 mod compact;
 mod document;
@@ -19,7 +19,8 @@ pub use pointer::{InvalidPointer, Pointer};
 
 use crate::key::hex;
 
-/// How a fingerprint was computed. Stored before the hash, so that two schemes never compare equal.
+/// The way in which a fingerprint was computed. Its code is stored before the hash, so that
+/// fingerprints of two schemes never compare equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 enum Scheme {
@@ -30,7 +31,7 @@ enum Scheme {
     Parts = 5,
 }
 
-/// What makes two requests under one key the same request.
+/// The content by which two requests under one key count as the same request.
 ///
 /// ```
 /// use semel_core::Fingerprint;
@@ -45,12 +46,13 @@ enum Scheme {
 pub struct Fingerprint(Option<[u8; 33]>);
 
 impl Fingerprint {
-    /// Returns a fingerprint that matches every request: the key alone decides.
+    /// Returns a fingerprint that matches every other: only the key is compared.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Returns the fingerprint of the fields that influence the result, as JSON.
+    /// Returns the fingerprint of `fields`, encoded as JSON. Pass the fields that influence the
+    /// result.
     ///
     /// ```
     /// use semel_core::{Fingerprint, Pointer};
@@ -67,13 +69,14 @@ impl Fingerprint {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidFingerprint::Unserializable`] if `fields` cannot be written as JSON.
+    /// [`InvalidFingerprint::Unserializable`] if `fields` cannot be encoded as JSON.
     pub fn of<T: Serialize + ?Sized>(fields: &T) -> Result<Self, InvalidFingerprint> {
         let json = serde_json::to_vec(fields).map_err(InvalidFingerprint::Unserializable)?;
         Ok(Self::of_body(&json))
     }
 
-    /// Returns the fingerprint of a whole body: of its canonical JSON if it is I-JSON, else of its raw bytes.
+    /// Returns the fingerprint of a whole body: of its canonical form if the body is I-JSON, else
+    /// of its raw bytes.
     pub fn of_body(body: &[u8]) -> Self {
         match ijson::canonical(body) {
             Some(canonical) => Self::hash(Scheme::Json, &canonical),
@@ -81,8 +84,9 @@ impl Fingerprint {
         }
     }
 
-    /// Returns the fingerprint of a part of a JSON body: what `include` points at (everything, if empty)
-    /// without what `exclude` points at. A body that is not I-JSON is hashed whole, from its raw bytes.
+    /// Returns the fingerprint of a part of a JSON body: the values that `include` selects (the
+    /// whole body, if empty), without the values that `exclude` selects. A body that is not I-JSON
+    /// is hashed whole, from its raw bytes.
     pub fn of_selected(body: &[u8], include: &[Pointer], exclude: &[Pointer]) -> Self {
         if include.is_empty() && exclude.is_empty() {
             return Self::of_body(body);
@@ -93,8 +97,8 @@ impl Fingerprint {
         }
     }
 
-    /// Returns the fingerprint of several parts, each with its length, so that no two different splits are
-    /// equal.
+    /// Returns the fingerprint of several parts. The length of each part is hashed too, so that the
+    /// same bytes split differently have another fingerprint.
     pub fn of_parts(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -111,7 +115,8 @@ impl Fingerprint {
         Self::hash(Scheme::Raw, bytes)
     }
 
-    /// Returns the fingerprint of a short text that stands for the request: an event's type, a version.
+    /// Returns the fingerprint of a short text that stands for the request, such as an event's type
+    /// or a version.
     pub fn opaque(text: &str) -> Self {
         Self::hash(Scheme::Opaque, text.as_bytes())
     }
@@ -119,7 +124,7 @@ impl Fingerprint {
     /// Creates a fingerprint from a SHA-256 that the caller computed: 64 hex digits of either case.
     ///
     /// # Errors
-    /// [`InvalidFingerprint::NotHex`] if it is not 64 hex digits.
+    /// [`InvalidFingerprint::NotHex`] if `text` is not 64 hex digits.
     pub fn from_hex(text: &str) -> Result<Self, InvalidFingerprint> {
         let digits = text.as_bytes();
         if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -142,7 +147,7 @@ impl Fingerprint {
         Self(Some(stored))
     }
 
-    /// Returns whether a request with fingerprint `other` is the same request.
+    /// Returns whether a request with fingerprint `other` counts as the same request.
     pub fn accepts(&self, other: &Fingerprint) -> bool {
         match (&self.0, &other.0) {
             (Some(mine), Some(theirs)) => mine == theirs,
@@ -155,8 +160,8 @@ impl Fingerprint {
         self.0.as_ref().map_or(&[], |stored| stored)
     }
 
-    /// Reads the stored form; `None` if it has neither length. A scheme that this version does not know is
-    /// kept: it equals only itself.
+    /// Creates a fingerprint from its stored form; `None` if there are neither 0 nor 33 bytes. A
+    /// scheme that this version does not know is accepted, and matches only the same bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes.len() {
             0 => Some(Self(None)),
@@ -174,16 +179,16 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Why a fingerprint could not be computed.
+/// The reason why a fingerprint could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidFingerprint {
     /// The text is not 64 hex digits.
     #[error("a request hash must be 64 hex digits (SHA-256), got {len} bytes that are not")]
     NotHex {
-        /// Length of what was given, in bytes.
+        /// The length of the given text, in bytes.
         len: usize,
     },
-    /// The fields cannot be written as JSON.
+    /// The fields cannot be encoded as JSON.
     #[error("the fields of a fingerprint cannot be written as JSON")]
     Unserializable(#[source] serde_json::Error),
 }
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_fields_of_a_struct_ignore_their_order() {
+    fn the_order_of_fields_does_not_matter() {
         #[derive(Serialize)]
         struct One<'a> {
             sku: &'a str,

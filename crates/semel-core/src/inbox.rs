@@ -1,8 +1,9 @@
-//! The inbox: each consumer group handles each event once, whatever the broker does.
+//! The inbox: each consumer group handles each event once, even if the broker delivers it several
+//! times.
 //!
-//! Handling an event is a command under the key (tenant, group, event id). This module adds which handler
-//! an event goes to ([`Group`]), the retry of failures (the whole event is stored with a failure, so that a
-//! retry needs no broker), and what the broker is answered ([`BrokerReply`]).
+//! Handling an event is a command under the key (tenant, group, event id). This module adds the
+//! choice of the handler ([`Group`]), the retry of failures (the whole event is stored with a
+//! failure, so that a retry needs no broker), and the answer to the broker ([`BrokerReply`]).
 
 mod any;
 mod consumer;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub use any::{AnyMessage, AnySource};
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
-use group::Care;
+use group::Delivery;
 pub use group::{Group, InvalidGroup};
 pub use kept::{Failures, Kept, Reached, Whose};
 pub use retry::{Retried, Retrying, Waiting};
@@ -38,54 +39,55 @@ use crate::store::{self, Store, TransactionalStore};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {
-    /// This call handled it.
+    /// This call handled the event.
     Done {
-        /// The number of the execution, counted from 1.
+        /// The number of the attempt, counted from 1.
         attempt: u32,
     },
-    /// It was handled before.
+    /// The event was handled before.
     Replayed {
-        /// The number of the execution that handled it.
+        /// The number of the attempt that handled the event.
         attempt: u32,
     },
-    /// Another call is handling it.
+    /// Another call is handling the event.
     InProgress {
-        /// How long its lease still runs, where that is known.
+        /// The time until the other call's lease ends, if it is known.
         lease_remaining: Option<Duration>,
     },
-    /// An earlier attempt failed, and the next is not due. The event is stored: no redelivery is needed.
+    /// An earlier attempt failed, and the next attempt is not due yet. The event is stored, so the
+    /// broker need not redeliver it.
     Deferred {
-        /// How long until it is due.
+        /// The time until the next attempt is due.
         retry_after: Duration,
-        /// Executions so far.
+        /// The number of attempts so far.
         attempt: u32,
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
-    /// It is dead, and waits for an operator.
+    /// The event is dead, and waits for an operator.
     Dead {
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
 }
 
 impl Handled {
-    /// Returns whether it was handled before.
+    /// Returns whether the event was handled before this call.
     pub fn replayed(&self) -> bool {
         matches!(self, Handled::Replayed { .. })
     }
 
-    /// Returns whether another call is handling it.
+    /// Returns whether another call is handling the event.
     pub fn in_progress(&self) -> bool {
         matches!(self, Handled::InProgress { .. })
     }
 
-    /// Returns whether it has been handled, now or before.
+    /// Returns whether the event has been handled, by this call or before.
     pub fn succeeded(&self) -> bool {
         matches!(self, Handled::Done { .. } | Handled::Replayed { .. })
     }
 
-    /// Returns the number of failures so far, where that is known.
+    /// Returns the number of failed attempts so far, if it is known.
     pub fn retry_count(&self) -> Option<u32> {
         match self {
             Handled::Done { attempt } | Handled::Replayed { attempt } => Some(attempt - 1),
@@ -95,74 +97,77 @@ impl Handled {
     }
 }
 
-/// Why an event was not handled.
+/// The reason why an event was not handled.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
-    /// This group has had an event of this id with another type or source. It is kept, dead, beside the
-    /// first one.
+    /// This group has received an event with the same id and another type or source before. The new
+    /// event is stored as dead, beside the first one.
     #[error("this event id was used before for an event of another type or source")]
     Conflict,
     /// The handler failed.
     #[error("attempt {attempt} to handle the event failed: {error}")]
     Failed {
-        /// The handler's error.
+        /// The error that the handler returned.
         error: ErrorText,
-        /// The number of the execution.
+        /// The number of the failed attempt.
         attempt: u32,
-        /// What is stored of the failure.
+        /// What the store has recorded about the failure.
         stored: Stored,
     },
     /// The attempt that this call waited for failed.
     #[error("attempt {attempt}, which this call waited for, failed: {error}")]
     HolderFailed {
-        /// The error of its handler.
+        /// The error of the handler that this call waited for.
         error: ErrorText,
-        /// The number of that execution.
+        /// The number of that attempt.
         attempt: u32,
     },
-    /// The event and the group do not make a valid key.
+    /// A key of this event and this group would not be valid.
     #[error(transparent)]
     Key(#[from] InvalidKey),
-    /// The executor failed. Nothing is known to be stored.
+    /// The executor failed. Whether the event is stored is not known.
     #[error(transparent)]
     Executor(Error),
 }
 
-/// What is stored of a failure.
+/// What the store has recorded about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// The failure and the event: the next attempt is due after this time.
+    /// The store has the failure and the event; the next attempt is due after this time.
     Retry(Duration),
-    /// The event as dead or discarded; without its payload, if the store cannot hold it.
+    /// The store has the event as dead, uncertain or discarded; without its payload, if it is too
+    /// large for the store.
     Dead,
-    /// Nothing is known to be stored: only the broker has the event.
+    /// The store is not known to have the event: only the broker has it.
     Nothing,
 }
 
-/// The answer to a broker about a message.
+/// The answer to the broker about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokerReply {
-    /// The event is handled, or stored for a retry: the broker may forget it.
+    /// Acknowledges the message: the event is handled, or stored for a retry.
     Ack,
-    /// The broker is to deliver it again after this time.
+    /// Requests that the broker delivers the message again after this time.
     Later(Duration),
-    /// No answer: the broker delivers it again when its own timeout ends.
+    /// Sends no answer: the broker delivers the message again after its own timeout.
     Nothing,
 }
 
-/// How long until the redelivery of an event that another call is handling, unless its lease ends earlier.
-const LATER: Duration = Duration::from_secs(1);
+/// The delay until the redelivery of an event that another call is handling, unless that call's
+/// lease ends earlier.
+const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
 
 impl BrokerReply {
-    /// Returns the answer for the result of handling an event. An `ordered` group leaves retries to the
-    /// broker, since later events would overtake a stored one.
+    /// Returns the answer to the broker for the result of handling an event. An `ordered` group
+    /// leaves retries to the broker, since later events would overtake an event that is stored for
+    /// a retry.
     pub fn to(result: &Result<Handled, HandleError>, ordered: bool) -> Self {
         match result {
             Ok(Handled::Done { .. } | Handled::Replayed { .. } | Handled::Dead { .. })
             | Err(HandleError::Conflict | HandleError::Key(_)) => BrokerReply::Ack,
-            Ok(Handled::InProgress { lease_remaining }) => {
-                BrokerReply::Later(lease_remaining.map_or(LATER, |left| left.min(LATER)))
-            }
+            Ok(Handled::InProgress { lease_remaining }) => BrokerReply::Later(
+                lease_remaining.map_or(REDELIVERY_DELAY, |left| left.min(REDELIVERY_DELAY)),
+            ),
             Ok(Handled::Deferred { retry_after, .. }) if ordered => {
                 BrokerReply::Later(*retry_after)
             }
@@ -172,13 +177,13 @@ impl BrokerReply {
                 Stored::Retry(_) | Stored::Dead => BrokerReply::Ack,
                 Stored::Nothing => BrokerReply::Nothing,
             },
-            Err(HandleError::HolderFailed { .. }) => BrokerReply::Later(LATER),
+            Err(HandleError::HolderFailed { .. }) => BrokerReply::Later(REDELIVERY_DELAY),
             Err(HandleError::Executor(_)) => BrokerReply::Nothing,
         }
     }
 }
 
-/// Handles each event once per group, on the ledger of an executor. Cheap to clone.
+/// Handles each event once per group, with records in the store of an executor. Cheap to clone.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -216,8 +221,8 @@ impl<S: Store> fmt::Debug for Inbox<S> {
     }
 }
 
-/// The answer of a handler's work.
-enum Ran {
+/// The result of a handler.
+enum HandlerResult {
     Done,
     Failed(String),
 }
@@ -228,12 +233,12 @@ impl<S: Store> Inbox<S> {
         Self { executor, policy: Arc::new(Self::default_policy()) }
     }
 
-    /// Returns the default policy of events: a lease of 30 s, 20 executions, a backoff of 1 s doubling to
-    /// 5 min, successes kept for 30 days (longer than a broker redelivers), no waiting, and
-    /// [`Woken::Report`].
+    /// Returns the default policy of events: a lease of 30 s, 20 attempts, a backoff of 1 s
+    /// doubling to 5 min, successes kept for 30 days (longer than brokers redeliver), no waiting,
+    /// and [`Woken::Report`].
     ///
-    /// Only successes expire. Failures and crashes stay, with their events, until they are handled or
-    /// purged.
+    /// Only successes expire. Records of failures and crashes stay, with their events, until the
+    /// events are handled or purged.
     pub fn default_policy() -> Policy {
         Policy {
             keep: Duration::from_secs(30 * 24 * 60 * 60),
@@ -244,7 +249,7 @@ impl<S: Store> Inbox<S> {
         }
     }
 
-    /// Returns the inbox with another policy.
+    /// Replaces the policy of the inbox.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Arc::new(policy);
@@ -261,11 +266,11 @@ impl<S: Store> Inbox<S> {
         Group::new(self.clone(), name)
     }
 
-    /// Handles an event in `group`, unless that group has handled it. The handler runs under a claim, and its
-    /// success is recorded after it.
+    /// Handles an event in `group`, unless that group has handled the event before. The handler
+    /// runs under a claim, and its success is recorded afterwards.
     ///
     /// # Errors
-    /// [`HandleError`] tells why it was not handled, and what is stored.
+    /// [`HandleError`] if the event was not handled, with the reason and what is stored.
     pub async fn handle<F, Fut, E>(
         &self,
         group: &str,
@@ -295,20 +300,20 @@ impl<S: Store> Inbox<S> {
             return self.give_up(key, event, &reason).await;
         }
         let command = self.command(key.clone(), event);
-        let (given, kind) = (Arc::clone(event), kind(event));
+        let (handled, kind) = (Arc::clone(event), kind(event));
         let work = |context: Context| async move {
-            let result = handler(given, context.clone()).await;
+            let result = handler(handled, context.clone()).await;
             finish(&context, result, kind)
         };
         let served = self.executor.serve(command, work).await;
         self.conclude(key, event, served).await
     }
 
-    /// As [`handle`](Self::handle), but the handler writes in the transaction that also records its
-    /// success: exactly once, with no assumption about leases.
+    /// Handles an event like [`handle`](Self::handle), but the handler writes in the transaction
+    /// that also records its success: exactly once, independent of leases.
     ///
     /// # Errors
-    /// As [`handle`](Self::handle). A failure is recorded after the rollback.
+    /// The same errors as [`handle`](Self::handle). A failure is recorded after the rollback.
     pub async fn handle_atomic<F, Fut, E>(
         &self,
         group: &str,
@@ -321,14 +326,14 @@ impl<S: Store> Inbox<S> {
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
-        self.transact(event.key(group)?, event, Care::First, handler).await
+        self.transact(event.key(group)?, event, Delivery::First, handler).await
     }
 
     async fn transact<F, Fut, E>(
         &self,
         key: Key,
         event: &Arc<Event>,
-        care: Care,
+        delivery: Delivery,
         handler: F,
     ) -> Result<Handled, HandleError>
     where
@@ -341,20 +346,21 @@ impl<S: Store> Inbox<S> {
             return self.give_up(key, event, &reason).await;
         }
         let command = self.command(key.clone(), event);
-        let command = match care {
-            Care::First => command,
-            Care::Again => command.claim_first(),
+        let command = match delivery {
+            Delivery::First => command,
+            Delivery::Repeated => command.claim_first(),
         };
-        let (given, kind) = (Arc::clone(event), kind(event));
+        let (handled, kind) = (Arc::clone(event), kind(event));
         let work = |unit: Unit<S>| async move {
             let context = unit.context().clone();
-            finish(&context, handler(given, unit).await, kind)
+            finish(&context, handler(handled, unit).await, kind)
         };
         let served = self.executor.serve_transact(command, work).await;
         self.conclude(key, event, served).await
     }
 
-    /// Returns the command of `key`, with the event as its retry payload unless the store cannot hold it.
+    /// Returns the command that handles an event under `key`, with the event as its retry payload
+    /// unless the event is too large for the store.
     fn command(&self, key: Key, event: &Arc<Event>) -> Command {
         let packed = Arc::clone(event);
         let command = Command::new(key).policy(&self.policy).fingerprint(event.fingerprint());
@@ -364,7 +370,7 @@ impl<S: Store> Inbox<S> {
         }
     }
 
-    /// Returns why the store cannot hold the event for a retry, if it cannot.
+    /// Returns the reason if the event is too large to be stored for a retry.
     fn too_large(&self, event: &Event) -> Option<String> {
         let most = self.executor.store().max_retry_payload()?;
         if event.fits(most) {
@@ -376,8 +382,9 @@ impl<S: Store> Inbox<S> {
         ))
     }
 
-    /// Records an event as dead, without its payload, that cannot be stored. It is not handled: a failure
-    /// could not be stored for a retry, and the broker would redeliver it for ever.
+    /// Records an event that is too large for the store as dead, without its payload. The event is
+    /// not handled: a failure could not be stored for a retry, and the broker would redeliver the
+    /// event for ever.
     async fn give_up(
         &self,
         key: Key,
@@ -385,11 +392,12 @@ impl<S: Store> Inbox<S> {
         reason: &str,
     ) -> Result<Handled, HandleError> {
         let (group, id) = (key.scope().to_owned(), event.id());
-        tracing::warn!(event = %id, group, kind = event.kind(), reason, "an event is too large to be stored for a retry; it is dead");
+        tracing::warn!(event = %id, group, kind = event.kind(), reason, "an event is too large to be stored for a retry; it is recorded as dead, without its payload");
         let command = self.command(key.clone(), event);
         let error = reason.to_owned();
-        let work =
-            |context: Context| async move { context.bury(Ran::Failed(error.clone()), &error) };
+        let work = |context: Context| async move {
+            context.bury(HandlerResult::Failed(error.clone()), &error)
+        };
         let served = self.executor.serve(command, work).await;
         match self.conclude(key, event, served).await {
             Err(HandleError::Failed { error, stored: Stored::Dead, .. }) => {
@@ -403,13 +411,13 @@ impl<S: Store> Inbox<S> {
         &self,
         key: Key,
         event: &Arc<Event>,
-        served: Result<Served<Ran>, Error>,
+        served: Result<Served<HandlerResult>, Error>,
     ) -> Result<Handled, HandleError> {
         let failed = match served {
-            Ok(Served::Executed { answer: Ran::Done, receipt }) => {
+            Ok(Served::Executed { answer: HandlerResult::Done, receipt }) => {
                 Ok(Handled::Done { attempt: receipt.map_or(1, |receipt| receipt.attempt) })
             }
-            Ok(Served::Executed { answer: Ran::Failed(error), .. }) => Err(Ok(error)),
+            Ok(Served::Executed { answer: HandlerResult::Failed(error), .. }) => Err(Ok(error)),
             Ok(Served::Replayed { receipt, .. }) => {
                 Ok(Handled::Replayed { attempt: receipt.attempt })
             }
@@ -434,12 +442,13 @@ impl<S: Store> Inbox<S> {
             }
             Err(Err(other)) => Err(HandleError::Executor(other)),
         };
-        measure::inbox(key.scope(), named(&result));
+        measure::inbox(key.scope(), label(&result));
         result
     }
 
-    /// Returns the error for a handler's failure, with what is stored of it. That is read, not assumed: a
-    /// message must not be acknowledged if nothing could be stored.
+    /// Returns the error for a handler's failure, with what the store has recorded about it. The
+    /// record is read back, because a message must not be acknowledged if the failure could not be
+    /// stored.
     async fn failure(&self, key: &Key, error: &str) -> HandleError {
         let error = ErrorText::new(error);
         let found = self.executor.store().peek(key).await.ok().flatten();
@@ -459,26 +468,26 @@ impl<S: Store> Inbox<S> {
         HandleError::Failed { error, attempt, stored }
     }
 
-    /// Records an event as dead whose id another event has, under a key of its own, so that it is handled as
-    /// an event of its own when an operator redrives it.
+    /// Records an event as dead whose id was used before by another event. The record has a
+    /// separate key, so that an operator can redrive the event independently of the other.
     async fn conflict(&self, key: &Key, event: &Arc<Event>) -> Result<Handled, HandleError> {
         let group = key.scope();
-        tracing::warn!(event = %event.id(), group, kind = event.kind(), "the id of an event was used before by another type or source; it is kept, dead");
-        let aside = format!("conflict\0{}\0{}", event.kind(), event.source());
-        let key = event.key(group)?.principal(Principal::of(aside));
+        tracing::warn!(event = %event.id(), group, kind = event.kind(), "the id of an event was used before by another type or source; the event is recorded as dead");
+        let conflicting = format!("conflict\0{}\0{}", event.kind(), event.source());
+        let key = event.key(group)?.principal(Principal::of(conflicting));
         let reason = "conflict: this id was used before for an event of another type or source";
-        self.end_dead(self.command(key, event), reason).await?;
+        self.record_dead(self.command(key, event), reason).await?;
         Err(HandleError::Conflict)
     }
 
-    /// Records an event as dead that cannot be handled.
+    /// Records an event that cannot be handled as dead.
     async fn bury(&self, scope: &str, event: &Arc<Event>, reason: &str) -> Result<(), HandleError> {
-        let buried = self.end_dead(self.command(event.key(scope)?, event), reason).await;
+        let buried = self.record_dead(self.command(event.key(scope)?, event), reason).await;
         measure::inbox(scope, if buried.is_ok() { "dead" } else { "error" });
         buried
     }
 
-    async fn end_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
+    async fn record_dead(&self, command: Command, reason: &str) -> Result<(), HandleError> {
         let reason = reason.to_owned();
         let work = |context: Context| async move { context.bury((), &reason) };
         match self.executor.serve(command, work).await {
@@ -488,23 +497,28 @@ impl<S: Store> Inbox<S> {
     }
 }
 
-/// Ends a handler's work by its result. The outcome's reference is the event's type.
+/// Settles a handler's attempt according to its result. The outcome's reference is the event's
+/// type.
 fn finish<E: Into<Failure>>(
     context: &Context,
     result: Result<(), E>,
     kind: Option<Reference>,
-) -> Finished<Ran> {
+) -> Finished<HandlerResult> {
     match result.map_err(Into::into) {
         Ok(()) => {
             let outcome = Recorded::Whole(referring(Outcome::empty(), kind));
-            context.complete(Ran::Done, outcome)
+            context.complete(HandlerResult::Done, outcome)
         }
-        Err(Failure { error, hopeless: false }) => context.fail(Ran::Failed(error.clone()), &error),
-        Err(Failure { error, hopeless: true }) => context.bury(Ran::Failed(error.clone()), &error),
+        Err(Failure { error, hopeless: false }) => {
+            context.fail(HandlerResult::Failed(error.clone()), &error)
+        }
+        Err(Failure { error, hopeless: true }) => {
+            context.bury(HandlerResult::Failed(error.clone()), &error)
+        }
     }
 }
 
-/// Returns the retry payload of an event: the whole event. Its reference is the event's type.
+/// Returns the retry payload of an event: the whole event, with the event's type as the reference.
 fn retry_payload(event: &Event) -> Outcome {
     referring(Outcome::new(PACKED, event.pack()), kind(event))
 }
@@ -521,7 +535,7 @@ fn referring(outcome: Outcome, kind: Option<Reference>) -> Outcome {
     }
 }
 
-fn named(result: &Result<Handled, HandleError>) -> &'static str {
+fn label(result: &Result<Handled, HandleError>) -> &'static str {
     match result {
         Ok(Handled::Done { .. }) => "done",
         Ok(Handled::Replayed { .. }) => "replayed",
@@ -529,7 +543,7 @@ fn named(result: &Result<Handled, HandleError>) -> &'static str {
         Ok(Handled::Deferred { .. }) => "deferred",
         Ok(Handled::Dead { .. }) => "dead",
         Err(HandleError::Conflict) => "conflict",
-        // The attempt that made it dead counts as dead, too.
+        // The attempt after which the event is dead counts as dead, too.
         Err(HandleError::Failed { stored: Stored::Dead, .. }) => "dead",
         Err(HandleError::Failed { .. }) => "failed",
         Err(HandleError::HolderFailed { .. }) => "holder_failed",

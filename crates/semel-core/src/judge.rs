@@ -1,8 +1,8 @@
-//! The judge decides, from the stored record, the request and the store's clock, what happens now.
+//! The judge decides what happens to a request, from the stored record, the request and the store's
+//! clock.
 //!
-//! One pure function for every store and every protocol. It reads nothing and writes nothing; where its
-//! verdict changes the record, the executor writes it with a compare-and-swap on the version that
-//! was judged.
+//! It is one pure function for every store and every protocol. If a verdict changes the record, the
+//! executor writes the change with a compare-and-swap on the version that was judged.
 
 use std::time::Duration;
 
@@ -13,95 +13,99 @@ use crate::outcome::{ErrorText, Recorded};
 use crate::policy::OnCrash;
 use crate::record::{Record, State};
 
-/// A request for a claim on a key.
+/// The part of a request for a claim that the judge needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Maximum number of executions.
+    /// The largest number of attempts.
     pub max_attempts: Option<u32>,
     /// Whether the request has a verifier for crashed attempts.
     pub can_verify: bool,
 }
 
-/// A grant that may now be written.
+/// A grant that the executor may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Why it is granted.
+    /// The reason why the claim is granted.
     pub origin: Origin,
-    /// The number of this execution, counted from 1.
+    /// The number of this attempt, counted from 1.
     pub attempt: u32,
-    /// The operation to continue; `None` starts a new one, and nothing of the old record survives.
+    /// The operation to continue; `None` starts a new operation, which keeps nothing of the old
+    /// record.
     pub operation_id: Option<OperationId>,
     /// Whether the verifier must be called before the work runs.
     pub verify: bool,
 }
 
-/// What happens with a request.
+/// The judge's decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// The claim is granted.
+    /// The request gets the claim.
     Granted(Grant),
-    /// No attempts are left: to be stored as Dead, and answered so.
+    /// No attempts are left: the record must be written as Dead, and the request is answered as
+    /// Dead.
     Bury {
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
-    /// A crashed attempt must not be run again: to be stored as Uncertain, and answered so.
+    /// A crashed attempt must not be run again: the record must be written as Uncertain, and the
+    /// request is answered as Uncertain.
     Suspend {
-        /// What is known of the attempt.
+        /// A description of the crashed attempt.
         error: ErrorText,
     },
-    /// A clock that was ahead wrote the record's times: to be stored counted from now, and answered as if
-    /// they had been.
+    /// The record's times were written by a clock that ran ahead: they must be rewritten, counted
+    /// from now.
     Redate {
-        /// The verdict once that is stored.
+        /// The verdict after the times are rewritten.
         then: Box<Verdict>,
     },
-    /// The key was used for another request.
+    /// The key was used before for a request with another fingerprint.
     Mismatch,
-    /// The operation has succeeded.
+    /// An earlier attempt has succeeded.
     Completed {
-        /// Its outcome.
+        /// The recorded outcome of the operation.
         outcome: Recorded,
-        /// How long it will still be replayed.
+        /// The time until the outcome expires.
         fresh_for: Duration,
     },
     /// Another attempt holds the claim.
     Running {
-        /// How long its lease still runs; unknown while its transaction is open.
+        /// The time until the other attempt's lease ends; `None` while its transaction is open.
         lease_remaining: Option<Duration>,
     },
-    /// The last attempt failed and the next is not due.
+    /// The last attempt failed, and the next attempt is not due yet.
     Backoff {
-        /// How long until the next attempt is due.
+        /// The time until the next attempt is due.
         retry_after: Duration,
-        /// Executions so far.
+        /// The number of attempts so far.
         attempt: u32,
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
-    /// The last attempt failed, and the failure is the answer.
+    /// The last attempt failed, and the failure policy keeps the failure as the answer.
     FailedFinal {
-        /// The failure.
+        /// The error of the failed attempt.
         error: ErrorText,
     },
-    /// No attempts are left, or an operator discarded it.
+    /// No attempts are left, or an operator discarded the record.
     Dead {
-        /// The last failure, or the operator's reason.
+        /// The error of the last attempt, or the operator's reason.
         error: ErrorText,
     },
     /// A crashed attempt waits for an operator's decision.
     Uncertain {
-        /// What is known of the attempt.
+        /// A description of the crashed attempt.
         error: ErrorText,
     },
 }
 
-/// Judges a request against the stored record. The order of the questions is the contract.
+/// Judges a request by the stored record. The order of the checks is part of the contract.
 pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Verdict {
-    // 1. An expired record is no record, whatever its fingerprint: the key may be used anew.
+    // 1. An expired record counts as no record, whatever its fingerprint: the key may be used
+    //    again.
     let Some(record) = existing.filter(|record| !expired(record, now)) else {
         return Verdict::Granted(Grant {
             origin: Origin::Fresh,
@@ -110,7 +114,8 @@ pub fn judge(existing: Option<&Record>, request: &Request, now: Timestamp) -> Ve
             verify: false,
         });
     };
-    // 2. Another request under this key learns nothing of the first one, not even that it runs.
+    // 2. A different request under this key gets no information about the first one, not even that
+    //    it runs.
     if !record.fingerprint.accepts(&request.fingerprint) {
         return Verdict::Mismatch;
     }
@@ -142,7 +147,8 @@ fn running(record: &Record, request: &Request, now: Timestamp) -> Verdict {
     if let Some(until) = record.lease_until
         && let Some(left) = until.remaining(now)
     {
-        // Never more than its own length: `updated_at` is when it was last granted or renewed.
+        // Never more than the length of the lease: `updated_at` is the time of the last grant or
+        // renewal.
         let left = left.min(until.since(record.updated_at));
         let running = Verdict::Running { lease_remaining: Some(left) };
         return if record.is_ahead(now) { redate(running) } else { running };
@@ -150,8 +156,8 @@ fn running(record: &Record, request: &Request, now: Timestamp) -> Verdict {
     match record.on_crash {
         OnCrash::Hold => Verdict::Suspend { error: crashed(record) },
         OnCrash::Verify if !request.can_verify => Verdict::Suspend { error: crashed(record) },
-        // A verification is asked for before the count: what may have happened must be looked at
-        // before the record is given up.
+        // The verifier is called even if no attempts are left: whether the crashed attempt took
+        // effect must be determined before the record is given up.
         OnCrash::Verify => again(record, Origin::Takeover, true),
         OnCrash::Rerun if used_up(record, request) => bury(record, request),
         OnCrash::Rerun => again(record, Origin::Takeover, false),
@@ -206,7 +212,7 @@ fn bury(record: &Record, request: &Request) -> Verdict {
     Verdict::Bury { error: exceeded(request.max_attempts.unwrap_or(record.attempt), &last) }
 }
 
-/// Returns the error of a record that is given up. Operators alert on its text.
+/// Returns the error of a record that is given up. Alerts of operators match its text.
 pub fn exceeded(max_attempts: u32, last: &ErrorText) -> ErrorText {
     ErrorText::new(&format!("exceeded maxRetry ({max_attempts}): {last}"))
 }

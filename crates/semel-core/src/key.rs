@@ -1,7 +1,7 @@
-//! Keys: the identity under which an operation happens once.
+//! Keys, which identify an operation that runs once.
 //!
-//! Every constructor validates, so a `Key` is always valid. All five parts are identity; stores index
-//! only the [`Digest`], which no collation can merge.
+//! Every constructor validates its arguments, so a `Key` is always valid. All five parts belong to
+//! the identity. Stores index only the [`Digest`], so that no collation can make two keys equal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Hash state of maps whose keys are digests. Every map has a seed of its own, so that keys chosen to
-/// collide in one map do not collide in another.
+/// The hasher of maps whose keys are digests. Every map has its own seed, so that keys that were
+/// chosen to collide in one map do not collide in another.
 pub(crate) use foldhash::fast::RandomState as Mixing;
 
-/// Longest tenant, in bytes.
+/// The longest tenant, in bytes.
 pub const MAX_TENANT: usize = 64;
-/// Longest scope, in bytes.
+/// The longest scope, in bytes.
 pub const MAX_SCOPE: usize = 128;
-/// Longest id, in bytes: what fits a header value that other implementations also accept.
+/// The longest id, in bytes. Other implementations accept header values of this length too.
 pub const MAX_ID: usize = 255;
 
-/// The entry point that a key belongs to. The same id under two kinds is two keys.
+/// The entry point by which a request came in. The same id under two kinds makes two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A function call.
+    /// The key of a function call.
     Command,
-    /// An HTTP request.
+    /// The key of an HTTP request.
     Http,
-    /// A gRPC call.
+    /// The key of a gRPC call.
     Grpc,
-    /// A message that is deduplicated without keeping a result.
+    /// The key of a message that is deduplicated without keeping a result.
     Message,
-    /// An event handled by a consumer group.
+    /// The key of an event that a consumer group handles.
     Event,
 }
 
 impl Kind {
-    /// Returns the stored code.
+    /// Returns the code that stores persist for this kind.
     pub const fn code(self) -> u8 {
         match self {
             Kind::Command => 1,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Returns the kind with this stored code.
+    /// Returns the kind with this stored code; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Kind::Command,
@@ -72,17 +72,19 @@ impl Kind {
     }
 }
 
-/// The caller, as a digest: two callers that send the same id have two records.
+/// The caller that sends a request, as a digest. Two callers that send the same id have two
+/// records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Principal(Option<[u8; 32]>);
 
 impl Principal {
-    /// Returns the principal of a scope that all callers of the tenant share.
+    /// Returns the principal of keys that all callers of a tenant share.
     pub const fn global() -> Self {
         Self(None)
     }
 
-    /// Returns the caller with this identity (a user id, a client id, a token subject).
+    /// Returns the principal of a caller with this identity: a user id, a client id or a token
+    /// subject.
     pub fn of(identity: impl AsRef<[u8]>) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"semel/principal/1\0");
@@ -95,7 +97,7 @@ impl Principal {
         self.0.as_ref().map_or(&[], |digest| digest)
     }
 
-    /// Reads the stored form; `None` if the bytes have neither length.
+    /// Creates a principal from its stored form; `None` if there are neither 0 nor 32 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes.len() {
             0 => Some(Self(None)),
@@ -113,7 +115,7 @@ impl fmt::Debug for Principal {
     }
 }
 
-/// The fixed-size identity of a [`Key`]: what stores index, and all that logs may show.
+/// The identity of a [`Key`] as 32 bytes. Stores index it, and logs show only a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
@@ -123,12 +125,13 @@ impl Digest {
         &self.0
     }
 
-    /// Reads a stored digest; `None` unless it is 32 bytes.
+    /// Creates a digest from its stored form; `None` if there are not 32 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// Returns the first eight bytes: enough to wake waiters, for whom a false alarm costs one read.
+    /// Returns the first eight bytes, by which waiters are woken. A waiter that is woken for
+    /// another key with the same hint reads the store once.
     pub fn hint(&self) -> Hint {
         let mut hint = [0; 8];
         hint.copy_from_slice(&self.0[..8]);
@@ -142,14 +145,15 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Eight hex digits: enough to follow a key through logs, too few to guess it from.
+/// Writes eight hex digits: enough to follow a key through logs, too few to guess the key.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.0[..4]))
     }
 }
 
-/// A short, lossy name of a key, sent between processes to wake waiters.
+/// The first bytes of a key's digest, sent between processes to wake waiters. Two keys may have the
+/// same hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hint(pub [u8; 8]);
 
@@ -157,9 +161,9 @@ pub struct Hint(pub [u8; 8]);
 struct Parts {
     kind: Kind,
     principal: Principal,
-    /// Tenant, scope and id, one after the other.
+    /// Tenant, scope and id, concatenated.
     text: Box<str>,
-    /// Where the scope and the id begin.
+    /// The byte offsets of the scope and the id in `text`.
     starts: (u16, u16),
     digest: Digest,
 }
@@ -180,10 +184,10 @@ struct Parts {
 pub struct Key(Arc<Parts>);
 
 impl Key {
-    /// Creates the key with these parts.
+    /// Creates a key from its parts.
     ///
     /// # Errors
-    /// [`InvalidKey`] names the part that is blank, too long or holds a control character.
+    /// [`InvalidKey`] if a part is blank, too long or contains a control character.
     pub fn new(
         kind: Kind,
         tenant: &str,
@@ -197,16 +201,17 @@ impl Key {
         Ok(Self::assemble(kind, tenant, scope, principal, id))
     }
 
-    /// Creates the key of a function call: `scope` is the operation, `id` the caller's key. The principal
-    /// is [global](Principal::global).
+    /// Creates the key of a function call: `scope` is the operation, `id` the caller's idempotency
+    /// key. The principal is [global](Principal::global).
     ///
     /// # Errors
-    /// As [`Key::new`].
+    /// The same errors as [`Key::new`].
     pub fn command(tenant: &str, scope: &str, id: &str) -> Result<Self, InvalidKey> {
         Self::new(Kind::Command, tenant, scope, Principal::global(), id)
     }
 
-    /// Creates the key of a message to be deduplicated: `scope` is the consumer, `id` the message's id.
+    /// Creates the key of a message that is to be deduplicated: `scope` is the consumer, `id` the
+    /// message's id.
     ///
     /// ```
     /// use semel_core::{Key, Kind};
@@ -217,19 +222,19 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// As [`Key::new`].
+    /// The same errors as [`Key::new`].
     pub fn message(tenant: &str, scope: &str, id: &str) -> Result<Self, InvalidKey> {
         Self::new(Kind::Message, tenant, scope, Principal::global(), id)
     }
 
-    /// Returns the same key for another caller.
+    /// Replaces the principal of the key.
     #[must_use]
     pub fn principal(self, principal: Principal) -> Self {
         Self::assemble(self.kind(), self.tenant(), self.scope(), principal, self.id())
     }
 
     fn assemble(kind: Kind, tenant: &str, scope: &str, principal: Principal, id: &str) -> Self {
-        // Every part is preceded by its length, so no two different splits give the same bytes.
+        // Every part is preceded by its length, so that different parts never give the same bytes.
         let mut hash = Sha256::new();
         hash.update(b"semel/key/1\0");
         hash.update([kind.code()]);
@@ -244,52 +249,52 @@ impl Key {
         Self(Arc::new(Parts { kind, principal, text, starts, digest }))
     }
 
-    /// Returns the kind.
+    /// Returns the kind of the key.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// Returns the tenant.
+    /// Returns the tenant of the key.
     pub fn tenant(&self) -> &str {
         &self.0.text[..usize::from(self.0.starts.0)]
     }
 
-    /// Returns the operation or consumer group.
+    /// Returns the scope: the operation or the consumer group.
     pub fn scope(&self) -> &str {
         &self.0.text[usize::from(self.0.starts.0)..usize::from(self.0.starts.1)]
     }
 
-    /// Returns the caller; [`Key::principal`] sets it.
+    /// Returns the principal, which [`Key::principal`] sets.
     pub fn asked_by(&self) -> &Principal {
         &self.0.principal
     }
 
-    /// Returns the caller's key, or the message's id.
+    /// Returns the caller's idempotency key, or the id of the message or event.
     pub fn id(&self) -> &str {
         &self.0.text[usize::from(self.0.starts.1)..]
     }
 
-    /// Returns the identity that stores index.
+    /// Returns the digest of all parts, which stores index.
     pub fn digest(&self) -> Digest {
         self.0.digest
     }
 }
 
-/// Shows the scope and the digest, never the tenant's or the caller's own text.
+/// Writes kind, scope and digest, but neither the tenant nor the id.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} {} {})", self.kind().name(), self.scope(), self.digest())
     }
 }
 
-/// A part of a key, for error messages.
+/// The part of a key that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The tenant.
+    /// The tenant part.
     Tenant,
-    /// The scope.
+    /// The scope part.
     Scope,
-    /// The id.
+    /// The id part.
     Id,
 }
 
@@ -303,10 +308,10 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why parts do not make a key. Nothing was sent to a store.
+/// The reason why a key could not be created. No request was sent to a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// The part is empty or white space only.
+    /// The part is empty or consists of white space.
     #[error("the {0} of a key is blank; give it a value that is unique to the request")]
     Blank(Part),
     /// The part is longer than its limit.
@@ -314,17 +319,17 @@ pub enum InvalidKey {
     TooLong {
         /// The part that is too long.
         part: Part,
-        /// Its length in bytes.
+        /// The length of the part, in bytes.
         len: usize,
-        /// The limit in bytes.
+        /// The longest length that is allowed, in bytes.
         max: usize,
     },
-    /// The part holds a control character.
+    /// The part contains a control character.
     #[error("the {part} of a key has a control character at byte {at}; remove or encode it")]
     Control {
-        /// The part that holds it.
+        /// The part that contains the control character.
         part: Part,
-        /// The byte offset.
+        /// The byte offset of the control character in the part.
         at: usize,
     },
 }
@@ -332,7 +337,7 @@ pub enum InvalidKey {
 /// Validates a tenant: not blank, at most [`MAX_TENANT`] bytes, no control characters.
 ///
 /// # Errors
-/// [`InvalidKey`] says what is wrong.
+/// [`InvalidKey`] if the tenant is not valid.
 pub fn check_tenant(tenant: &str) -> Result<(), InvalidKey> {
     check(Part::Tenant, tenant, MAX_TENANT)
 }
@@ -344,7 +349,7 @@ fn check(part: Part, text: &str, max: usize) -> Result<(), InvalidKey> {
     if text.len() > max {
         return Err(InvalidKey::TooLong { part, len: text.len(), max });
     }
-    // Nearly all are visible ASCII, which is seen many bytes at a time.
+    // Nearly all texts are visible ASCII, which this loop checks many bytes at a time.
     if text.as_bytes().iter().fold(0, |any, byte| any | u8::from(!matches!(byte, b' '..=b'~'))) == 0
     {
         return Ok(());
@@ -373,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_identity_and_no_split_collides() {
+    fn every_part_changes_the_digest_and_no_split_collides() {
         let base = key("t", "s", "i");
         let others = [
             key("T", "s", "i"),
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_part_is_named_with_its_limit() {
+    fn the_error_of_an_invalid_part_contains_the_part_and_its_limit() {
         assert_eq!(Key::command("", "s", "i"), Err(InvalidKey::Blank(Part::Tenant)));
         assert_eq!(Key::command("t", "\u{3000} ", "i"), Err(InvalidKey::Blank(Part::Scope)));
         let long = "x".repeat(MAX_ID + 1);

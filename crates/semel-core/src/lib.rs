@@ -1,16 +1,17 @@
-//! The domain of Semel: what a key, a record, a claim and an event are, and what happens to them.
+//! The core of Semel: keys, records, claims and events, and the rules for them.
 //!
-//! [`judge`](mod@judge) decides, for every store and protocol, in one pure function. [`store`] is what a backend
-//! must offer: a versioned map with a clock. [`executor`] carries decisions out: it claims, runs,
-//! renews, waits and settles. [`outbox`] and [`inbox`] are the two ends of an event.
+//! [`judge`](mod@judge) decides what happens to a request, for every store and protocol, in one
+//! pure function. [`store`] defines what a backend implements: a versioned map with a clock.
+//! [`executor`] applies the decisions: it claims keys, runs work, renews leases, waits for other
+//! calls and settles claims. [`outbox`] publishes events, and [`inbox`] handles them.
 //!
-//! Applications depend on `semel`, which re-exports this crate beside the stores, the protocols and the
-//! brokers. Depend on this one to write a store, an outbox or a broker of your own.
+//! Applications depend on `semel`, which re-exports this crate with the stores, the protocols and
+//! the brokers. Depend on `semel-core` to implement your own store, outbox or broker.
 //!
-//! Deliberately absent: sockets, files, SQL, HTTP and brokers.
+//! This crate has no code for sockets, files, SQL, HTTP or brokers.
 
-/// Ends the process here where a crash test armed this point; expands to nothing without the feature
-/// `testing`.
+/// Aborts the process if a crash test has set this failpoint; expands to nothing without the
+/// feature `testing`.
 macro_rules! failpoint {
     ($name:expr) => {
         #[cfg(feature = "testing")]
@@ -18,8 +19,8 @@ macro_rules! failpoint {
     };
 }
 
-/// Returns whether a guard is in place: always, except in a test process whose environment removes it
-/// to see a test fail. A constant without the feature `testing`.
+/// Returns whether a guard is in place. It always is, except in a test process whose environment
+/// removes the guard to make a test fail. Without the feature `testing` this is a constant.
 macro_rules! guard {
     ($guard:ident) => {{
         #[cfg(feature = "testing")]
@@ -65,6 +66,7 @@ pub use record::{Entry, Record, State, Version};
 pub use store::{AnyStore, Store};
 pub use sweeper::Sweeping;
 
-// For `semel-macros`, whose users may know serde by another name.
+// Used by code that `semel-macros` generates, since the user's crate may rename serde or not depend
+// on it.
 #[doc(hidden)]
 pub use serde as __serde;

@@ -1,4 +1,4 @@
-//! Metrics of this crate: their names and labels. Labels never carry keys, ids or tenants.
+//! The metrics of this crate: their names and labels. Labels never contain keys, ids or tenants.
 
 use std::time::Duration;
 
@@ -55,7 +55,8 @@ pub(crate) fn sweep_refused() {
     counter!("semel_sweep_refused_total").increment(1);
 }
 
-/// Sets how much an outbox has to do.
+/// Sets the gauges of an outbox: rows that wait, dead rows, and the age of the oldest row that
+/// waits.
 pub(crate) fn outbox(waiting: u64, dead: u64, oldest: Option<Duration>) {
     gauge!("semel_outbox_pending").set(waiting as f64);
     gauge!("semel_outbox_dead").set(dead as f64);
@@ -70,7 +71,8 @@ pub(crate) fn outbox_waited(span: Duration) {
     histogram!("semel_outbox_publish_delay_seconds").record(span.as_secs_f64());
 }
 
-/// Sets how many events a group has not handled, and the most attempts that one of them has had.
+/// Sets the number of events that a group has not handled, and the largest number of attempts of
+/// such an event.
 pub(crate) fn inbox_waiting(group: &str, failed: u64, attempts: u32, dead: u64) {
     let name = || group.to_owned();
     gauge!("semel_inbox_failed", "group" => name()).set(failed as f64);
@@ -78,7 +80,7 @@ pub(crate) fn inbox_waiting(group: &str, failed: u64, attempts: u32, dead: u64) 
     gauge!("semel_inbox_dead", "group" => name()).set(dead as f64);
 }
 
-/// Counts a delivery. `group` is the consumer: the group, or `group/handler`.
+/// Counts a delivery to a consumer. `group` is the consumer's scope: the group, or `group/handler`.
 pub(crate) fn inbox(group: &str, result: &'static str) {
     counter!("semel_inbox_deliveries_total", "group" => group.to_owned(), "result" => result)
         .increment(1);

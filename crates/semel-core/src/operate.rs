@@ -1,8 +1,8 @@
-//! What an operator does with records: resolve, redrive, discard, purge.
+//! The operator's actions on records: resolve, redrive, discard, purge.
 //!
-//! Every verb reads a record and writes over the version that it read. If the record changed in between,
-//! the verb does nothing and returns [`Operated::Moved`]. Stores have the verbs; those of an executor also
-//! drop what its process remembers.
+//! Every action reads a record and writes only over the version that it read. If the record has
+//! changed meanwhile, the action has no effect and returns [`Operated::Moved`]. Stores and
+//! executors have these actions; an executor also removes the changed key from its cache.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,46 +14,48 @@ use crate::store::{
     Change, Cursor, Error, ErrorKind, Filter, Inspect, Page, Result, Settlement, Swapped,
 };
 
-/// The result of an operator's verb.
+/// The result of an operator's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Operated {
     /// The record was changed.
     Done,
-    /// There is no record of this key.
+    /// The key has no record.
     Missing,
-    /// The record is in a state that the verb does not apply to.
+    /// The action does not apply to the state of the record.
     Refused {
-        /// The state that the record is in.
+        /// The state of the record; Uncertain for a claim whose lease has lapsed.
         state: State,
     },
-    /// The record changed while the verb read it, or since it was seen: read it again.
+    /// The record changed during the action, or since the caller read it: read the record again.
     Moved,
 }
 
 /// An operator's decision about an operation.
 #[derive(Clone, Debug)]
 pub enum Resolution {
-    /// It took effect: repeats are answered with this outcome.
+    /// The operation took effect: repeats are answered with this outcome.
     Happened {
-        /// The outcome.
+        /// The outcome that repeats get.
         outcome: Outcome,
-        /// How long it is kept.
+        /// The time for which the outcome is kept.
         keep: Duration,
     },
-    /// It had no effect: the next caller runs it.
+    /// The operation had no effect: the next caller runs it.
     DidNotHappen,
-    /// It failed, and the failure is the answer until it expires. It is not run again.
+    /// The operation failed: repeats get this failure until it expires, and the operation does not
+    /// run again.
     Failed {
-        /// The failure.
+        /// The text of the failure.
         reason: String,
-        /// How long the failure is kept.
+        /// The time for which the failure is kept.
         keep: Duration,
     },
 }
 
 impl Resolution {
-    /// Largest [`size`](Outcome::size) of an operator's outcome: 1 MiB, as for commands by default.
+    /// The largest [`size`](Outcome::size) of an operator's outcome: 1 MiB, like the default for
+    /// commands.
     pub const MAX_OUTCOME: usize = 1 << 20;
 
     fn change(self) -> Change {
@@ -73,15 +75,15 @@ impl Resolution {
 /// Whether an operator's decision applies to a record whose lease has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// It does not: the record is left to its holder.
+    /// The decision is refused while the holder's lease runs.
     Respected,
-    /// It does. From then on the holder's settlement is refused like any late one. Its work is not
-    /// stopped, and its effects outside the store stay.
+    /// The decision applies, and a later settlement of the holder is refused. The holder's work is
+    /// not stopped, and its effects outside the store stay.
     Overruled,
 }
 
 impl Holder {
-    /// Returns whether a record in this state may be decided.
+    /// Returns whether an operator may decide a record in this state.
     fn yields(self, state: State) -> bool {
         match state {
             State::Uncertain | State::Failed | State::Dead | State::Discarded => true,
@@ -91,7 +93,7 @@ impl Holder {
     }
 }
 
-/// An operator's verbs.
+/// The operator's actions on records.
 ///
 /// ```
 /// use semel_core::store::memory::MemoryStore;
@@ -113,18 +115,18 @@ impl Holder {
 /// # }
 /// ```
 pub trait Operate: Sync {
-    /// The store that holds the records.
+    /// The store that keeps the records.
     type Ledger: Inspect;
 
-    /// Returns the store that the verbs work on.
+    /// Returns the store whose records are changed.
     fn ledger(&self) -> &Self::Ledger;
 
-    /// Called after a record was changed by a verb.
+    /// Called after an action has changed, or may have changed, the record of `key`.
     fn changed(&self, key: &Key) {
         let _ = key;
     }
 
-    /// Lists failed records whose retry is due.
+    /// Lists the records that match `filter` and are due to run again; see [`Filter::due`].
     fn due(
         &self,
         filter: &Filter,
@@ -137,7 +139,7 @@ pub trait Operate: Sync {
         }
     }
 
-    /// Decides an Uncertain record, or a claim whose lease has lapsed.
+    /// Applies a decision to an Uncertain record, or to a claim whose lease has lapsed.
     fn resolve(
         &self,
         key: &Key,
@@ -146,9 +148,9 @@ pub trait Operate: Sync {
         change_if(self, key, resolution.change(), |state| state == State::Uncertain)
     }
 
-    /// Decides a record in any state but Succeeded: Uncertain, Failed, Dead or Discarded ones, claims whose
-    /// lease has lapsed and, if the holder is overruled, one whose lease has not. A recorded outcome never
-    /// changes.
+    /// Applies a decision to a record in any state but Succeeded: to Uncertain, Failed, Dead and
+    /// Discarded records, to claims whose lease has lapsed and, with [`Holder::Overruled`], to
+    /// claims whose lease still runs. A recorded outcome never changes.
     fn decide(
         &self,
         key: &Key,
@@ -158,8 +160,8 @@ pub trait Operate: Sync {
         change_if(self, key, resolution.change(), move |state| holder.yields(state))
     }
 
-    /// As [`decide`](Self::decide), if the record is still the one that was seen: a decision about a
-    /// failure must not apply to the attempt that came after it.
+    /// Applies a decision like [`decide`](Self::decide), but only if the record still has the
+    /// version `seen`: a decision about a failure must not apply to a later attempt.
     fn decide_seen(
         &self,
         key: &Key,
@@ -171,14 +173,14 @@ pub trait Operate: Sync {
         change_version(self, key, Some(seen), change, move |state| holder.yields(state))
     }
 
-    /// Makes a Failed, Dead or Discarded record due now, with its attempts counted from zero. To redrive
-    /// many, list them and use [`redrive_seen`](Self::redrive_seen).
+    /// Makes a Failed, Dead or Discarded record due now, with its attempts counted from zero. To
+    /// redrive many records, list them and use [`redrive_seen`](Self::redrive_seen).
     fn redrive(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::Redrive, redrivable)
     }
 
-    /// As [`redrive`](Self::redrive), if the record is still the one that was seen: a listed record may
-    /// have been discarded since.
+    /// Redrives a record like [`redrive`](Self::redrive), but only if the record still has the
+    /// version `seen`: a listed record may have been discarded since.
     fn redrive_seen(
         &self,
         key: &Key,
@@ -187,9 +189,9 @@ pub trait Operate: Sync {
         change_version(self, key, Some(seen), Change::Redrive, redrivable)
     }
 
-    /// Settles a Failed, Dead or Uncertain record for good: it is not run again, and not counted as
-    /// waiting for a decision. Replaces the reason of a Discarded one. The record stays until it is
-    /// [purged](Self::purge).
+    /// Settles a Failed, Dead or Uncertain record finally: the operation does not run again, and
+    /// the record no longer counts as waiting for a decision. For a Discarded record the reason is
+    /// replaced. The record stays until it is [purged](Self::purge).
     fn discard(&self, key: &Key, reason: &str) -> impl Future<Output = Result<Operated>> + Send {
         let error = ErrorText::new(reason);
         change_if(self, key, Change::Settle(Settlement::Discarded { error }), |state| {
@@ -197,13 +199,13 @@ pub trait Operate: Sync {
         })
     }
 
-    /// Removes a record, unless its lease has not ended. Its key may be used anew at once.
+    /// Removes a record, unless a lease on it still runs. The key may be used again at once.
     fn purge(&self, key: &Key) -> impl Future<Output = Result<Operated>> + Send {
         change_if(self, key, Change::Settle(Settlement::Removed), |state| state != State::Running)
     }
 
-    /// As [`purge`](Self::purge), if the record is still the one that was seen: a listed failure may have
-    /// succeeded since.
+    /// Removes a record like [`purge`](Self::purge), but only if the record still has the version
+    /// `seen`: a listed failure may have succeeded since.
     fn purge_seen(
         &self,
         key: &Key,
@@ -239,7 +241,7 @@ async fn change_version<O: Operate + ?Sized>(
     if seen.is_some_and(|seen| seen != found.record.version()) {
         return Ok(Operated::Moved);
     }
-    // A lapsed claim is as uncertain as one that was marked so.
+    // A claim whose lease has lapsed counts as Uncertain.
     let lapsed = found.record.state == State::Running && !found.record.held(found.now);
     let state = if lapsed { State::Uncertain } else { found.record.state };
     if !applies(state) {
@@ -249,12 +251,12 @@ async fn change_version<O: Operate + ?Sized>(
         && outcome.size() > Resolution::MAX_OUTCOME
     {
         let most = Resolution::MAX_OUTCOME;
-        let large = format!("an operator's outcome may have {most} bytes at most");
+        let large = format!("an operator's outcome may have at most {most} bytes");
         return Err(Error::new(ErrorKind::Capacity, "resolve", large));
     }
     let judged = found.record.version();
     let swapped = operator.ledger().swap(key, judged, &change).await;
-    // Whatever the result, what this process remembered may be wrong now.
+    // Even after an error, the cached outcome may be outdated now.
     operator.changed(key);
     match swapped {
         Ok(Swapped::Done { .. }) => Ok(Operated::Done),

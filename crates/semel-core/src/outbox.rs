@@ -1,8 +1,9 @@
-//! The outbox: events that are written in the transaction of their effect, and published afterwards.
+//! The outbox: stores events in the transaction of their effect, so that they are published
+//! afterwards.
 //!
-//! A backend offers a queue of rows with leases ([`Outbox`]); the [relay](Relay) decides what becomes of a
-//! row, for all of them. Rows are claimed by their state, never by a cursor, which would pass over rows
-//! that commit late.
+//! A backend implements a queue of rows with leases ([`Outbox`]); the [relay](Relay) decides for
+//! every backend what happens to a row. Rows are claimed by their state, never by a cursor, which
+//! would skip rows of transactions that commit late.
 
 mod any;
 mod bell;
@@ -26,25 +27,27 @@ use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
-/// The status of a row.
+/// The status of a row of the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// Waits for its first attempt.
+    /// The row waits for its first attempt.
     Pending,
-    /// A relay holds a lease on it.
+    /// A relay holds a lease on the row.
     Leased,
-    /// The broker has confirmed it.
+    /// The broker has confirmed the event.
     Published,
     /// The last attempt failed or was postponed; the next is due later.
     Failed,
-    /// Not tried again. Stays until an operator redrives or discards it; never cleaned.
+    /// The event was given up. The row stays until an operator redrives or discards it; cleaning
+    /// never removes it.
     Dead,
-    /// An operator decided that it is not published. Cleaned as published rows are.
+    /// An operator decided that the event is not published. The row is removed like a published
+    /// row.
     Discarded,
 }
 
 impl Status {
-    /// All of them, in the order of their codes.
+    /// All statuses, in the order of their codes.
     pub const ALL: [Status; 6] = [
         Status::Pending,
         Status::Leased,
@@ -54,7 +57,7 @@ impl Status {
         Status::Discarded,
     ];
 
-    /// Returns the stored code.
+    /// Returns the code that stores persist for this status.
     pub const fn code(self) -> u8 {
         match self {
             Status::Pending => 0,
@@ -66,7 +69,7 @@ impl Status {
         }
     }
 
-    /// Returns the status with this stored code.
+    /// Returns the status with this stored code; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Status::Pending,
@@ -92,13 +95,14 @@ impl Status {
     }
 }
 
-/// Identifies the events that keep their order among themselves: those of one tenant about one
-/// aggregate. Sixteen bytes, because it is only compared.
+/// Identifies the events of one tenant about one aggregate, which are published in order. It is a
+/// hash of sixteen bytes, because it is only compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Partition(pub [u8; 16]);
 
 impl Partition {
-    /// Returns the partition of an event; `None` if its order does not matter.
+    /// Returns the partition of an event; `None` if the event has no aggregate, so that its order
+    /// does not matter.
     pub fn of(envelope: &Event) -> Option<Self> {
         let aggregate = envelope.aggregate()?;
         let mut hash = Sha256::new();
@@ -112,7 +116,7 @@ impl Partition {
         Some(Self(partition))
     }
 
-    /// Maps the partition to one of a broker's `count` partitions. The events of one stay together.
+    /// Maps the partition to one of a broker's `count` partitions, always to the same one.
     pub fn partition(self, count: u16) -> u16 {
         let [a, b, c, d, ..] = self.0;
         let wide = u64::from(u32::from_be_bytes([a, b, c, d])) * u64::from(count);
@@ -120,19 +124,22 @@ impl Partition {
     }
 }
 
-/// Returns which of a broker's `count` partitions an event goes to; any, where its order does not matter.
+/// Returns the number of the broker's partition, out of `count`, for an event. An event without an
+/// aggregate is mapped by its id.
 pub fn partition(envelope: &Event, count: u16) -> u16 {
     Partition::of(envelope).unwrap_or_else(|| anywhere(envelope)).partition(count)
 }
 
-/// Returns a partition by the event's id. Reversed, because an id begins with its time.
+/// Returns a partition computed from the event's id. The bytes are reversed, because an id begins
+/// with a time.
 fn anywhere(envelope: &Event) -> Partition {
     let mut partition = envelope.id().to_bytes();
     partition.reverse();
     Partition(partition)
 }
 
-/// Identifies one lease of one row: the condition under which its result is written.
+/// Identifies one lease of one row. The result of the row is written only if its lease is still
+/// this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The number of the row, in the order of append.
@@ -141,27 +148,28 @@ pub struct Ticket {
     pub token: AttemptId,
 }
 
-/// A row with its lease.
+/// A row that the caller has leased.
 #[derive(Clone, Debug)]
 pub struct Leased {
-    /// The lease.
+    /// Identifies the lease.
     pub ticket: Ticket,
-    /// The event with its sequence, or why it cannot be read.
+    /// The event with its sequence, or the reason why it cannot be decoded.
     pub envelope: std::result::Result<Event, String>,
-    /// The number of this attempt, counted from 1, with attempts that crashed.
+    /// The number of this attempt, counted from 1, including attempts that crashed.
     pub attempt: u32,
-    /// The time since it was appended, by the store's clock.
+    /// The time since the event was appended, by the store's clock.
     pub age: Duration,
 }
 
 /// The limits of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Most rows.
+    /// The largest number of rows.
     pub limit: u32,
-    /// The length of the leases.
+    /// The length of the leases on the rows.
     pub lease: Duration,
-    /// Most bytes of payload, of all rows together. One row is claimed whatever its size.
+    /// The largest total size of the payloads, in bytes. The first row is claimed regardless of its
+    /// size.
     pub bytes: u64,
     /// Whether to look further where the rows that are due first all wait behind others of their partition,
     /// and to put those off. Without it such a claim returns what it has found, which may be nothing: for a
@@ -175,38 +183,39 @@ impl Ask {
     /// The default length of a relay's leases: 30 s.
     pub const LEASE: Duration = Duration::from_secs(30);
 
-    /// Creates the limits of a claim of at most [`BYTES`](Self::BYTES).
+    /// Creates limits with the default of [`BYTES`](Self::BYTES).
     pub const fn new(limit: u32, lease: Duration) -> Self {
         Self { limit, lease, bytes: Self::BYTES, look_further: true }
     }
 }
 
-/// What becomes of a leased row.
+/// The relay's decision about a leased row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// The broker has confirmed it.
+    /// The broker has confirmed the event.
     Published,
-    /// The attempt failed, and is retried.
+    /// The attempt failed, and the event is retried.
     Retry {
-        /// How long until the next attempt is due.
+        /// The time until the next attempt is due.
         after: Duration,
-        /// The failure.
+        /// The error of the failed attempt.
         error: ErrorText,
     },
-    /// It is not tried again.
+    /// The event is given up.
     Dead {
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
-        /// Whether the later events of its partition wait until an operator has decided.
+        /// Whether later events of the same partition wait until an operator has decided about this
+        /// one.
         holds_partition: bool,
     },
-    /// It was not tried: as if it had not been claimed.
+    /// The event was not tried: the row becomes as it was before the claim.
     Untried,
-    /// It was postponed: Failed, without counting an attempt.
+    /// The event was postponed: the row becomes Failed, without counting an attempt.
     Later {
-        /// How long until it is due.
+        /// The time until the event is due again.
         after: Duration,
-        /// The reason.
+        /// The reason of the delay.
         error: ErrorText,
     },
 }
@@ -215,84 +224,86 @@ pub enum Disposition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Marked {
-    /// It is written.
+    /// The disposition is written.
     Done,
-    /// The lease did not hold the row any more. Nothing was written.
+    /// The caller no longer holds the lease on the row. The row was not changed.
     Lost,
 }
 
-/// Selects rows for operators. Unset fields match everything.
+/// Selects rows for operators. A field that is not set matches every row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// These events.
+    /// Selects events with these ids; all events if empty.
     pub ids: Vec<EventId>,
-    /// Of this tenant.
+    /// Selects events of this tenant.
     pub tenant: Option<String>,
-    /// Of this type.
+    /// Selects events of this type.
     pub kind: Option<String>,
-    /// In this status.
+    /// Selects rows in this status.
     pub status: Option<Status>,
 }
 
-/// A row as operators see it, without the payload of its event.
+/// A row for operators, without the payload of its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The number of the row.
+    /// The number of the row, in the order of append.
     pub sequence: u64,
-    /// The status.
+    /// The status of the row.
     pub status: Status,
-    /// The event [without its payload](Event::without_payload), or why it cannot be read.
+    /// The event [without its payload](Event::without_payload), or the reason why it cannot be
+    /// decoded.
     pub envelope: std::result::Result<Event, String>,
-    /// The size of the payload.
+    /// The size of the payload, in bytes.
     pub bytes: u64,
-    /// Number of attempts so far.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// The last failure, or why it was discarded.
+    /// The error of the last attempt, or the operator's reason for discarding the row.
     pub error: Option<ErrorText>,
-    /// When it was appended.
+    /// The time at which the event was appended.
     pub created_at: Timestamp,
-    /// When it is due: the next attempt, or the end of the lease. For a pending row that waits behind others
-    /// of its partition, when it is considered again at the latest.
+    /// The time of the next attempt, or the end of the lease. For a pending row that waits behind
+    /// others of its partition, the latest time at which it is considered again.
     pub due_at: Option<Timestamp>,
-    /// When it was published or discarded.
+    /// The time at which the event was published or discarded.
     pub settled_at: Option<Timestamp>,
 }
 
-/// How many rows wait.
+/// The numbers of rows that wait for a relay or an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Number of rows that are to be published.
+    /// The number of rows that are to be published.
     pub waiting: u64,
-    /// Number of dead rows, which wait for an operator.
+    /// The number of dead rows, which wait for an operator.
     pub dead: u64,
-    /// The age of the oldest row that waits.
+    /// The age of the oldest row that is to be published.
     pub oldest: Option<Duration>,
 }
 
 impl Backlog {
-    /// The largest count: more rows are not counted.
+    /// The largest count that is reported: further rows are not counted.
     pub const MOST: u64 = 100_000;
 }
 
-/// What an operator does to rows. Discarded rows are changed only if they are
-/// [selected explicitly](Selection::reaches).
+/// An operator's action on rows. Discarded rows are changed only if they are [selected
+/// explicitly](Selection::reaches).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowAction {
-    /// Makes Failed, Dead and Discarded rows pending again: due now, with attempts counted from zero, in
-    /// their partition.
+    /// Makes Failed, Dead and Discarded rows pending again: due now, with attempts counted from
+    /// zero, in the order of their partition.
     Redrive,
-    /// Discards Pending, Failed, Dead and Discarded rows. They do not hold their partition.
+    /// Discards Pending, Failed and Dead rows, and replaces the reason of Discarded rows. Later
+    /// events of their partitions do not wait for them.
     Discard {
         /// The operator's reason.
         reason: String,
     },
-    /// Makes Published rows pending again, for a broker that lost what it had confirmed.
+    /// Makes Published rows pending again, after a broker has lost events that it had confirmed.
     Republish,
 }
 
 impl Selection {
-    /// Returns whether an action changes rows in this status that match. Discarded rows are an operator's
-    /// decision, so they are changed only if the selection has their ids or that status.
+    /// Returns whether an action changes matching rows in this status. Discarded rows are an
+    /// operator's decision, so they are changed only if the selection contains ids or that status.
     pub fn reaches(&self, verb: &RowAction, status: Status) -> bool {
         let named = !self.ids.is_empty() || self.status.is_some();
         self.status.is_none_or(|wanted| wanted == status)
@@ -302,8 +313,8 @@ impl Selection {
 }
 
 impl RowAction {
-    /// Returns whether the action can change rows in this status; [`Selection::reaches`] tells whether it
-    /// does.
+    /// Returns whether the action applies to rows in this status. [`Selection::reaches`] also
+    /// considers the selection.
     pub const fn applies(&self, status: Status) -> bool {
         use Status::{Dead, Discarded, Failed, Pending};
         match self {
@@ -318,9 +329,10 @@ impl RowAction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Applied {
-    /// Number of rows that were changed.
+    /// The number of rows that were changed.
     pub changed: u32,
-    /// The number of the last of them, after which to continue; `None` if there was none.
+    /// The number of the last row that was changed, after which the next call continues; `None` if
+    /// no row was changed.
     pub last: Option<u64>,
 }
 
@@ -328,47 +340,48 @@ pub struct Applied {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Cleaned {
-    /// Number of rows removed.
+    /// The number of rows that were removed.
     pub removed: u32,
-    /// Whether none was removed because the store's clock has jumped ahead and is not trusted yet; see
-    /// [`Watermark`](crate::store::Watermark).
+    /// Whether no row was removed because the store's clock has jumped ahead and is not trusted
+    /// yet; see [`Watermark`](crate::store::Watermark).
     pub clock_suspect: bool,
 }
 
-/// A queue of events with leases, inside the caller's database.
+/// A queue of events with leases, in the caller's database.
 ///
-/// A row is claimable when it is due: pending or failed and its time has come, or leased and its lease has
-/// lapsed. In a partition, a row is claimable only if all unpublished predecessors are in the same claim. A
-/// row whose lease has lapsed is claimed alone: if it crashes relays, it must not use up the attempts of
-/// other rows.
+/// A row can be claimed when it is due: if it is pending or failed and its time has come, or if it
+/// is leased and its lease has lapsed. In a partition, a row can be claimed only if all unpublished
+/// predecessors are in the same claim. A row whose lease has lapsed is claimed alone: if it crashes
+/// relays, it must not use up the attempts of other rows.
 pub trait Outbox: Send + Sync + 'static {
-    /// The caller's open transaction, which [`append`](Self::append) writes in.
+    /// The connection of the caller's open transaction, in which [`append`](Self::append) writes.
     type Connection: Send;
 
-    /// Writes events in the caller's transaction. An event whose tenant and id exist already is not
-    /// written again.
+    /// Writes events in the caller's transaction. An event is skipped if the outbox has an event
+    /// with the same tenant and id.
     fn append(
         &self,
         connection: &mut Self::Connection,
         events: &[Event],
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Leases rows that are due, the longest due first, those of one partition in order. One step of bounded
-    /// cost, however many rows wait behind others of their partition: if it has read very many of them and
-    /// found nothing, it returns nothing and rings the [bell](Self::bell), so that the next claim continues
-    /// from there.
+    /// Leases rows that are due: the longest due first, the rows of one partition in order. The
+    /// cost is bounded, however many rows wait behind others of their partition: if a claim has
+    /// read very many rows without finding one to lease, it returns none and rings the
+    /// [bell](Self::bell), so that the next claim continues there.
     fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
 
-    /// Writes what became of leased rows. Returns one result per row, in order.
+    /// Writes the dispositions of leased rows. Returns one result per row, in order.
     fn mark(
         &self,
         marks: &[(Ticket, Disposition)],
     ) -> impl Future<Output = Result<Vec<Marked>>> + Send;
 
-    /// Counts the rows that wait, at bounded cost however many were published.
+    /// Counts the rows that wait. The cost does not grow with the number of published rows.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
 
-    /// Returns at most `limit` rows that match, ordered by number, after `after`. Payloads are not read.
+    /// Returns at most `limit` rows that match and whose number is greater than `after`, ordered by
+    /// number. Payloads are not read.
     fn list(
         &self,
         selection: &Selection,
@@ -376,7 +389,7 @@ pub trait Outbox: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 
-    /// Returns how many rows an action would change, counted up to [`Backlog::MOST`].
+    /// Returns the number of rows that an action would change, counted up to [`Backlog::MOST`].
     fn count(
         &self,
         selection: &Selection,
@@ -386,8 +399,9 @@ pub trait Outbox: Send + Sync + 'static {
     /// Applies an action to at most `limit` rows that match and whose number is greater than `after`, the
     /// oldest first. Leased rows are not changed.
     ///
-    /// Called again after the [last](Applied::last) row until there is none, it changes every row once, also
-    /// those that match again, such as rows that were republished and are published again.
+    /// If the caller repeats the call after the [last](Applied::last) changed row until no row is
+    /// changed, every row is changed once, even rows that match again, such as republished rows
+    /// that are published again.
     fn apply(
         &self,
         selection: &Selection,
@@ -396,11 +410,12 @@ pub trait Outbox: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Applied>> + Send;
 
-    /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Never dead ones,
-    /// and nothing while the store's clock is suspect. Where a clock that was ahead wrote the due time of a
-    /// row, sets it to the row's lease or backoff from now.
+    /// Removes at most `limit` rows that were published or discarded longer than `keep` ago. Dead
+    /// rows are never removed, and no row is removed while the store's clock is suspect. If the due
+    /// time of a row was written by a clock that ran ahead, it is set to the row's lease or backoff
+    /// from now.
     fn clean(&self, keep: Duration, limit: u32) -> impl Future<Output = Result<Cleaned>> + Send;
 
-    /// Returns the bell, which is rung when there may be something to claim.
+    /// Returns the bell, which is rung when there may be rows to claim.
     fn bell(&self) -> &Bell;
 }

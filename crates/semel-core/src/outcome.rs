@@ -1,7 +1,7 @@
-//! What a settled claim leaves behind: bytes with a content type, an optional short reference, or the
+//! The stored results of operations: bytes with a content type and an optional reference, or the
 //! text of a failure.
 //!
-//! Outcomes are kept whole or not at all: a cut outcome cannot be replayed.
+//! Outcomes are stored whole or not at all, since a truncated outcome cannot be replayed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,12 +9,12 @@ use std::fmt;
 use bytes::Bytes;
 use serde::Serialize;
 
-/// Longest reference, in bytes.
+/// The longest reference, in bytes.
 pub const MAX_REFERENCE: usize = 128;
-/// Longest stored failure text, in characters.
+/// The longest stored text of a failure, in characters.
 pub const MAX_ERROR: usize = 256;
 
-/// The stored result of an operation, as it is replayed.
+/// The stored result of an operation, which repeats get.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
     body: Bytes,
@@ -23,17 +23,17 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The content type of results that `serde` wrote.
+    /// The content type of JSON outcomes.
     pub const JSON: &'static str = "application/json";
     /// The content type of an empty outcome.
     pub const EMPTY: &'static str = "application/octet-stream";
 
-    /// Creates an outcome of these bytes.
+    /// Creates an outcome from a content type and bytes.
     pub fn new(content_type: impl Into<Cow<'static, str>>, body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), content_type: content_type.into(), reference: None }
     }
 
-    /// Returns an outcome that is `value` as JSON.
+    /// Creates an outcome from `value`, encoded as JSON.
     ///
     /// ```
     /// use semel_core::Outcome;
@@ -45,20 +45,20 @@ impl Outcome {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidOutcome`] if `value` cannot be written as JSON.
+    /// [`InvalidOutcome`] if `value` cannot be encoded as JSON.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, InvalidOutcome> {
         let body = serde_json::to_vec(value);
         let body = body.map_err(|error| InvalidOutcome { reason: error.to_string() })?;
         Ok(Self::new(Self::JSON, body))
     }
 
-    /// Returns the same outcome in an allocation of its own.
+    /// Returns a copy of the outcome that does not share its buffer.
     pub(crate) fn copied(&self) -> Self {
         let (content_type, reference) = (self.content_type.clone(), self.reference.clone());
         Self { body: Bytes::copy_from_slice(&self.body), content_type, reference }
     }
 
-    /// Creates an outcome without a body, for operations that return nothing.
+    /// Creates an outcome with an empty body, for operations that return nothing.
     pub fn empty() -> Self {
         Self::new(Self::EMPTY, Bytes::new())
     }
@@ -70,7 +70,7 @@ impl Outcome {
         self
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the outcome.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
@@ -80,18 +80,18 @@ impl Outcome {
         &self.content_type
     }
 
-    /// Returns the reference, if there is one.
+    /// Returns the reference to what the operation created, if the outcome has one.
     pub fn reference(&self) -> Option<&Reference> {
         self.reference.as_ref()
     }
 
-    /// Returns how many bytes count against limits: those of the body and of the content type.
+    /// Returns the size in bytes that is compared with limits: of the body and the content type.
     pub fn size(&self) -> usize {
         self.body.len() + self.content_type.len()
     }
 }
 
-/// A value that cannot be written as JSON, such as a map whose keys are not texts.
+/// The error of a value that cannot be encoded as JSON, such as a map whose keys are not texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value cannot be written as JSON: {reason}")]
 pub struct InvalidOutcome {
@@ -99,7 +99,7 @@ pub struct InvalidOutcome {
     pub reason: String,
 }
 
-/// Shows the size, never the content: values that are debug-printed end up in logs.
+/// Writes the size, never the content, because debug output ends up in logs.
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { body, content_type, reference } = self;
@@ -111,7 +111,8 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// A short name of what an operation created, normally a public id: indexed, searchable, in logs.
+/// A short name of what an operation created, normally a public id. Stores index it for operators
+/// to search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference(Box<str>);
 
@@ -127,7 +128,7 @@ impl Reference {
         Ok(Self(text.into()))
     }
 
-    /// Returns the text.
+    /// Returns the text of the reference.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -139,31 +140,31 @@ impl fmt::Display for Reference {
     }
 }
 
-/// A reference that is blank, too long or holds a control character.
+/// The error of a reference that is blank, too long or contains a control character.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a reference must be 1 to {MAX_REFERENCE} bytes of visible text, got {len} bytes; put longer \
      results into the outcome's body"
 )]
 pub struct InvalidReference {
-    /// Length of what was given, in bytes.
+    /// The length of the given text, in bytes.
     pub len: usize,
 }
 
-/// An outcome as the ledger holds it.
+/// An outcome as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// The whole outcome.
+    /// The store has the whole outcome.
     Whole(Outcome),
-    /// Only its size: it was larger than the limit, was delivered once and cannot be replayed.
+    /// The store has only the size: the outcome was larger than the limit, and cannot be replayed.
     Omitted {
-        /// The size.
+        /// The size of the outcome, in bytes.
         bytes: u64,
     },
 }
 
 impl Recorded {
-    /// Returns the same, or only the size if that is above `max`.
+    /// Drops the bytes and keeps the size if the outcome is larger than `max` bytes.
     #[must_use]
     pub fn within(self, max: usize) -> Self {
         match self {
@@ -175,18 +176,20 @@ impl Recorded {
     }
 }
 
-/// The text of a failure, cut to [`MAX_ERROR`] characters on a character boundary.
+/// The text of a failure, truncated to [`MAX_ERROR`] characters.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ErrorText(Box<str>);
 
 impl ErrorText {
-    /// Creates it from `text`, cut and without NUL. Never fails, so that recording a failure cannot fail.
+    /// Creates an error text from `text`, truncated and without NUL. It never fails, so that a
+    /// failure can always be recorded.
     pub fn new(text: &str) -> Self {
-        // NUL is legal UTF-8 that PostgreSQL's text refuses; a failure text must always be storable.
+        // PostgreSQL's text type refuses NUL, which is valid UTF-8. A failure text must always be
+        // storable.
         Self(text.chars().filter(|c| *c != '\0').take(MAX_ERROR).collect::<String>().into())
     }
 
-    /// Returns the text.
+    /// Returns the text of the failure.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -217,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn a_value_becomes_json_or_an_error_that_says_why_not() {
+    fn a_value_is_encoded_as_json_or_refused_with_the_reason() {
         let outcome = Outcome::json(&[1, 2]).expect("numbers are JSON");
         assert_eq!((outcome.content_type(), &outcome.body()[..]), (Outcome::JSON, &b"[1,2]"[..]));
         let odd = std::collections::BTreeMap::from([([1, 2], 3)]);
-        let refused = Outcome::json(&odd).expect_err("a key is a text");
+        let refused = Outcome::json(&odd).expect_err("the keys of a JSON object are texts");
         assert!(refused.reason.contains("string"), "{refused}");
     }
 

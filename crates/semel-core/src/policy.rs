@@ -1,20 +1,22 @@
-//! Policies: how an operation behaves when it repeats, fails, crashes or takes long.
+//! Policies, which set how an operation behaves when it repeats, fails, crashes or takes long.
 
 use std::time::Duration;
 
-/// How long a duplicate waits for the holder's outcome.
+/// Sets how long a duplicate waits for the outcome of the running attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: it is answered that the operation is in progress. The default.
+    /// The duplicate does not wait: it is answered at once that the operation is in progress. The
+    /// default.
     No,
-    /// At most this long, then it is answered that the operation is in progress.
+    /// The duplicate waits at most this long; then it is answered that the operation is in
+    /// progress.
     UpTo(Duration),
-    /// At most this long, then the call fails with `WaitTimeout`.
+    /// The duplicate waits at most this long; then the call fails with `WaitTimeout`.
     Deadline(Duration),
 }
 
 impl Wait {
-    /// Returns the longest time to wait.
+    /// Returns the longest time that a duplicate waits.
     pub fn limit(self) -> Duration {
         match self {
             Wait::No => Duration::ZERO,
@@ -23,43 +25,45 @@ impl Wait {
     }
 }
 
-/// What a waiter does when the holder has failed.
+/// Sets what a waiting duplicate does when the attempt that it waited for has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Tries to claim again, and becomes the holder where the record is free, due or lapsed. The default.
+    /// The duplicate tries to claim the key, and runs the work if the record is free, due or
+    /// lapsed. The default.
     Join,
-    /// Fails with the holder's failure and runs nothing.
+    /// The duplicate fails with the failure of that attempt, and does not run the work.
     Report,
 }
 
-/// What is recorded of a failed attempt.
+/// Sets what is recorded after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The failure; the next caller runs at once, under the same operation id. The default.
+    /// The failure is recorded; the next caller runs the work at once, under the same operation id.
+    /// The default.
     Retry,
-    /// Nothing: the key is as if never used.
+    /// The record is removed: the key is as if it had never been used.
     Release,
-    /// The failure; the next attempt is due after `min(cap, base * 2^(attempt - 1))`.
+    /// The failure is recorded; the next attempt is due after `min(cap, base * 2^(attempt - 1))`.
     Backoff {
         /// The delay after the first failure.
         base: Duration,
         /// The longest delay.
         cap: Duration,
     },
-    /// The failure is the answer until the record expires.
+    /// The failure is recorded, and is the answer to every repeat until the record expires.
     Keep,
 }
 
 impl OnFailure {
-    /// Returns the backoff of events: 1 s doubling to 5 min.
+    /// Returns a backoff of 1 s doubling to 5 min, the default for events.
     pub const fn backoff() -> Self {
         OnFailure::Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(300) }
     }
 
-    /// Returns how long after the failure of attempt number `attempt` the next one is due; `None` means
-    /// never.
+    /// Returns the delay between the failure of attempt number `attempt` and the next attempt;
+    /// `None` if there is no next attempt.
     ///
-    /// Exact and without jitter, so that the time that an operator reads is the time that counts.
+    /// The delay has no jitter, so that operators see the exact time of the next attempt.
     pub fn delay(&self, attempt: u32) -> Option<Duration> {
         match *self {
             OnFailure::Retry | OnFailure::Release => Some(Duration::ZERO),
@@ -78,20 +82,23 @@ impl OnFailure {
     }
 }
 
-/// What happens to an attempt that broke off: its lease lapsed (it crashed, hung, or lost its store), it
-/// panicked, took longer than its limit, or its transaction could not be committed.
+/// Sets what happens after an attempt whose effects are unknown: its lease lapsed (the process
+/// crashed, hung or lost the store), it panicked, took longer than its limit, or its transaction
+/// could not be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnCrash {
-    /// The next caller runs it again under a new fence and the same operation id. The default.
+    /// The next caller runs the work again, with a new fence and the same operation id. The
+    /// default.
     Rerun,
-    /// It is not run again; the record turns Uncertain until an operator resolves it.
+    /// The work does not run again; the record becomes Uncertain until an operator resolves it.
     Hold,
-    /// The next caller's verifier tells whether it took effect before anything runs again.
+    /// The verifier of the next caller determines whether the attempt took effect before the work
+    /// runs again.
     Verify,
 }
 
 impl OnCrash {
-    /// Returns the stored code.
+    /// Returns the code that stores persist for this policy.
     pub const fn code(self) -> u8 {
         match self {
             OnCrash::Rerun => 0,
@@ -100,7 +107,7 @@ impl OnCrash {
         }
     }
 
-    /// Returns the policy with this stored code.
+    /// Returns the policy with this stored code; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => OnCrash::Rerun,
@@ -138,38 +145,39 @@ impl OnCrash {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long an outcome is kept after it was recorded. Default 24 h.
+    /// The time for which an outcome is kept after it was recorded. Default 24 h.
     pub keep: Duration,
-    /// How long a claim lives without renewal. Default 30 s; between [`Policy::MIN_LEASE`] and
-    /// [`Policy::MAX_LEASE`].
+    /// The time after which a claim lapses if it is not renewed. Default 30 s; between
+    /// [`Policy::MIN_LEASE`] and [`Policy::MAX_LEASE`].
     pub lease: Duration,
-    /// How long the work may run. Then it is cancelled and counts as failed, or as crashed where `on_crash`
-    /// is not Rerun. Default unlimited.
+    /// The time after which running work is cancelled. It then counts as failed, or as crashed if
+    /// `on_crash` is not Rerun. Default unlimited.
     pub work_timeout: Option<Duration>,
     /// Whether, and how long, a repeat waits for the running attempt. Default [`Wait::No`].
     pub wait: Wait,
-    /// What a waiter does when the holder has failed. Default [`Woken::Join`].
+    /// What a waiting duplicate does when the running attempt has failed. Default [`Woken::Join`].
     pub woken: Woken,
-    /// What is recorded of a failed attempt. Default [`OnFailure::Retry`].
+    /// What is recorded after a failed attempt. Default [`OnFailure::Retry`].
     pub on_failure: OnFailure,
-    /// What happens after a crash. Default [`OnCrash::Rerun`].
+    /// What happens after an attempt whose effects are unknown. Default [`OnCrash::Rerun`].
     pub on_crash: OnCrash,
-    /// Executions before the record turns Dead, crashed ones included. Default unlimited.
+    /// The number of attempts, crashed ones included, after which the record becomes Dead. Default
+    /// unlimited.
     pub max_attempts: Option<u32>,
     /// The largest outcome that is kept, in bytes. Default 1 MiB.
     pub max_outcome: usize,
 }
 
 impl Policy {
-    /// The shortest lease: a renewal of a shorter one may not arrive in time.
+    /// The shortest lease. The renewal of a shorter lease might not arrive in time.
     pub const MIN_LEASE: Duration = Duration::from_millis(100);
-    /// The longest lease: a crash blocks its key for that long.
+    /// The longest lease. A crash blocks its key for the length of the lease.
     pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
     /// Validates the settings.
     ///
     /// # Errors
-    /// [`InvalidPolicy`] names the setting and its limit.
+    /// [`InvalidPolicy`] with the first setting that is not valid.
     pub fn check(&self) -> Result<(), InvalidPolicy> {
         if self.lease < Self::MIN_LEASE {
             return Err(InvalidPolicy::LeaseTooShort { lease: self.lease });
@@ -203,7 +211,7 @@ impl Default for Policy {
     }
 }
 
-/// Why a policy is not valid.
+/// The reason why a policy is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPolicy {
     /// The lease is below the minimum.
@@ -226,13 +234,14 @@ pub enum InvalidPolicy {
         "keep is zero, so no repeat could be recognised; use at least the longest retry window"
     )]
     KeepZero,
-    /// `max_attempts` is zero, so nothing could run.
+    /// `max_attempts` is zero, so the work could never run.
     #[error("max_attempts is 0, so nothing could run; leave it out for unlimited attempts")]
     NoAttempts,
     /// `on_crash` is Verify, and the command has no verifier.
     #[error("on_crash is Verify, but the command has no verifier; add one with `.verify(…)`")]
     NoVerifier,
-    /// The crash policy needs a claim that survives a crash, which one-commit transactions do not have.
+    /// The crash policy needs a claim that survives a crash, but the claim is part of the work's
+    /// transaction.
     #[error(
         "on_crash {0:?} needs a claim that survives a crash; add `.claim_first()` to the transaction"
     )]
@@ -255,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_cannot_work_is_refused_with_its_reason() {
+    fn an_invalid_policy_is_refused_with_the_reason() {
         let short = Policy { lease: Duration::from_millis(99), ..Policy::default() };
         assert!(short.check().is_err_and(|e| e.to_string().contains("100ms")));
         let long = Policy { lease: Duration::MAX, ..Policy::default() };

@@ -1,6 +1,7 @@
-//! Records: the rows of the ledger, the draft that one begins as, and the settlement that ends its claim.
+//! Records, the rows of the ledger; drafts, from which they are created; and settlements, which end
+//! their claims.
 //!
-//! Plain data. The judge decides how a record changes; the store persists it.
+//! These types are plain data: the judge decides how a record changes, and the store persists it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +16,19 @@ use crate::policy::OnCrash;
 /// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// An attempt holds the claim, or its lease has lapsed.
+    /// An attempt holds the claim, or held it until its lease lapsed.
     Running,
-    /// The operation succeeded; its outcome is replayed until it expires.
+    /// The operation succeeded; repeats get its outcome until the record expires.
     Succeeded,
     /// The last attempt failed.
     Failed,
-    /// No attempts are left. Stays until an operator redrives or discards it.
+    /// The operation was given up. The record stays until an operator redrives or discards it.
     Dead,
-    /// It is unknown whether a crashed attempt took effect. Stays until an operator resolves it.
+    /// It is unknown whether a crashed attempt took effect. The record stays until an operator
+    /// resolves it.
     Uncertain,
-    /// An operator decided that it is not run again. Stays until an operator purges or redrives it.
+    /// An operator decided that the operation does not run again. The record stays until an
+    /// operator purges or redrives it.
     Discarded,
 }
 
@@ -40,7 +43,7 @@ impl State {
         State::Discarded,
     ];
 
-    /// Returns the stored code.
+    /// Returns the code that stores persist for this state.
     pub const fn code(self) -> u8 {
         match self {
             State::Running => 0,
@@ -52,7 +55,7 @@ impl State {
         }
     }
 
-    /// Returns the state with this stored code.
+    /// Returns the state with this stored code; `None` if there is none.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => State::Running,
@@ -78,64 +81,67 @@ impl State {
     }
 }
 
-/// Identifies one write of one record, over the whole life of its key.
+/// Identifies one write of one record, over all records that its key ever has.
 ///
-/// The counter alone would repeat after a record was removed and its key used anew; together with
-/// the random attempt id it never does, so a compare-and-swap cannot hit a later incarnation.
+/// The counter alone would repeat after a record was removed and its key used again. Together with
+/// the random attempt id it never repeats, so a compare-and-swap cannot change a later record of
+/// the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The grant that the record belongs to.
+    /// The id of the grant under which the record was written.
     pub attempt_id: AttemptId,
-    /// Grows by one with every write, renewals included.
+    /// A counter that grows by one with every write, renewals included.
     pub number: u64,
 }
 
 /// A stored operation, without its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Grows by one with every write, renewals included.
+    /// A counter that grows by one with every write, renewals included.
     pub number: u64,
     /// The fingerprint of the first request.
     pub fingerprint: Fingerprint,
-    /// The state.
+    /// The state of the record.
     pub state: State,
     /// The id of the operation: the same across takeovers and retries.
     pub operation_id: OperationId,
     /// The id of the latest grant.
     pub attempt_id: AttemptId,
-    /// Number of grants so far.
+    /// The number of attempts so far.
     pub attempt: u32,
     /// The fence of the latest grant.
     pub fence: Fence,
-    /// `host:pid:instance` of the latest holder, for operators.
+    /// The name of the latest holder for operators, by default `host:pid:instance`.
     pub owner: Box<str>,
-    /// While Running: when the claim lapses.
+    /// The time at which the claim lapses; set while Running.
     pub lease_until: Option<Timestamp>,
-    /// While Failed: when the next attempt may start; `None` means never.
+    /// The time at which the next attempt may start; set while Failed, unless there is no next
+    /// attempt.
     pub retry_at: Option<Timestamp>,
     /// The crash policy of the latest claim.
     pub on_crash: OnCrash,
-    /// The retention of the latest claim.
+    /// The time for which an unfinished record is kept, set by the latest claim.
     pub keep: Duration,
-    /// While Succeeded: the outcome.
+    /// The outcome; set while Succeeded.
     pub outcome: Option<Recorded>,
-    /// Until it succeeds: what is needed to run it again, if the claim came with it.
+    /// The data to run the operation again, if the claim had any; removed when the operation
+    /// succeeds.
     pub retry_payload: Option<Outcome>,
-    /// The last failure, or why it was discarded.
+    /// The error of the last attempt, or the operator's reason for discarding the record.
     pub error: Option<ErrorText>,
-    /// When it was first granted.
+    /// The time of the first grant.
     pub created_at: Timestamp,
-    /// When it was last written.
+    /// The time of the last write.
     pub updated_at: Timestamp,
-    /// When it was settled.
+    /// The time of the last settlement.
     pub completed_at: Option<Timestamp>,
-    /// While Succeeded or Failed: when the record expires.
+    /// The time at which the record expires; set while Succeeded or Failed.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Record {
-    /// Returns the record of a fresh claim that is granted at `now`: what every store writes when it
-    /// inserts a draft.
+    /// Returns the record of a fresh claim that is granted at `now`. Every store writes this record
+    /// when it inserts a draft.
     pub fn granted(draft: &Draft, fence: Fence, now: Timestamp) -> Self {
         Self {
             number: 1,
@@ -160,13 +166,15 @@ impl Record {
         }
     }
 
-    /// Returns this record after its claim ended at `now`; `None` if the record is removed.
+    /// Returns this record after its claim was settled at `now`; `None` if the settlement removes
+    /// the record.
     #[must_use]
     pub fn ended(mut self, settlement: &Settlement, now: Timestamp) -> Option<Self> {
         self.end(settlement, now).then_some(self)
     }
 
-    /// Ends the claim of this record at `now`, in place. Returns whether anything is to remain of it.
+    /// Settles the claim of this record at `now`, in place. Returns `false` if the settlement
+    /// removes the record.
     pub(crate) fn end(&mut self, settlement: &Settlement, now: Timestamp) -> bool {
         self.number += 1;
         self.lease_until = None;
@@ -206,7 +214,8 @@ impl Record {
         true
     }
 
-    /// Returns this record after an operator redrove it at `now`: failed and due, with no attempts counted.
+    /// Returns this record after an operator redrove it at `now`: Failed and due, with attempts
+    /// counted from zero.
     #[must_use]
     pub fn redriven(mut self, now: Timestamp) -> Self {
         self.number += 1;
@@ -221,8 +230,8 @@ impl Record {
         self
     }
 
-    /// Returns this record with its times counted from `now`, where a clock that was ahead wrote them. Its
-    /// lease and its backoff run for their full length again, and no longer.
+    /// Returns this record, whose times were written by a clock that ran ahead, with its times
+    /// counted from `now`. The lease and the backoff run for their full length again.
     #[must_use]
     pub fn redated(mut self, now: Timestamp) -> Self {
         let ahead = micros(self.updated_at.since(now));
@@ -236,30 +245,30 @@ impl Record {
         self
     }
 
-    /// Returns the version: it identifies the last write.
+    /// Returns the version, which identifies the last write of this record.
     pub fn version(&self) -> Version {
         Version { attempt_id: self.attempt_id, number: self.number }
     }
 
-    /// Returns the condition under which the latest holder may write.
+    /// Returns the lease of the latest holder, for a key with this digest.
     pub fn lease(&self, digest: Digest) -> Lease {
         Lease { digest, fence: self.fence, attempt_id: self.attempt_id }
     }
 
-    /// Returns whether the holder's lease has not ended at `now`.
+    /// Returns whether a holder's lease still runs at `now`.
     pub fn held(&self, now: Timestamp) -> bool {
         self.state == State::Running && self.lease_until.is_some_and(|until| until > now)
     }
 
-    /// Returns whether a lease or a backoff was written by a clock that was ahead of `now` and was set back
-    /// since: what was to end soon would end far in the future.
+    /// Returns whether the times of a lease or a backoff were written by a clock that ran ahead of
+    /// `now` and was set back since. Such a lease or backoff would end far in the future.
     pub fn is_ahead(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Running | State::Failed)
             && self.updated_at > now.after(Self::AHEAD)
     }
 
-    /// How far a record may be ahead of the clock that it is judged by: it may have been written a moment
-    /// after the clock was read, and clocks are slewed.
+    /// The time by which a record may be ahead of the clock without being corrected: the record may
+    /// have been written a moment after the clock was read, and clocks are slewed.
     pub const AHEAD: Duration = Duration::from_secs(1);
 
     /// Returns whether the record has expired at `now`.
@@ -269,10 +278,11 @@ impl Record {
     }
 }
 
-/// A claim to be written. The store adds what depends on its clock: fence, end of the lease, times.
+/// A claim that is to be written. The store adds the values that depend on its clock: the fence,
+/// the end of the lease and the other times.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The key.
+    /// The key of the operation.
     pub key: Key,
     /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
@@ -280,64 +290,65 @@ pub struct Draft {
     pub operation_id: OperationId,
     /// The id of this grant.
     pub attempt_id: AttemptId,
-    /// The number of this execution; 1 for a fresh record.
+    /// The number of this attempt; 1 for a fresh record.
     pub attempt: u32,
-    /// `host:pid:instance`.
+    /// The name of the holder for operators, by default `host:pid:instance`.
     pub owner: Arc<str>,
-    /// How long the claim lives without renewal.
+    /// The time after which the claim lapses if it is not renewed.
     pub lease: Duration,
-    /// The crash policy by which a lapse of this claim is judged.
+    /// The crash policy that applies if this claim lapses.
     pub on_crash: OnCrash,
-    /// How long the record stays after its lease has lapsed.
+    /// The time for which the record is kept after its lease has lapsed.
     pub keep: Duration,
-    /// What is needed to run it again after a failure or a lapse, such as an event. It stays until the
-    /// record succeeds or is removed.
+    /// The data to run the operation again after a failure or a crash, such as an event. It is kept
+    /// until the operation succeeds or the record is removed.
     pub retry_payload: Option<Outcome>,
 }
 
-/// What a record turns into when its claim ends. All but success keep the retry payload.
+/// The end of a claim: the state and the data that the record gets. Every settlement but success
+/// keeps the retry payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// The operation succeeded.
     Succeeded {
-        /// What answers repeats.
+        /// The outcome that repeats get.
         outcome: Recorded,
-        /// How long it is kept.
+        /// The time for which the outcome is kept.
         keep: Duration,
     },
     /// The attempt failed.
     Failed {
-        /// The failure.
+        /// The error of the attempt.
         error: ErrorText,
-        /// When the next attempt may start; `None` means never.
+        /// The time until the next attempt may start; `None` if there is no next attempt.
         retry_after: Option<Duration>,
-        /// How long the failure is kept.
+        /// The time for which the failure is kept.
         keep: Duration,
     },
-    /// The operation is not tried again.
+    /// The operation is given up.
     Dead {
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
     /// It is unknown whether the attempt took effect.
     Uncertain {
-        /// The reason.
+        /// A description of the crashed attempt.
         error: ErrorText,
     },
-    /// An operator decided that it is not run again.
+    /// An operator decided that the operation does not run again.
     Discarded {
         /// The operator's reason.
         error: ErrorText,
     },
-    /// The record is removed: the key is as if never used.
+    /// The record is removed: the key is as if it had never been used.
     Removed,
 }
 
-/// A record with its key, as operators list them.
+/// A record with its key, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
+    /// The key of the record.
     pub key: Key,
-    /// The record.
+    /// The record of the key.
     pub record: Record,
 }

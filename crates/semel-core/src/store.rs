@@ -1,8 +1,9 @@
-//! What a store must offer: a versioned map with a clock.
+//! The interface of a store: a versioned map with a clock.
 //!
-//! A store keeps records; it decides nothing. Every method is one atomic step in the backend, takes
-//! durations and never instants, and returns expected results as values. The [judge](crate::judge)
-//! decides for all of them; the executor writes its verdicts with [`Store::swap`].
+//! A store keeps records and makes no decisions. Every method is one atomic step in the backend,
+//! takes durations and never instants, and returns expected results as values. The
+//! [judge](crate::judge) decides for every store; the executor writes its verdicts with
+//! [`Store::swap`].
 
 mod any;
 mod error;
@@ -40,37 +41,38 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Clone, Debug)]
 #[must_use]
 pub enum Opened {
-    /// There was no record: the draft is written, and the claim is granted.
+    /// The key had no record: the draft was written, and the claim is granted.
     Inserted {
         /// The fence of the grant.
         fence: Fence,
     },
-    /// There is a record; nothing was written.
+    /// The key has a record; the draft was not written.
     Existing {
-        /// The record.
+        /// The existing record.
         record: Box<Record>,
         /// The store's clock, read in the same step.
         now: Timestamp,
     },
-    /// An uncommitted transaction holds the key, or the call lost a race: nothing is known of the record.
+    /// An uncommitted transaction holds the key, or the call lost a race: the record is not known.
     Contended,
 }
 
-/// What [`Store::swap`] writes over the version that was judged.
+/// The change that [`Store::swap`] writes over the version that was judged.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A new grant of the same operation: `created_at` survives, everything else is the draft's,
-    /// its retry payload too.
+    /// A new grant of the same operation: `created_at` is kept, everything else comes from the
+    /// draft, including the retry payload.
     Regrant(Draft),
-    /// A new grant over an expired record: nothing of the old one survives but that the fence grows.
+    /// A new grant over an expired record: nothing of the old record is kept, but the fence still
+    /// grows.
     Replace(Draft),
-    /// A settlement by the judge's verdict or by an operator, instead of by the holder.
+    /// A settlement that comes from the judge or an operator instead of the holder.
     Settle(Settlement),
-    /// An operator redrives a failed, dead, uncertain or discarded record: Failed, due now, and its
-    /// attempts counted from zero. Its retry payload stays.
+    /// An operator redrives a failed, dead, uncertain or discarded record: it becomes Failed and
+    /// due now, with attempts counted from zero. Its retry payload is kept.
     Redrive,
-    /// The times of a record that a clock wrote which was ahead, counted from the store's now (see
-    /// [`Record::redated`]). The holder's claim stays as it is.
+    /// The times of a record, which were written by a clock that ran ahead, are counted from the
+    /// store's present time (see [`Record::redated`]). The holder keeps its claim.
     Redate,
 }
 
@@ -78,13 +80,13 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Swapped {
-    /// The change is written.
+    /// The change was written.
     Done {
-        /// The record's fence after the write.
+        /// The fence of the record after the write.
         fence: Fence,
     },
-    /// The record is no longer at the version that was judged, or another transaction holds it. Nothing
-    /// was written.
+    /// The record no longer has the version that was judged, or another transaction locks it. The
+    /// change was not written.
     Lost,
 }
 
@@ -92,9 +94,9 @@ pub enum Swapped {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Settled {
-    /// The settlement is written.
+    /// The settlement was written.
     Done,
-    /// The lease did not hold the claim any more. Nothing was written.
+    /// The caller no longer holds the claim. The settlement was not written.
     Lost,
 }
 
@@ -102,11 +104,11 @@ pub enum Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Renewed {
-    /// The lease runs for its full length again, from the store's now.
+    /// The lease runs for its full length again, from the store's present time.
     Extended,
-    /// The lease did not hold the claim any more.
+    /// The caller no longer holds the claim.
     Lost,
-    /// The record is locked or cannot be read. Other leases are not affected.
+    /// The record is locked or cannot be read. Other leases of the same call are not affected.
     Unknown,
 }
 
@@ -117,52 +119,53 @@ pub enum Held {
     /// The record is locked until the transaction ends: the claim cannot be taken over, and must not be
     /// renewed.
     Locked,
-    /// Nothing is locked: renewals do not disturb the transaction.
+    /// The record is not locked: renewals do not conflict with the transaction.
     Renewable,
-    /// The lease did not hold the claim any more.
+    /// The caller no longer holds the claim.
     Lost,
 }
 
-/// What came of a [`TransactionalStore::settle_and_commit`].
+/// The result of [`TransactionalStore::settle_and_commit`].
 #[derive(Debug)]
 #[must_use]
 pub enum Committed {
-    /// The settlement and all that was written in the transaction are committed.
+    /// The settlement and all other writes of the transaction are committed.
     Done,
-    /// The claim was no longer this lease's, or another transaction recorded the key first: nothing is
-    /// committed.
+    /// The caller no longer holds the claim, or another transaction recorded the key first: nothing
+    /// is committed.
     Lost,
     /// The settlement could not be written: nothing is committed.
     Unsettled(Error),
-    /// The commit failed. `Ambiguous` unless the store knows that nothing was committed.
+    /// The commit failed. The error is `Ambiguous` unless the store is certain that nothing was
+    /// committed.
     Failed(Error),
 }
 
 /// The result of [`Store::sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Number of records removed.
+    /// The number of records that were removed.
     pub removed: u32,
-    /// Number of lapsed claims under [`OnCrash::Hold`](crate::OnCrash::Hold) and
-    /// [`OnCrash::Verify`](crate::OnCrash::Verify) that turned Uncertain.
+    /// The number of lapsed claims under [`OnCrash::Hold`](crate::OnCrash::Hold) and
+    /// [`OnCrash::Verify`](crate::OnCrash::Verify) that became Uncertain.
     pub suspended: u32,
-    /// Whether there may be more to remove now.
+    /// Whether there may be more records to remove now.
     pub more: bool,
-    /// Whether nothing was removed because the store's clock has jumped ahead and is not trusted yet; see
-    /// [`Watermark`].
+    /// Whether no record was removed because the store's clock has jumped ahead and is not trusted
+    /// yet; see [`Watermark`].
     pub clock_suspect: bool,
 }
 
-/// What a store promises.
+/// The guarantee that a store gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Claim, effects and outcome in one commit.
+    /// Claim, effects and outcome are one commit.
     Atomic,
-    /// One live holder, at most one outcome, late holders refused.
+    /// There is one live holder and at most one outcome; writes of late holders are refused.
     Fenced,
-    /// As fenced, but a crashed attempt is never re-run by itself.
+    /// The same as Fenced, but a crashed attempt is not run again without a decision.
     AtMostOnce,
-    /// An acknowledged claim can be lost.
+    /// An acknowledged claim can be lost with the process or in a failover.
     BestEffort,
 }
 
@@ -175,39 +178,40 @@ pub enum Severity {
     Error,
 }
 
-/// Something in a store's set-up that breaks or weakens its guarantee.
+/// A property of a store's set-up that breaks or weakens its guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The severity.
+    /// Whether the guarantee is broken or weakened.
     pub severity: Severity,
     /// A stable name, such as `redis-eviction`.
     pub code: &'static str,
-    /// What was found.
+    /// A description of the property.
     pub found: String,
-    /// What to do.
+    /// The change to the set-up that resolves the finding.
     pub fix: String,
 }
 
 /// A record and the store's clock, read in one step.
 #[derive(Clone, Debug)]
 pub struct Peeked {
-    /// The record.
+    /// The record that was read.
     pub record: Record,
-    /// The store's clock.
+    /// The store's clock at the time of the read.
     pub now: Timestamp,
 }
 
-/// A versioned map with a clock; see the [module](self).
+/// Keeps the records of keys: a versioned map with a clock. See the [module](self).
 pub trait Store: Send + Sync + 'static {
-    /// Renews leases, over a connection of its own.
+    /// The type that renews leases, on a separate connection.
     type Renewer: Renewer;
 
-    /// Writes the draft if there is no record, else reads the record. One step, one round trip.
+    /// Writes the draft if the key has no record, else reads the record, in one atomic step and one
+    /// round trip.
     ///
-    /// An expired record is *existing*: the judge decides whether it counts.
+    /// An expired record is returned as existing: the judge decides whether it counts.
     fn open(&self, draft: &Draft) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Writes `change` over the record of `key` if it is still at version `judged`.
+    /// Writes `change` over the record of `key` if the record still has the version `judged`.
     fn swap(
         &self,
         key: &Key,
@@ -215,109 +219,113 @@ pub trait Store: Send + Sync + 'static {
         change: &Change,
     ) -> impl Future<Output = Result<Swapped>> + Send;
 
-    /// Ends a running claim, under its lease. `version`, `updated_at` and `completed_at` move.
+    /// Settles a running claim if `lease` still holds it. The version, `updated_at` and
+    /// `completed_at` change.
     fn settle(
         &self,
         lease: &Lease,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Reads a record, also an expired or lapsed one.
+    /// Reads the record of `key`, even if it has expired or its lease has lapsed.
     fn peek(&self, key: &Key) -> impl Future<Output = Result<Option<Peeked>>> + Send;
 
-    /// Sweeps at most `limit` records: removes expired ones, and lapsed claims under Rerun whose lease
-    /// ended more than their `keep` ago; marks as Uncertain lapsed claims under Hold, and those under
-    /// Verify whose lease ended more than their `keep` ago, since they may have taken effect. Never
-    /// changes a record whose lease has not ended. Does nothing while the store's clock is suspect.
+    /// Sweeps at most `limit` records. Removes expired records, and lapsed claims under Rerun whose
+    /// lease ended more than their `keep` ago. Marks as Uncertain lapsed claims under Hold, and
+    /// lapsed claims under Verify whose lease ended more than their `keep` ago, since they may have
+    /// taken effect. Never changes a record whose lease still runs, and changes no record while the
+    /// store's clock is suspect.
     fn sweep(&self, limit: u32) -> impl Future<Output = Result<Swept>> + Send;
 
-    /// Creates a renewer. Called on the runtime that will use it.
+    /// Creates a renewer. The executor calls this method on the runtime that uses the renewer.
     fn renewer(&self) -> impl Future<Output = Result<Self::Renewer>> + Send;
 
-    /// Subscribes to wake-ups from other processes; `None` where the store does not carry them.
+    /// Subscribes to wake-ups from other processes; `None` if the store does not transport them.
     fn listen(&self) -> impl Future<Output = Result<Option<Box<dyn Listen>>>> + Send {
         async { Ok(None) }
     }
 
-    /// Notifies other processes that a record may have changed. Must not block or fail; empty in stores
-    /// whose `settle` notifies already.
+    /// Notifies other processes that a record may have changed. The method must not block or fail;
+    /// it is empty in stores whose `settle` already notifies.
     fn announce(&self, hint: Hint) {
         let _ = hint;
     }
 
-    /// Checks the store's set-up. Returns what is wrong with it.
+    /// Checks the store's set-up, and returns the properties that break or weaken its guarantee.
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send;
 
-    /// Returns an error if the store is known not to accept writes, such as for a full disk. Called by
-    /// readiness probes, so it costs nothing while the store works.
+    /// Returns an error if the store is known not to accept writes, for example because the disk is
+    /// full. Readiness probes call this method, so it must be cheap while the store works.
     fn writable(&self) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
 
-    /// Returns what this store promises for work outside its transactions.
+    /// Returns the guarantee for work outside the store's transactions.
     fn guarantee(&self) -> Guarantee;
 
-    /// Returns the size of the largest retry payload that a record can hold, in bytes; `None` if that is
-    /// more than any event has ([`MAX_PAYLOAD`](crate::event::MAX_PAYLOAD)).
+    /// Returns the largest size of a retry payload, in bytes; `None` if every event fits
+    /// ([`MAX_PAYLOAD`](crate::event::MAX_PAYLOAD)).
     fn max_retry_payload(&self) -> Option<usize> {
         None
     }
 
-    /// Returns whether the store is in this process, so that reading it costs no more than a cache.
+    /// Returns whether the store is in this process, so that reading it is as cheap as reading a
+    /// cache.
     fn is_near(&self) -> bool {
         false
     }
 }
 
-/// Renews leases, on the heartbeat's own thread.
+/// Renews leases on the heartbeat's thread.
 pub trait Renewer: Send + 'static {
-    /// Extends each lease to its full length from the store's now. Returns one result per lease, in order.
-    /// A lease that lapsed but was not taken over is extended.
+    /// Extends each lease to its full length from the store's present time. Returns one result per
+    /// lease, in order. A lease that has lapsed but was not taken over is extended too.
     fn renew(
         &mut self,
         leases: &[(Lease, Duration)],
     ) -> impl Future<Output = Result<Vec<Renewed>>> + Send;
 }
 
-/// A stream of wake-ups from other processes.
+/// A subscription to wake-ups from other processes.
 pub trait Listen: Send {
-    /// Waits for the next wake-up. Not called again after an error.
+    /// Waits for the next wake-up. The method is not called again after an error.
     fn next(&mut self) -> BoxFuture<'_, Result<Hint>>;
 }
 
-/// A store whose writes can join the caller's database transaction.
+/// A store whose writes can be part of the caller's database transaction.
 pub trait TransactionalStore: Store {
     /// The connection that statements run on, such as `sqlx::PgConnection`.
     type Connection: Send;
     /// An open transaction that owns its connection. Dropping it rolls back.
     type Transaction: Send + 'static;
 
-    /// Begins a transaction of ours. [`work_limit`](Self::work_limit) bounds how long it may stay open, where
-    /// the store has a single writer.
+    /// Begins a transaction of the store. If the store has a single writer,
+    /// [`work_limit`](Self::work_limit) bounds the time for which it may stay open.
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction>> + Send;
 
-    /// The connection inside.
+    /// Returns the connection of the transaction.
     fn connection(transaction: &mut Self::Transaction) -> &mut Self::Connection;
 
-    /// Makes the transaction that a plain client began on `connection` one that
-    /// [`settle_in`](Self::settle_in) takes, for a claim that was committed before it. Where the
-    /// claim was opened in the same transaction, [`open_in`](Self::open_in) has done that already.
+    /// Prepares a transaction that the caller began on `connection` for
+    /// [`settle_in`](Self::settle_in), if the claim was committed before that transaction. For a
+    /// claim of the same transaction, [`open_in`](Self::open_in) has done so already.
     ///
     /// # Errors
-    /// `Misconfigured` if the connection is in no transaction.
+    /// `Misconfigured` if no transaction is open on the connection.
     fn adopt(&self, connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send {
         let _ = connection;
         async { Ok(()) }
     }
 
-    /// [`Store::open`] inside a transaction; never waits for a rival, who makes it `Contended`.
+    /// Performs [`Store::open`] inside a transaction. It never waits for a rival: a key that
+    /// another transaction holds is `Contended`.
     fn open_in(
         &self,
         connection: &mut Self::Connection,
         draft: &Draft,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// [`Store::swap`] inside a transaction.
+    /// Performs [`Store::swap`] inside a transaction.
     fn swap_in(
         &self,
         connection: &mut Self::Connection,
@@ -326,9 +334,10 @@ pub trait TransactionalStore: Store {
         change: &Change,
     ) -> impl Future<Output = Result<Swapped>> + Send;
 
-    /// Called first in a transaction that is to settle a claim made outside it: where the transaction
-    /// could not write a record that is renewed after its snapshot (REPEATABLE READ, SERIALIZABLE), it
-    /// locks the record. Never waits: a record that is just being written is `RetryTransaction`.
+    /// Locks the record of a claim that was made outside the transaction, if the transaction could
+    /// not write a record that is renewed after its snapshot (REPEATABLE READ, SERIALIZABLE).
+    /// Called first in a transaction that will settle such a claim. It never waits: if the record
+    /// is just being written, the error is `RetryTransaction`.
     fn hold_in(
         &self,
         connection: &mut Self::Connection,
@@ -338,9 +347,9 @@ pub trait TransactionalStore: Store {
         async { Ok(Held::Renewable) }
     }
 
-    /// [`Store::settle`] inside a transaction: one of ours, one in which the claim was opened, or one
-    /// that was [adopted](Self::adopt). Fails with `Misconfigured` if the connection is no longer in
-    /// it (the work committed it).
+    /// Performs [`Store::settle`] inside a transaction: one of the store, one in which the claim
+    /// was opened, or one that was [adopted](Self::adopt). Fails with `Misconfigured` if the
+    /// connection is no longer in that transaction, because the work has committed it.
     fn settle_in(
         &self,
         connection: &mut Self::Connection,
@@ -348,13 +357,13 @@ pub trait TransactionalStore: Store {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Begins a transaction of ours and opens the key of `draft` in it: [`begin`](Self::begin) and
-    /// [`open_in`](Self::open_in), in as few trips as the store needs.
+    /// Begins a transaction of the store and opens the key of `draft` in it: [`begin`](Self::begin)
+    /// and [`open_in`](Self::open_in), in as few round trips as possible.
     ///
-    /// A store may leave a fresh record unwritten until the end: `Inserted` then says that this
-    /// transaction holds the key, so that every rival is `Contended`, and
-    /// [`settle_and_commit`](Self::settle_and_commit) writes the record once, finished. It must end in
-    /// that call or in a rollback.
+    /// A store may postpone writing a fresh record until the commit: `Inserted` then means that
+    /// this transaction holds the key, so that every rival is `Contended`, and
+    /// [`settle_and_commit`](Self::settle_and_commit) writes the settled record once. Such a
+    /// transaction must end with that call or with a rollback.
     fn begin_and_open(
         &self,
         draft: &Draft,
@@ -362,7 +371,8 @@ pub trait TransactionalStore: Store {
         async {
             let mut transaction = self.begin().await?;
             let opening = self.open_in(Self::connection(&mut transaction), draft);
-            // Boxed: the steps of some stores are large, and one future must not be as large as all of them.
+            // Boxed, because the futures of some stores are large, and this future would be as
+            // large as their sum.
             match Box::pin(opening).await {
                 Ok(opened) => Ok((transaction, opened)),
                 Err(error) => {
@@ -373,50 +383,51 @@ pub trait TransactionalStore: Store {
         }
     }
 
-    /// Settles a claim in a transaction of ours and commits it: [`settle_in`](Self::settle_in) and
-    /// [`commit`](Self::commit), in as few trips as the store needs. Rolls back unless it committed.
+    /// Settles a claim in a transaction of the store and commits: [`settle_in`](Self::settle_in)
+    /// and [`commit`](Self::commit), in as few round trips as possible. Rolls back if the claim
+    /// cannot be settled.
     fn settle_and_commit(
         &self,
         transaction: Self::Transaction,
         lease: &Lease,
         settlement: &Settlement,
     ) -> impl Future<Output = Committed> + Send {
-        self.settle_then_commit(transaction, lease, settlement)
+        settle_then_commit(self, transaction, lease, settlement)
     }
 
-    /// [`settle_and_commit`](Self::settle_and_commit) in two steps, for a claim whose record is written.
-    fn settle_then_commit(
-        &self,
-        mut transaction: Self::Transaction,
-        lease: &Lease,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Committed> + Send {
-        async move {
-            let settling = self.settle_in(Self::connection(&mut transaction), lease, settlement);
-            let refused = match Box::pin(settling).await {
-                Ok(Settled::Done) => {
-                    failpoint!("commit.before");
-                    let committed = Box::pin(self.commit(transaction)).await;
-                    return committed.map_or_else(Committed::Failed, |()| Committed::Done);
-                }
-                Ok(Settled::Lost) => Committed::Lost,
-                Err(error) => Committed::Unsettled(error),
-            };
-            self.rollback(transaction).await;
-            refused
-        }
-    }
-
-    /// Commits. An error is `Ambiguous` unless the store knows that nothing was committed.
+    /// Commits the transaction. An error is `Ambiguous` unless the store is certain that nothing
+    /// was committed.
     fn commit(&self, transaction: Self::Transaction) -> impl Future<Output = Result<()>> + Send;
 
-    /// Rolls back. Errors are of no interest: a lost connection rolls back too.
+    /// Rolls the transaction back. Errors are ignored, since a lost connection rolls back too.
     fn rollback(&self, transaction: Self::Transaction) -> impl Future<Output = ()> + Send;
 
-    /// How long the work of one transaction may take, where the store has a single writer that
-    /// everybody else waits for; `None` where it does not matter.
+    /// Returns the longest time that the work of one transaction may take, if the store has a
+    /// single writer that all other callers wait for; `None` if there is no such limit.
     fn work_limit(&self, lease: Duration) -> Option<Duration> {
         let _ = lease;
         None
     }
+}
+
+/// Performs [`TransactionalStore::settle_and_commit`] in two steps, for a claim whose record is
+/// already written. Rolls back if the claim cannot be settled.
+pub async fn settle_then_commit<S: TransactionalStore + ?Sized>(
+    store: &S,
+    mut transaction: S::Transaction,
+    lease: &Lease,
+    settlement: &Settlement,
+) -> Committed {
+    let settling = store.settle_in(S::connection(&mut transaction), lease, settlement);
+    let refused = match Box::pin(settling).await {
+        Ok(Settled::Done) => {
+            failpoint!("commit.before");
+            let committed = Box::pin(store.commit(transaction)).await;
+            return committed.map_or_else(Committed::Failed, |()| Committed::Done);
+        }
+        Ok(Settled::Lost) => Committed::Lost,
+        Err(error) => Committed::Unsettled(error),
+    };
+    store.rollback(transaction).await;
+    refused
 }

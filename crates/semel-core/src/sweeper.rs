@@ -1,4 +1,4 @@
-//! Removes expired records in the background, a batch at a time.
+//! Removes expired records in the background, one batch at a time.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -9,20 +9,22 @@ use crate::clock::monotonic;
 use crate::measure;
 use crate::store::{Store, Watermark};
 
-/// Most batches in one round: a backlog of millions is removed over rounds, not in one burst.
-const ROUND: u32 = 200;
+/// The largest number of batches in one round: a backlog of millions is removed over several
+/// rounds, not in one burst.
+const BATCHES_PER_ROUND: u32 = 200;
 
-/// How often records are swept, and how many at a time.
+/// Sets how often expired records are removed, and how many at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweeping {
     /// The time between rounds. Default 60 s.
     pub every: Duration,
-    /// The number of records in one step. Default 1,000; 0 turns the sweeper off.
+    /// The largest number of records in one batch. Default 1,000; 0 turns the sweeper off.
     pub batch: u32,
 }
 
 impl Sweeping {
-    /// No sweeper: records stay until [`Executor::sweep`](crate::Executor::sweep) is called.
+    /// The settings that turn the sweeper off: expired records stay until
+    /// [`Executor::sweep`](crate::Executor::sweep) is called.
     pub const OFF: Self = Self { every: Duration::ZERO, batch: 0 };
 
     pub(crate) fn enabled(self) -> bool {
@@ -40,14 +42,14 @@ impl Default for Sweeping {
 pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: CancellationToken) {
     let mut suspected = false;
     loop {
-        // Jitter keeps many instances from sweeping in step.
+        // Jitter keeps many instances from sweeping at the same time.
         let every = settings.every.min(Duration::from_secs(24 * 60 * 60));
         let pause = every.mul_f64(0.9 + 0.2 * fastrand::f64());
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = closing.cancelled() => return,
         }
-        for _ in 0..ROUND {
+        for _ in 0..BATCHES_PER_ROUND {
             let Some(store) = store.upgrade() else { return };
             let since = monotonic();
             failpoint!("sweep.before");
@@ -67,18 +69,18 @@ pub(crate) async fn run<S: Store>(store: Weak<S>, settings: Sweeping, closing: C
                     break;
                 }
             }
-            // At most a fifth of the time, so that callers are not held up.
-            let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
+            // Sweeping takes at most a fifth of the time, so that callers are not delayed.
+            let pause = (since.elapsed() * 4).min(Duration::from_secs(1));
             tokio::select! {
-                () = tokio::time::sleep(rest) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = closing.cancelled() => return,
             }
         }
     }
 }
 
-/// Counts sweeps that removed nothing because the store's clock has jumped ahead, and logs when that
-/// begins and ends.
+/// Counts a sweep that removed no records because the store's clock has jumped ahead, and logs when
+/// this condition begins and ends.
 pub(crate) fn doubt(suspect: bool, suspected: &mut bool, what: &'static str) {
     if suspect {
         measure::sweep_refused();

@@ -1,34 +1,36 @@
-//! Switches for tests: failpoints that abort the process, and sabotage that removes a guard.
+//! Switches for tests: failpoints abort the process, and sabotage removes a guard.
 //!
-//! Compiled only with the feature `testing`, and inactive unless the environment sets them. Every guard has
-//! a test that fails when the guard is removed here.
+//! This module is compiled only with the feature `testing`, and its switches are inactive unless
+//! the environment sets them. For every guard there is a test that fails when the guard is removed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names the guards to remove, separated by commas: see [`Guard`].
+/// The environment variable with the names of the guards to remove, separated by commas: see
+/// [`Guard`].
 pub const SABOTAGE: &str = "SEMEL_SABOTAGE";
-/// `name` or `name@n`: abort the process when the failpoint is reached for the n-th time.
+/// The environment variable with a failpoint, `name` or `name@n`: the process aborts when the
+/// failpoint is reached for the n-th time.
 pub const FAILPOINT: &str = "SEMEL_FAILPOINT";
 
 /// A guard that can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// `fence`: settling and renewing check fence and attempt.
+    /// `fence`: settling and renewing check the fence and the attempt id.
     Fence,
-    /// `spawn`: the attempt is a task of its own.
+    /// `spawn`: an attempt moves to its own task and survives its caller.
     Spawn,
     /// `identity`: keys are compared byte by byte.
     Identity,
-    /// `store-clock`: leases are judged by the store's clock.
+    /// `store-clock`: leases end by the store's clock.
     StoreClock,
-    /// `expiry-first`: expiry is judged before the fingerprint.
+    /// `expiry-first`: the judge checks the expiry before the fingerprint.
     ExpiryFirst,
     /// `failure-after-rollback`: a failure is recorded after the work's transaction rolled back.
     FailureAfterRollback,
-    /// `heartbeat-thread`: renewal runs on a thread of its own.
+    /// `heartbeat-thread`: leases are renewed on a separate thread.
     HeartbeatThread,
-    /// `ambiguity`: a lost reply is resolved by re-reading the attempt id.
+    /// `ambiguity`: after a lost reply the record's attempt id is read again.
     Ambiguity,
     /// `publish-before-mark`: a row is marked published after the broker confirmed it.
     PublishBeforeMark,
@@ -36,10 +38,10 @@ pub enum Guard {
     ClaimByState,
     /// `commit-before-ack`: a message is acknowledged after the inbox committed.
     CommitBeforeAck,
-    /// `clock-jump`: nothing is removed by a clock that has jumped, and times that it wrote are counted
-    /// anew.
+    /// `clock-jump`: no record is removed by a clock that has jumped ahead, and times that such a
+    /// clock wrote are corrected.
     ClockJump,
-    /// `version`: re-grants are compare-and-swap on the judged version.
+    /// `version`: a re-grant is a compare-and-swap on the version that was judged.
     Version,
 }
 
@@ -61,7 +63,7 @@ impl Guard {
         Guard::ClockJump,
     ];
 
-    /// Returns the name in [`SABOTAGE`].
+    /// Returns the name by which [`SABOTAGE`] selects this guard.
     pub const fn name(self) -> &'static str {
         match self {
             Guard::Fence => "fence",
@@ -83,7 +85,8 @@ impl Guard {
 
 /// Returns whether the environment removes this guard.
 pub fn sabotaged(guard: Guard) -> bool {
-    // Read once: benchmarks that are built with this feature call it often.
+    // The variable is read once, because benchmarks that are built with this feature call this
+    // function often.
     static REMOVED: OnceLock<Vec<Guard>> = OnceLock::new();
     let removed = REMOVED.get_or_init(|| {
         let list = std::env::var(SABOTAGE).unwrap_or_default();
@@ -106,7 +109,7 @@ pub fn failpoint(name: &str) {
         && point == name
         && REACHED.fetch_add(1, Ordering::SeqCst) + 1 == *nth
     {
-        // Not a panic: no destructor, no flush, exactly what a power cut leaves of a process.
+        // An abort runs no destructors and flushes no buffers, like a power cut.
         std::process::abort();
     }
 }

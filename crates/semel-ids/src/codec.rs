@@ -1,7 +1,7 @@
-//! Public ids as text: `{prefix}_{payload}[_{cc}]`, one spelling per id.
+//! Encodes public ids as text, `{prefix}_{payload}[_{checksum}]`, with one spelling per id.
 //!
-//! A codec accepts exactly what it emits. Caches, unique keys and logs compare texts, so a second
-//! spelling of an id would be a second identity.
+//! A codec accepts only texts that it writes itself. Caches, unique keys and logs compare texts, so
+//! a second spelling of an id would be a second identity.
 
 mod base32;
 mod base62;
@@ -16,7 +16,8 @@ use ulid::Ulid;
 use crate::prefix::Prefix;
 pub use hidden::{HidingKey, InvalidHidingKey};
 
-/// Length of the longest public id: prefix, payload and checksum with their separators.
+/// The length of the longest public id, in bytes: prefix, payload and checksum with their
+/// separators.
 pub const MAX_PUBLIC_ID: usize = 10 + 1 + base32::LEN + 1 + crc8::LEN;
 
 /// Encodes ids as text and decodes them.
@@ -46,11 +47,11 @@ pub struct Codec {
 
 #[derive(Clone, Debug)]
 enum Payload {
-    /// 26 characters, which sort by time and show it.
+    /// 26 characters, which sort by the time of the id and show that time.
     Base32,
     /// 22 characters.
     Base62,
-    /// 22 characters of an encrypted id, which show no time.
+    /// 22 characters of an encrypted id, which do not show its time.
     Hidden(Arc<[HidingKey]>),
 }
 
@@ -61,42 +62,45 @@ impl Default for Codec {
 }
 
 impl Codec {
-    /// Creates a codec of lower-case Crockford base32, without a checksum.
+    /// Creates a codec that writes lower-case Crockford base32, without a checksum.
     pub const fn new() -> Self {
         Self { payload: Payload::Base32, checksum: false }
     }
 
-    /// Uses base62 (`0-9A-Za-z`), which is four characters shorter.
+    /// Makes the codec use base62 (`0-9A-Za-z`), which is four characters shorter.
     pub fn base62(mut self) -> Self {
         self.payload = Payload::Base62;
         self
     }
 
-    /// Hides the time of an id: encrypts it as one AES-128 block, in base62. The first key encodes; all
-    /// of them decode, so that keys can be rotated. An empty list is [`base62`](Self::base62).
+    /// Hides the time of ids: each id is encrypted as one AES-128 block and written in base62. The
+    /// first key encodes; all keys decode, so that keys can be rotated. An empty list is the same
+    /// as [`base62`](Self::base62).
     ///
-    /// With several keys only the map knows which of them encoded a text: resolve it. Parsing it as a
-    /// [`TypedId`](crate::TypedId) decodes it with the first key, and displaying an old id encodes it
-    /// with the first key, which does not give the text that was handed out for it.
+    /// With several keys, only the map records which key encoded a text, so resolve texts through
+    /// the map. Parsing a text as a [`TypedId`](crate::TypedId) decodes it with the first key.
+    /// Displaying an id encodes it with the first key, which for an old id is not the text that
+    /// clients have.
     pub fn hiding_time(mut self, keys: impl IntoIterator<Item = HidingKey>) -> Self {
         let keys: Arc<[HidingKey]> = keys.into_iter().collect();
         self.payload = if keys.is_empty() { Payload::Base62 } else { Payload::Hidden(keys) };
         self
     }
 
-    /// Appends a checksum of two characters, so that a mistyped id is refused without a lookup.
+    /// Makes the codec append a checksum of two characters, so that a mistyped id is refused
+    /// without a lookup.
     pub fn checksum(mut self) -> Self {
         self.checksum = true;
         self
     }
 
-    /// Returns the public id of `id`.
+    /// Returns the public id of `id`: its text with this prefix.
     pub fn encode(&self, prefix: Prefix, id: Ulid) -> PublicId {
-        self.spell(prefix, id, 0)
+        self.encode_with_key(prefix, id, 0)
     }
 
     /// Returns the public id of `id` under the hiding key with this index.
-    fn spell(&self, prefix: Prefix, id: Ulid, key: usize) -> PublicId {
+    fn encode_with_key(&self, prefix: Prefix, id: Ulid, key: usize) -> PublicId {
         let mut public = PublicId::empty();
         public.push(prefix.as_bytes());
         public.push(b"_");
@@ -113,17 +117,18 @@ impl Codec {
         public
     }
 
-    /// Returns every public id that stands for `id`: one, or one for each hiding key.
+    /// Returns every public id that may have been written for `id`: one, or one for each hiding
+    /// key.
     pub(crate) fn spellings(&self, prefix: Prefix, id: Ulid) -> impl Iterator<Item = PublicId> {
         let keys = match &self.payload {
             Payload::Base32 | Payload::Base62 => 1,
             Payload::Hidden(keys) => keys.len(),
         };
-        (0..keys).map(move |key| self.spell(prefix, id, key))
+        (0..keys).map(move |key| self.encode_with_key(prefix, id, key))
     }
 
-    /// Returns the prefix and the id in `text`, without allocating. With several hiding keys it is
-    /// decoded with the first, which gives another id if another key encoded it: see
+    /// Returns the prefix and the id in `text`, without allocating. With several hiding keys,
+    /// `text` is decoded with the first key, which gives a wrong id if another key encoded it: see
     /// [`hiding_time`](Self::hiding_time).
     ///
     /// # Errors
@@ -139,7 +144,7 @@ impl Codec {
         Ok((prefix, Ulid(id.ok_or(InvalidPublicId)?)))
     }
 
-    /// Returns every id that `text` may stand for, if it begins with `wanted`.
+    /// Returns every id that `text` may encode, if `text` begins with the prefix `wanted`.
     ///
     /// # Errors
     /// [`InvalidId`] for every text that this codec does not write, and for another prefix.
@@ -147,10 +152,10 @@ impl Codec {
         Ok(self.candidates(self.validate(wanted, text)?))
     }
 
-    /// Validates that `text` is a public id that begins with `wanted`.
+    /// Validates that `text` is a public id with the prefix `wanted`.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same errors as [`read`](Self::read).
     #[inline]
     pub(crate) fn validate<'t>(
         &self,
@@ -167,7 +172,7 @@ impl Codec {
         Ok(validated)
     }
 
-    /// Returns every id that a validated text may stand for.
+    /// Returns every id that a validated text may encode.
     pub(crate) fn candidates(&self, validated: Validated<'_>) -> Candidates {
         let bits = match validated {
             Validated::Base32(digits) => base32::value(digits),
@@ -190,10 +195,10 @@ impl Codec {
         }
     }
 
-    /// Returns `text` as a public id, if it begins with `wanted`.
+    /// Parses `text` as a public id with the prefix `wanted`.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same errors as [`read`](Self::read).
     pub fn parse(&self, wanted: Prefix, text: &str) -> Result<PublicId, InvalidId> {
         self.validate(wanted, text)?;
         Ok(PublicId::checked(text))
@@ -235,17 +240,17 @@ fn split(text: &[u8], len: usize) -> Result<(&[u8], &[u8]), InvalidPublicId> {
     }
 }
 
-/// A payload that its codec has validated, decoded as far as validating it took. Base32 digits are
-/// turned into bits only where these are needed, which an L1 hit does not.
+/// A payload that its codec has validated, decoded only as far as validation required. Base32
+/// digits are not yet converted to bits, since a hit in L1 does not need the bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Validated<'t> {
-    /// Base32 digits.
+    /// The base32 digits of the payload.
     Base32(&'t [u8; base32::LEN]),
-    /// The decoded bits.
+    /// The decoded bits of the payload.
     Bits(u128),
 }
 
-/// The ids that a text may stand for: one, or one for each hiding key.
+/// The ids that a text may encode: one, or one for each hiding key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidates {
     first: Ulid,
@@ -253,18 +258,18 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Returns the id under the first key, as [`Codec::decode`] does.
+    /// Returns the id that the first key decodes, like [`Codec::decode`].
     pub fn first(&self) -> Ulid {
         self.first
     }
 
-    /// Returns whether `id` is one of them.
+    /// Returns whether `id` is one of the candidates.
     pub fn contains(&self, id: Ulid) -> bool {
         self.first == id || self.others.contains(&id)
     }
 }
 
-/// A public id. Stored inline, without an allocation, and compared byte for byte.
+/// The text of a public id. It is stored inline, without an allocation, and compared byte for byte.
 ///
 /// ```
 /// use semel_ids::resource::{Order, Resource};
@@ -287,7 +292,8 @@ impl PublicId {
         Self { text: [0; MAX_PUBLIC_ID], len: 0 }
     }
 
-    /// Returns a text from a cache or a map as a public id; `None` if no codec can have written it.
+    /// Converts a text from a cache or a map to a public id; `None` if no codec can have written
+    /// the text.
     pub(crate) fn stored(text: &str) -> Option<Self> {
         let fits = text.len() <= MAX_PUBLIC_ID && text.bytes().all(|byte| byte.is_ascii_graphic());
         let mut public = Self::empty();
@@ -314,7 +320,7 @@ impl PublicId {
         &self.text[..self.len as usize]
     }
 
-    /// Returns the text.
+    /// Returns the text of the public id.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("a public id is ASCII")
     }
@@ -352,12 +358,12 @@ impl serde::Serialize for PublicId {
     }
 }
 
-/// The error for a text that is not a public id of its codec.
+/// The error of a text that is not a public id of the codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a public id; copy it again as it was given, with nothing added or changed")]
 pub struct InvalidPublicId;
 
-/// Why a text is not a public id of the expected type.
+/// The reason why a text is not a public id of the expected type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
     /// The text is not a public id.

@@ -1,7 +1,9 @@
-//! Creates a resource exactly once: claim, business rows, mapping, events and outcome in one commit.
+//! Creates a resource exactly once: claim, business rows, mapping, events and outcome are one
+//! commit.
 //!
-//! Ids are not random but derived from the operation id, which the ledger keeps: a retry after a failure
-//! and a takeover after a crash create the resource under the same ids, and a replay returns them.
+//! Ids are not random: they are derived from the operation id, which the ledger keeps. So a retry
+//! after a failure and a takeover after a crash create the resource with the same ids, and a replay
+//! returns them.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -56,11 +58,11 @@ impl<S> CreatingStore for S where
 /// }
 /// ```
 pub trait CreateExt<S: CreatingStore> {
-    /// Creates an `R` exactly once. Finish with [`Creation::run`].
+    /// Prepares the creation of an `R`. [`Creation::run`] performs it exactly once.
     fn create<R: Resource>(&self, command: Command) -> Creation<S, R>;
 
-    /// Creates an `R` in an open transaction, such as that of a handler behind an atomic layer, whose
-    /// response is the outcome. Finish with [`Insertion::run`].
+    /// Prepares the creation of an `R` in an open transaction, for example of a handler behind an
+    /// atomic layer, whose response is the outcome. [`Insertion::run`] performs it.
     fn create_in<R: Resource>(&self, unit: Unit<S>) -> Insertion<S, R>;
 }
 
@@ -74,7 +76,7 @@ impl<S: CreatingStore> CreateExt<S> for Executor<S> {
     }
 }
 
-/// The creation of an `R`.
+/// The prepared creation of an `R`.
 #[must_use = "nothing happens until `run` is awaited"]
 pub struct Creation<S: CreatingStore, R> {
     executor: Executor<S>,
@@ -84,18 +86,19 @@ pub struct Creation<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Creation<S, R> {
-    /// Sets the resolver that registers the new id, so that it can be resolved at once. Default none:
-    /// set it wherever ids are resolved.
+    /// Sets the resolver that registers the new id, so that the id can be resolved at once. Default
+    /// none. Set it in every process that resolves ids.
     pub fn resolver(mut self, resolver: &Resolver) -> Self {
         self.resolver = Some(resolver.clone());
         self
     }
 
-    /// Runs `work` exactly once: its writes, the mapping of the id, its events, the claim and the
-    /// outcome are one commit. The outcome's reference is the public id.
+    /// Runs `work` exactly once: the writes and events of the work, the mapping of the id, the
+    /// claim and the outcome are one commit. The outcome's reference is the public id.
     ///
     /// # Errors
-    /// As [`Executor::transact`]; [`CreateError`] has the work's own error.
+    /// The same errors as [`Executor::transact`]; [`CreateError::Work`] contains the error of the
+    /// work.
     pub async fn run<T, E, F, Fut>(self, work: F) -> Result<Created<R, T>, Error<CreateError<E>>>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -110,7 +113,7 @@ impl<S: CreatingStore, R: Resource> Creation<S, R> {
     }
 }
 
-/// The creation of an `R` in an open transaction.
+/// The prepared creation of an `R` in an open transaction.
 #[must_use = "nothing happens until `run` is awaited"]
 pub struct Insertion<S: CreatingStore, R> {
     executor: Executor<S>,
@@ -120,18 +123,18 @@ pub struct Insertion<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Insertion<S, R> {
-    /// As [`Creation::resolver`].
+    /// Sets the resolver that registers the new id; see [`Creation::resolver`].
     pub fn resolver(mut self, resolver: &Resolver) -> Self {
         self.resolver = Some(resolver.clone());
         self
     }
 
-    /// Runs `work` in the transaction, in which the id is mapped already. The outcome's reference is the
-    /// public id; the outcome itself is the response of the handler that opened the transaction.
+    /// Maps the id in the transaction and runs `work` in it. The outcome's reference is the public
+    /// id; the outcome itself is the response of the handler that opened the transaction.
     ///
     /// # Errors
-    /// [`CreateError`]. The transaction must not be committed then: the handler should return a response
-    /// that its layer does not keep, such as a 5xx.
+    /// [`CreateError`]. The transaction must not be committed after an error: the handler should
+    /// return a response that its layer does not keep, such as a 5xx.
     pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, CreateError<E>>
     where
         F: FnOnce(Making<S, R>) -> Fut,
@@ -156,16 +159,16 @@ impl<S: CreatingStore, R> fmt::Debug for Creation<S, R> {
 struct Registrar<S: CreatingStore> {
     executor: Executor<S>,
     resolver: Option<Resolver>,
-    /// Whether an id could not be registered.
-    half_made: AtomicBool,
+    /// Whether the registration of an id failed or was cancelled.
+    registration_failed: AtomicBool,
 }
 
 impl<S: CreatingStore> Registrar<S> {
     fn new(executor: &Executor<S>, resolver: Option<Resolver>) -> Self {
-        Self { executor: executor.clone(), resolver, half_made: AtomicBool::new(false) }
+        Self { executor: executor.clone(), resolver, registration_failed: AtomicBool::new(false) }
     }
 
-    /// Maps the id of the operation, and runs `work` with it.
+    /// Maps the first id of the operation, and runs `work` with that id.
     async fn make<R, T, E, F, Fut>(self, mut unit: Unit<S>, work: F) -> Result<T, CreateError<E>>
     where
         R: Resource,
@@ -178,13 +181,13 @@ impl<S: CreatingStore> Registrar<S> {
         let registrar = Arc::new(self);
         let making = Making { unit, id, registrar: Arc::clone(&registrar), next: 1 };
         let made = work(making).await.map_err(CreateError::Work)?;
-        match registrar.half_made.load(Ordering::Acquire) {
+        match registrar.registration_failed.load(Ordering::Acquire) {
             true => Err(CreateError::HalfMade),
             false => Ok(made),
         }
     }
 
-    /// Maps the operation's id number `number` of this type, in its transaction.
+    /// Maps the id of an `R` with this number within the operation, in the operation's transaction.
     async fn register<R: Resource>(
         &self,
         unit: &mut Unit<S>,
@@ -207,7 +210,7 @@ impl<S: CreatingStore> Registrar<S> {
     }
 }
 
-/// The argument of a creation's work: the new id, and the transaction ([`Unit`]).
+/// The argument of the work that creates a resource: the new id, and the transaction ([`Unit`]).
 pub struct Making<S: CreatingStore, R> {
     unit: Unit<S>,
     id: TypedId<R>,
@@ -216,25 +219,27 @@ pub struct Making<S: CreatingStore, R> {
 }
 
 impl<S: CreatingStore, R: Resource> Making<S, R> {
-    /// Returns the new id. It is mapped already, and the same in every attempt.
+    /// Returns the new id. It is already mapped, and is the same in every attempt.
     pub fn id(&self) -> TypedId<R> {
         self.id
     }
 
-    /// Maps the id of one more resource in the same transaction, such as a line of an order. The ids
-    /// of an attempt depend on their types and on the order of these calls.
+    /// Maps the id of another resource in the same transaction, such as a line of an order. The ids
+    /// depend on their types and on the order of these calls, so that every attempt gets the same
+    /// ids.
     ///
     /// # Errors
-    /// [`RegisterError`]. Whatever the work does then, nothing is committed
+    /// [`RegisterError`]. The transaction is not committed then, even if the work succeeds
     /// ([`CreateError::HalfMade`]).
     pub async fn another<Q: Resource>(&mut self) -> Result<TypedId<Q>, RegisterError> {
         let number = self.next;
         self.next += 1;
         let registrar = Arc::clone(&self.registrar);
-        // If it fails or is cancelled, it is unknown what was written, whatever later calls do.
-        let half_made = registrar.half_made.swap(true, Ordering::AcqRel);
+        // If the registration fails or is cancelled, it is unknown whether it was written; later
+        // calls do not change that.
+        let registration_failed = registrar.registration_failed.swap(true, Ordering::AcqRel);
         let id = registrar.register::<Q>(&mut self.unit, number).await?;
-        registrar.half_made.store(half_made, Ordering::Release);
+        registrar.registration_failed.store(registration_failed, Ordering::Release);
         Ok(id)
     }
 }
@@ -259,7 +264,7 @@ impl<S: CreatingStore, R: Resource> fmt::Debug for Making<S, R> {
     }
 }
 
-/// The result of a creation.
+/// The result of [`Creation::run`].
 #[derive(Clone, Debug)]
 pub struct Created<R, T> {
     execution: Execution<T>,
@@ -287,29 +292,30 @@ impl<R: Resource, T> Created<R, T> {
         &self.execution
     }
 
-    /// Returns the execution by value.
+    /// Returns the execution with the result of the work by value.
     pub fn into_execution(self) -> Execution<T> {
         self.execution
     }
 }
 
-/// Why a creation failed.
+/// The reason why a creation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError<E> {
     /// The id could not be mapped.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// An id could not be registered, and the work succeeded regardless.
+    /// The registration of an id failed, but the work reported success.
     #[error(
         "an id of the new resource could not be registered, so nothing was committed; try again"
     )]
     HalfMade,
-    /// The work's own error.
+    /// The error that the work returned.
     #[error("{0}")]
     Work(E),
 }
 
-/// Derives an id: the operation's time, and 80 bits of a hash of operation, type and number.
+/// Derives an id from an operation: the operation's time, and 80 bits of a hash of operation, type
+/// and number.
 fn derive(operation: OperationId, kind: ResourceType, number: u32) -> Ulid {
     let mut hash = Sha256::new();
     hash.update(b"semel/id/1\0");
@@ -335,7 +341,7 @@ mod tests {
         assert_ne!(id, derive(operation, Order::TYPE, 1));
         assert_ne!(id, derive(operation, Payment::TYPE, 0));
         assert_ne!(id, derive(OperationId::generate(), Order::TYPE, 0));
-        // A promise: what a takeover makes must have the id that the first attempt had.
+        // This value must never change: a takeover by a newer version must derive the same id.
         assert_eq!(id.to_string(), "01ARZ3NDEKYRNNYRS69199WXHN");
     }
 }

@@ -1,4 +1,4 @@
-//! Lookups in business tables, for the time while their rows are being copied into the map.
+//! Looks ids up in business tables while their rows are being copied into the map.
 
 use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
@@ -6,14 +6,14 @@ use ulid::Ulid;
 use crate::codec::PublicId;
 use crate::resource::ResourceType;
 
-/// Finds ids in a business table. Used only where
-/// [`fallback_to_biz_table`](crate::ResolverSettings::fallback_to_biz_table) is set: outside a migration
-/// the map is the only source of truth.
+/// Finds ids in a business table. The resolver uses it only if
+/// [`fallback_to_biz_table`](crate::ResolverSettings::fallback_to_biz_table) is set: outside a
+/// migration the map is the only source of truth.
 pub trait Fallback: Send + Sync + 'static {
-    /// Returns whether the table holds resources of this type.
+    /// Returns whether the table contains resources of this type.
     fn supports(&self, kind: ResourceType) -> bool;
 
-    /// Returns the internal ids of those that exist, in any order.
+    /// Returns the public ids that exist in the table, with their internal ids, in any order.
     fn find<'a>(
         &'a self,
         tenant: &'a str,

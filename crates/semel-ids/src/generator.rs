@@ -1,4 +1,4 @@
-//! Generates ULIDs: time first, then random bits; unique, and increasing.
+//! Generates unique, increasing ULIDs: a time, followed by random bits.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,38 +8,38 @@ use std::time::Duration;
 use semel_core::Clock;
 use ulid::Ulid;
 
-/// Random bits of a ULID.
+/// The number of random bits of a ULID.
 const RANDOM_BITS: u32 = 80;
 const RANDOM: u128 = (1 << RANDOM_BITS) - 1;
-/// The last millisecond that fits a ULID, in the year 10889.
+/// The last millisecond that a ULID can represent, in the year 10889.
 const MAX_MILLIS: u64 = (1 << 48) - 1;
-/// Most stripes: more would leave too few random bits in an id.
+/// The largest number of stripes: more would leave too few random bits in an id.
 const MAX_STRIPES: usize = 1 << 10;
 
-/// What to do when the clock has gone back since the last id.
+/// Sets what the generator does if the clock was set back since the last id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRollback {
-    /// Continue from the last id as if no time had passed (the default). Ids stay in order without
+    /// Continues from the last id as if no time had passed (the default). Ids stay in order without
     /// waiting; their time is slightly ahead until the clock has caught up.
     UseLast,
-    /// Block the thread until the clock has caught up, at most this long in all; then fail.
+    /// Blocks the thread until the clock has caught up, for at most this time; then fails.
     Wait(Duration),
-    /// Fail.
+    /// Fails at once.
     Fail,
 }
 
-/// The error for a clock that went back under a policy that does not allow it.
+/// The error if the clock was set back and the policy does not allow that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the clock is {behind:?} behind the last id; fix the clock, or allow `OnRollback::UseLast`"
 )]
 pub struct ClockRolledBack {
-    /// How far the clock went back.
+    /// The time by which the clock is behind the last id.
     pub behind: Duration,
 }
 
-/// Generates ULIDs. Each is larger than all earlier ones of the same stripe; with one stripe (the
-/// default) larger than all earlier ones.
+/// Generates ULIDs. Each id is larger than all earlier ids of the same stripe. With one stripe, the
+/// default, each id is larger than all earlier ids.
 ///
 /// ```
 /// use semel_ids::Generator;
@@ -51,13 +51,14 @@ pub struct ClockRolledBack {
 /// ```
 pub struct Generator {
     stripes: Box<[Stripe]>,
-    /// Number of low bits that hold the stripe's number, so that no two stripes generate the same id.
+    /// The number of low bits that contain the stripe's number, so that no two stripes generate the
+    /// same id.
     bits: u32,
     on_rollback: OnRollback,
     clock: Clock,
 }
 
-/// Aligned to a cache line, to avoid false sharing between stripes.
+/// The last id of one stripe. It is aligned to avoid false sharing of cache lines between stripes.
 #[repr(align(128))]
 #[derive(Default)]
 struct Stripe(Mutex<u128>);
@@ -69,13 +70,14 @@ impl Default for Generator {
 }
 
 impl Generator {
-    /// Creates a generator with one stripe: every id is larger than the one before.
+    /// Creates a generator with one stripe: every id is larger than the previous one.
     pub fn new() -> Self {
         Self::striped(1)
     }
 
-    /// Uses several stripes, at most 1,024, so that as many threads generate ids without contention.
-    /// Ids of one thread are in order; those of different threads are in order by the millisecond.
+    /// Creates a generator with several stripes, at most 1,024, so that as many threads generate
+    /// ids without contention. The ids of one thread are in order; ids of different threads are in
+    /// order by the millisecond.
     pub fn striped(stripes: usize) -> Self {
         let count = stripes.clamp(1, MAX_STRIPES).next_power_of_two();
         let stripes = (0..count).map(|_| Stripe::default()).collect();
@@ -83,7 +85,7 @@ impl Generator {
         Self { stripes, bits: count.trailing_zeros(), on_rollback, clock }
     }
 
-    /// Sets what to do when the clock goes back. Default [`OnRollback::UseLast`].
+    /// Sets what the generator does if the clock is set back. Default [`OnRollback::UseLast`].
     #[must_use]
     pub fn on_rollback(mut self, policy: OnRollback) -> Self {
         self.on_rollback = policy;
@@ -100,9 +102,9 @@ impl Generator {
     /// Generates an id.
     ///
     /// # Errors
-    /// [`ClockRolledBack`], and never under [`OnRollback::UseLast`].
+    /// [`ClockRolledBack`] if the clock was set back; never under [`OnRollback::UseLast`].
     pub fn generate(&self) -> Result<Ulid, ClockRolledBack> {
-        let number = if self.bits == 0 { 0 } else { seat() & (self.stripes.len() - 1) };
+        let number = if self.bits == 0 { 0 } else { thread_number() & (self.stripes.len() - 1) };
         let mut waited = Duration::ZERO;
         loop {
             let mut last = self.stripes[number].0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +123,7 @@ impl Generator {
             if left.is_zero() {
                 return Err(ClockRolledBack { behind });
             }
-            // Without the lock, so that other threads are not held up.
+            // Sleeps without the lock, so that other threads are not delayed.
             let pause = behind.min(left).min(Duration::from_millis(5));
             std::thread::sleep(pause);
             waited += pause;
@@ -130,14 +132,16 @@ impl Generator {
 
     fn next(&self, last: u128, millis: u64, number: usize) -> u128 {
         if u128::from(millis) > last >> RANDOM_BITS {
-            let chance = random() >> self.bits << self.bits | number as u128;
-            return u128::from(millis) << RANDOM_BITS | chance;
+            let bits = random() >> self.bits << self.bits | number as u128;
+            return u128::from(millis) << RANDOM_BITS | bits;
         }
-        // The next of the same millisecond. Running out of chance carries into the time.
+        // The next id of the same millisecond. If the random bits overflow, the time grows by one
+        // millisecond.
         last + (1 << self.bits)
     }
 
-    /// Returns the time for the next id, or how far the clock is behind if the policy forbids that.
+    /// Returns the time for the next id; if the clock is behind the last id and the policy forbids
+    /// that, the time by which it is behind.
     fn millis(&self, last: u128) -> Result<u64, Duration> {
         let last = u64::try_from(last >> RANDOM_BITS).unwrap_or(MAX_MILLIS);
         let micros = self.clock.now().as_micros().max(0).unsigned_abs();
@@ -153,18 +157,18 @@ impl Generator {
     }
 }
 
-/// Returns a number of the current thread.
-fn seat() -> usize {
+/// Returns the number of the current thread.
+fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static SEAT: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    SEAT.with(|seat| *seat)
+    NUMBER.with(|number| *number)
 }
 
 fn random() -> u128 {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    getrandom::fill(&mut bytes).expect("the operating system provides random bytes");
     u128::from_be_bytes(bytes) & RANDOM
 }
 

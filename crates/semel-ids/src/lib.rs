@@ -1,10 +1,11 @@
-//! Public ids: text ids for an API, and a cached resolver from them to internal ids.
+//! Public ids: text ids for an API, and a cached resolver that translates them to internal ids.
 //!
-//! Internally an id is a ULID; publicly it is a text with the prefix of its type, in exactly one
-//! spelling ([`Codec`], [`TypedId`]). A map records which ids exist, for which tenant ([`IdMap`], written
-//! in the transaction that creates the resource). A [`Resolver`] answers from its caches where it can,
-//! and always sees the ids that its own node has registered. [`CreateExt`] creates a resource exactly
-//! once: claim, rows, mapping, events and outcome are one commit, and a retry gets the same ids.
+//! Internally an id is a ULID. Publicly it is a text with the prefix of its type, in exactly one
+//! spelling ([`Codec`], [`TypedId`]). A map records which ids exist for which tenant; it is written
+//! in the transaction that creates the resource ([`IdMap`]). A [`Resolver`] looks ids up in its
+//! caches first, and always sees the ids that its own node has registered. [`CreateExt`] creates a
+//! resource exactly once: claim, rows, mapping, events and outcome are one commit, and a retry gets
+//! the same ids.
 //!
 //! The maps of the databases are in `semel-sql`, the shared cache in `semel-redis`, extractors in
 //! `semel-tower`.
@@ -29,11 +30,12 @@
 //! | revoked | at once | when they receive the message; within ten seconds on a node that receives none; without a shared cache within [`l1_ttl`](CacheSettings::l1_ttl) |
 //! | repaired | when it is reported ([`Resolver::changed`]) | when they receive the message |
 //!
-//! While the shared cache is unreachable, full or read-only, the node that revoked an id asks the map
-//! instead and retries: the others know within ten seconds of the cache's return. Two failures can still
-//! make a revoked id visible again, for [`l2_ttl`](CacheSettings::l2_ttl) and
-//! [`l1_ttl`](CacheSettings::l1_ttl) at most: the process ends before it could publish the revocation, or
-//! the shared cache loses it in a failover to a replica. Revoke the id again then.
+//! While the shared cache is unreachable, full or read-only, the node that revoked an id reads the
+//! map instead and retries: the other nodes see the revocation within ten seconds after the cache's
+//! return. In two cases a revoked id can still become visible again, for at most
+//! [`l2_ttl`](CacheSettings::l2_ttl) and [`l1_ttl`](CacheSettings::l1_ttl): the process ends before
+//! it has published the revocation, or the shared cache loses the revocation in a failover to a
+//! replica. Revoke the id again then.
 
 pub mod codec;
 pub mod create;

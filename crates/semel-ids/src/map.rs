@@ -1,8 +1,8 @@
 //! The id map: the table of public ids, their tenants and their internal ids.
 //!
-//! A backend stores rows and decides nothing. Only a [`Binding`] can be written, and a binding cannot
-//! be created from a public and an internal id that do not belong together. Caching is not here: see
-//! [`Resolver`](crate::Resolver).
+//! A backend stores rows and makes no decisions. Only a [`Binding`] can be written, and a binding
+//! cannot be created from a public and an internal id that do not belong together. The map does not
+//! cache; the [`Resolver`](crate::Resolver) does.
 
 pub mod memory;
 
@@ -16,8 +16,8 @@ use crate::codec::{Codec, InvalidId, PublicId};
 use crate::resource::{Resource, ResourceType};
 use crate::typed::TypedId;
 
-/// A tenant's public id and its internal id. The public id decodes to the internal one, and begins
-/// with the prefix of its type.
+/// The public id of a tenant's resource, with its internal id. The public id decodes to the
+/// internal id, and begins with the prefix of its type.
 ///
 /// ```
 /// use semel_ids::map::memory::MemoryMap;
@@ -46,7 +46,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Creates the binding of an `R`, with the public id that its codec writes.
+    /// Creates the binding of an `R`, with the public id that the codec of `R` writes.
     ///
     /// # Errors
     /// [`InvalidKey`] if the tenant is not valid.
@@ -56,7 +56,7 @@ impl Binding {
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 
-    /// Creates a binding from a public id that exists already, such as that of a business table's row.
+    /// Creates a binding from an existing public id, for example from a row of a business table.
     ///
     /// # Errors
     /// [`InvalidBinding`] if the parts do not belong together.
@@ -75,37 +75,37 @@ impl Binding {
         Ok(Self { tenant: tenant.into(), kind, public, internal })
     }
 
-    /// Returns the tenant.
+    /// Returns the tenant of the resource.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// Returns the resource type.
+    /// Returns the type of the resource.
     pub fn kind(&self) -> ResourceType {
         self.kind
     }
 
-    /// Returns the public id.
+    /// Returns the public id of the resource.
     pub fn public(&self) -> &PublicId {
         &self.public
     }
 
-    /// Returns the internal id.
+    /// Returns the internal id of the resource.
     pub fn internal(&self) -> Ulid {
         self.internal
     }
 }
 
-/// Why a tenant, a public id and an internal id were refused as a binding.
+/// The reason why a tenant, a public id and an internal id are not a valid binding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBinding {
     /// The tenant is not valid.
     #[error(transparent)]
     Tenant(#[from] InvalidKey),
-    /// The text is not a public id of its type.
+    /// The text is not a public id of the type.
     #[error(transparent)]
     Public(#[from] InvalidId),
-    /// The text stands for another internal id.
+    /// The public id encodes another internal id.
     #[error("the public id stands for another internal id than the one given")]
     Internal,
 }
@@ -114,17 +114,17 @@ pub enum InvalidBinding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Inserted {
-    /// It was written.
+    /// The binding was written.
     New,
     /// The same binding exists and is live.
     Already,
-    /// The binding exists and is revoked; nothing was written.
+    /// The binding exists and is revoked; it was not changed.
     Revoked,
-    /// The public or the internal id is bound to something else; nothing was written.
+    /// The public or the internal id is bound to another id; the binding was not written.
     Conflict,
 }
 
-/// A row of the map. Texts are as stored: a row that another program wrote may hold anything.
+/// A row of the map. Its texts are not validated, since another program may have written them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapRow {
     /// The tenant.
@@ -133,11 +133,12 @@ pub struct MapRow {
     pub public: String,
     /// The internal id.
     pub internal: Ulid,
-    /// Whether it is live. A revoked row stays, so that its id is never registered again.
+    /// Whether the id is live. The row of a revoked id stays, so that the id is never registered
+    /// again.
     pub live: bool,
 }
 
-/// The key of a row within its type; also where a listing continues.
+/// The key of a row within its type, and the position at which a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapKey {
     /// The tenant.
@@ -146,10 +147,11 @@ pub struct MapKey {
     pub public: String,
 }
 
-/// Stores bindings. Within a tenant and type both ids are unique, compared byte for byte.
+/// Stores bindings. Within a tenant and type, public ids and internal ids are unique, compared byte
+/// for byte.
 pub trait IdMap: Send + Sync + 'static {
-    /// The caller's open transaction, which [`insert`](Self::insert) and
-    /// [`revoke_in`](Self::revoke_in) write in.
+    /// The connection of the caller's open transaction, in which [`insert`](Self::insert) and
+    /// [`revoke_in`](Self::revoke_in) write.
     type Connection: Send;
 
     /// Writes a binding in the caller's transaction.
@@ -159,14 +161,15 @@ pub trait IdMap: Send + Sync + 'static {
         binding: &Binding,
     ) -> impl Future<Output = Result<Inserted>> + Send;
 
-    /// Writes bindings in a transaction of its own, for migrations. Returns one result each, in order.
+    /// Writes bindings in a separate transaction, for migrations. Returns one result per binding,
+    /// in order.
     fn insert_many(
         &self,
         bindings: &[Binding],
     ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
-    /// Returns the rows of these public ids, also revoked ones, in any order: at most one for each.
-    /// Uses one statement.
+    /// Returns the rows of these public ids, including revoked ones, in any order, at most one per
+    /// id. Uses one statement.
     fn find(
         &self,
         tenant: &str,
@@ -174,7 +177,7 @@ pub trait IdMap: Send + Sync + 'static {
         publics: &[PublicId],
     ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 
-    /// Marks a live row as revoked. Returns whether there was one.
+    /// Marks a live row as revoked. Returns whether there was a live row.
     fn revoke(
         &self,
         tenant: &str,
@@ -192,18 +195,21 @@ pub trait IdMap: Send + Sync + 'static {
         public: &PublicId,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Makes these bindings live, replacing rows that conflict by public or internal id, in one
-    /// transaction. For repairs only, where the business table is the source of truth.
+    /// Makes these bindings live in one transaction, and replaces rows that conflict with them by
+    /// public or internal id. Meant for repairs, in which the business table is the source of
+    /// truth.
     fn overwrite(&self, bindings: &[Binding]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Revokes rows by their stored texts. Returns how many were live. For repairs only.
+    /// Revokes rows by their stored texts, and returns the number of rows that were live. Meant for
+    /// repairs.
     fn revoke_rows(
         &self,
         kind: ResourceType,
         rows: &[MapKey],
     ) -> impl Future<Output = Result<u32>> + Send;
 
-    /// Returns at most `limit` rows of a type after `after`, ordered by tenant and public id (bytes).
+    /// Returns at most `limit` rows of a type after the row `after`, ordered by the bytes of tenant
+    /// and public id.
     fn list(
         &self,
         kind: ResourceType,
@@ -213,10 +219,10 @@ pub trait IdMap: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<MapRow>>> + Send;
 }
 
-/// Writes a binding, and fails unless it is live afterwards.
+/// Writes a binding in the caller's transaction, and fails unless the binding is live afterwards.
 ///
 /// # Errors
-/// [`RegisterError`]; the caller's transaction should be rolled back.
+/// [`RegisterError`]; the caller should roll its transaction back.
 pub async fn register<M: IdMap>(
     map: &M,
     connection: &mut M::Connection,
@@ -230,16 +236,16 @@ pub async fn register<M: IdMap>(
     }
 }
 
-/// How a binding came to be in the map.
+/// The result of registering a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// It was written now.
+    /// The binding was written by this call.
     New,
-    /// It was in the map before.
+    /// The binding was in the map before.
     Already,
 }
 
-/// Why a binding could not be registered.
+/// The reason why a binding could not be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The id was revoked, and revoked ids are not registered again.
@@ -248,7 +254,7 @@ pub enum RegisterError {
         /// The public id.
         public: PublicId,
     },
-    /// The public or the internal id is bound to another.
+    /// The public or the internal id is bound to another id.
     #[error(
         "{public} cannot be registered: it, or its internal id, is bound to something else; \
          `map verify` shows what"
@@ -257,7 +263,7 @@ pub enum RegisterError {
         /// The public id.
         public: PublicId,
     },
-    /// The map could not be written.
+    /// The store of the map failed.
     #[error(transparent)]
     Store(#[from] store::Error),
 }

@@ -1,20 +1,21 @@
-//! Migrates a business table into the map: backfill, verify and repair, with the table as the source of truth.
+//! Migrates a business table into the map, with the table as the source of truth: backfill, verify
+//! and repair.
 //!
-//! A table that had public ids before the map did is read through the SPI [`BusinessTable`]. A
-//! [`MapMigration`] fills the map from it, compares the two in both directions, and repairs the map where they
-//! differ. It never writes to a business table, and has no SQL.
+//! A table that had public ids before there was a map is read through the trait [`BusinessTable`].
+//! A [`MapMigration`] fills the map from the table, compares table and map in both directions, and
+//! repairs the map if they differ. It never writes to a business table, and contains no SQL.
 //!
-//! All three may run beside live traffic, be killed, and be run again:
+//! All three steps can run beside live traffic, be killed, and be run again:
 //!
-//! - **Backfill** reads the table once, in the order of its key. It misses a row that appears behind its cursor
-//!   (a small key, or a transaction that commits late); verify finds it. So first let the application register
-//!   new ids, then backfill, then verify.
-//! - **Verify** reads every difference a second time before it reports it: a row that is created or deleted
-//!   meanwhile, with its mapping in the same transaction, is no difference. Read from a primary: a replica
-//!   that lags shows differences that do not exist.
-//! - **Repair** reads each row again right before it changes its mapping, and once more after. What remains is
-//!   a window inside an application's own open transaction (it deleted a row whose mapping was missing, and
-//!   commits after the last read); the next repair fixes that.
+//! - **Backfill** reads the table once, in the order of its key. It misses a row that appears
+//!   behind its cursor (a row with a small key, or of a transaction that commits late); verify
+//!   finds such a row. So first make the application register new ids, then backfill, then verify.
+//! - **Verify** reads every difference a second time before it reports the difference: a row that
+//!   is created or deleted meanwhile, with its mapping in the same transaction, is not reported.
+//!   Read from the primary, because a replica that lags shows differences that do not exist.
+//! - **Repair** reads each row again right before it changes the row's mapping, and once more
+//!   afterwards. One race remains: an application deletes a row whose mapping was missing, in a
+//!   transaction that commits after the last read. The next repair fixes that.
 //!
 //! ```
 //! use semel_ids::map::memory::MemoryMap;
@@ -69,10 +70,10 @@ use crate::codec::Codec;
 use crate::map::IdMap;
 use crate::resource::{Resource, ResourceType};
 
-/// Most rows of a batch.
+/// The largest number of rows in a batch.
 pub const MAX_BATCH: u32 = 10_000;
 
-/// Ids in one lookup: what databases handle well in one `IN`.
+/// The largest number of ids in one lookup, which databases handle well in one `IN`.
 const LOOKUP: usize = 200;
 
 /// Migrates a business table into a map; see the [module](self).
@@ -112,7 +113,7 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
         Self::new(map, table, R::TYPE, R::codec())
     }
 
-    /// Creates the migration of a table whose rows are of this type, with public ids of this codec.
+    /// Creates the migration of a table whose rows have this type and public ids of this codec.
     pub fn new(map: &'a M, table: &'a T, kind: ResourceType, codec: &Codec) -> Self {
         Self {
             map,
@@ -130,55 +131,57 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
         }
     }
 
-    /// Sets the number of rows that are read, and bindings that are written, in one step. Default 1,000; at
-    /// least 1, at most [`MAX_BATCH`].
+    /// Sets the number of rows that are read, and of bindings that are written, in one step.
+    /// Default 1,000; at least 1, at most [`MAX_BATCH`].
     pub fn batch(mut self, rows: u32) -> Self {
         self.batch = rows.clamp(1, MAX_BATCH);
         self
     }
 
-    /// Limits the rows per second, so that live traffic does not suffer. Default unlimited. A batch is never
-    /// larger than what one second allows.
+    /// Limits the number of rows per second, to protect live traffic. Default unlimited. A batch is
+    /// never larger than the number of rows in one second.
     pub fn rows_per_second(mut self, rows: u32) -> Self {
         self.rate = Some(rows.max(1));
         self
     }
 
-    /// Sets how many samples a report keeps of each kind of finding. Default 10.
+    /// Sets the number of samples that a report keeps of each kind of finding. Default 10.
     pub fn samples(mut self, count: usize) -> Self {
         self.samples = count;
         self
     }
 
-    /// Sets how often a step is retried that failed because of a connection or a lock, after 100 ms and twice
-    /// as long each time. Default 5. Every step is idempotent.
+    /// Sets how often a step is retried after a connection error or a lock conflict. The first
+    /// pause is 100 ms, and each further pause is twice as long. Default 5. Every step is
+    /// idempotent.
     pub fn retries(mut self, times: u32) -> Self {
         self.retries = times;
         self
     }
 
-    /// Reads and reports, and writes nothing: neither the map nor a checkpoint.
+    /// Makes the migration read and report without writing to the map or a checkpoint.
     pub fn dry_run(mut self) -> Self {
         self.dry = true;
         self
     }
 
-    /// Lets a repair make revoked mappings live again whose rows are in the table. Default: they are reported
-    /// and left, since they may have been revoked on purpose.
+    /// Makes a repair revive revoked mappings whose rows are in the table. By default they are
+    /// reported and not changed, since they may have been revoked on purpose.
     pub fn revive_revoked(mut self) -> Self {
         self.revive = true;
         self
     }
 
-    /// Sets how many mappings a repair may revoke. Default 1,000. If more are without a row, it revokes none:
-    /// the table may be the wrong one, or one of several that share a type.
+    /// Sets the largest number of mappings that a repair may revoke. Default 1,000. If more
+    /// mappings have no row, the repair revokes none: the table may be the wrong one, or one of
+    /// several tables of the same type.
     pub fn max_revocations(mut self, count: u64) -> Self {
         self.revocations = count;
         self
     }
 
-    /// Sets how old an id must be, by the time in it, before a repair revokes its mapping. Default 5 minutes,
-    /// for applications that write mapping and row in two transactions.
+    /// Sets the age that an id must have, by the time in the id, before a repair revokes its
+    /// mapping. Default 5 minutes, for applications that write mapping and row in two transactions.
     pub fn grace(mut self, age: Duration) -> Self {
         self.grace = age;
         self
@@ -190,14 +193,14 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
     }
 
     /// Runs an idempotent step, with retries.
-    async fn tried<O, F>(&self, mut step: impl FnMut() -> F) -> Result<O>
+    async fn with_retries<O, F>(&self, mut step: impl FnMut() -> F) -> Result<O>
     where
         F: Future<Output = Result<O>>,
     {
         let mut wait = Duration::from_millis(100);
         for _ in 0..self.retries {
             match step().await {
-                Err(error) if passes(error.kind()) => {}
+                Err(error) if is_transient(error.kind()) => {}
                 done => return done,
             }
             tokio::time::sleep(wait).await;
@@ -207,7 +210,7 @@ impl<'a, M: IdMap, T: BusinessTable> MapMigration<'a, M, T> {
     }
 }
 
-/// Returns whether a failure of this kind is worth a retry.
-fn passes(kind: ErrorKind) -> bool {
+/// Returns whether a step that failed with this kind of error is retried.
+fn is_transient(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Ambiguous | ErrorKind::RetryTransaction)
 }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-/// Longest prefix, in bytes.
+/// The longest prefix, in bytes.
 pub(crate) const MAX_PREFIX: usize = 10;
 
-/// A prefix: a letter, then 1 to 9 lower-case letters and digits: `ord`, `usr`.
+/// The prefix of public ids: a lower-case letter, then 1 to 9 lower-case letters or digits, such as
+/// `ord` or `usr`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     text: [u8; MAX_PREFIX],
@@ -13,10 +14,10 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Creates a prefix. In a constant, a bad prefix is a compile error.
+    /// Creates a prefix. In a constant, the result can be checked at compile time.
     ///
     /// # Errors
-    /// [`InvalidPrefix`] if `text` is not one.
+    /// [`InvalidPrefix`] if `text` is not a prefix.
     pub const fn new(text: &str) -> Result<Self, InvalidPrefix> {
         Self::from_bytes(text.as_bytes())
     }
@@ -43,7 +44,7 @@ impl Prefix {
         &self.text[..self.len as usize]
     }
 
-    /// Returns the text.
+    /// Returns the text of the prefix.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.as_bytes()).expect("a prefix is ASCII")
     }
@@ -61,7 +62,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// The error for a text that is not a prefix.
+/// The error of a text that is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a prefix is a lower-case letter and 1 to {} more lower-case letters or digits", MAX_PREFIX - 1)]
 pub struct InvalidPrefix;

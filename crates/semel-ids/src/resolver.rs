@@ -1,15 +1,15 @@
-//! Resolves public ids to internal ids, through two caches.
+//! Resolves public ids to internal ids through two caches.
 //!
-//! A text that is not a public id of its type is refused without any lookup. Other ids are looked up in
-//! this order, and the first that knows the id answers:
+//! A text that is not a public id of its type is refused without any lookup. Other ids are looked
+//! up in this order, until an answer is found:
 //!
 //! 1. `l1`: the cache of this process.
-//! 2. `load`: single flight. One caller looks an id up, the others wait for it.
+//! 2. `load`: single flight. One caller looks an id up, and the others wait for the result.
 //! 3. `l2`: the cache that nodes share, if there is one.
 //! 4. `loader`: the map, and business tables where they are enabled.
 //!
-//! Changes are reported by a [`Registration`] or a [`Revocation`]; `invalidate` publishes them to the
-//! other nodes and applies theirs. Nothing here writes new rows to the map.
+//! Changes are reported by a [`Registration`] or a [`Revocation`]; `invalidate` publishes them to
+//! the other nodes and applies the changes of other nodes.
 
 mod counters;
 mod invalidate;
@@ -48,10 +48,10 @@ use l2::L2;
 use load::{Joined, Load, LoadResult, MissingId};
 use loader::{DynMap, LoadGuard, Loader};
 
-/// Most ids in one batch.
+/// The largest number of ids in one batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// Maximum age of L1 answers while no invalidations from other nodes arrive.
+/// The longest age of L1 answers while this node receives no invalidations from other nodes.
 const MAX_AGE_UNSUBSCRIBED: Duration = Duration::from_secs(5);
 
 /// Resolves public ids. Clones share the caches.
@@ -109,7 +109,7 @@ impl Builder {
         self
     }
 
-    /// Adds a business table to look ids up in that are not in the map; see
+    /// Adds a business table in which ids are looked up that are not in the map; see
     /// [`fallback_to_biz_table`](ResolverSettings::fallback_to_biz_table).
     pub fn fallback(mut self, fallback: impl Fallback) -> Self {
         self.fallbacks.push(Box::new(fallback));
@@ -125,10 +125,10 @@ impl Builder {
     /// Builds the resolver. With a shared cache, subscribes to the invalidations of other nodes.
     ///
     /// # Panics
-    /// Outside a Tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn build(self) -> Resolver {
         let Self { map, shared, fallbacks, mut settings } = self;
-        settings.cache = settings.cache.within_reason();
+        settings.cache = settings.cache.clamped();
         let runtime = Handle::current();
         let l1 = Arc::new(L1::new(&settings.cache));
         let shared = shared.filter(|_| settings.enabled && settings.cache.l2_enabled);
@@ -147,26 +147,28 @@ impl Builder {
 }
 
 impl Resolver {
-    /// Returns a builder of a resolver over `map`.
+    /// Returns a builder for a resolver that reads `map`.
     pub fn builder(map: impl IdMap) -> Builder {
         let (shared, fallbacks) = (None, Vec::new());
         Builder { map: Box::new(map), shared, fallbacks, settings: ResolverSettings::default() }
     }
 
-    /// Resolves one text.
+    /// Resolves one public id of type `R`.
     ///
     /// # Errors
-    /// [`ResolveError`]. A text that is not a valid id is an answer, not an error.
+    /// [`ResolveError`]. A text that is not a valid id is no error: the answer has the reason.
     pub fn resolve<'t, R: Resource>(
         &self,
         tenant: &str,
         text: &'t str,
     ) -> impl Future<Output = Result<ResolvedId<'t>, ResolveError>> + Send {
-        // Returns the inner future as it is: a future around it would copy its result once more.
+        // Returns the inner future directly, because a future around it would copy the result once
+        // more.
         self.resolve_one(const { &R::TYPE }, R::codec(), tenant, text)
     }
 
-    /// Resolves one text of a type that is known only at run time, as [`resolve`](Self::resolve) does.
+    /// Resolves one public id like [`resolve`](Self::resolve), for a type that is known only at run
+    /// time.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -202,8 +204,9 @@ impl Resolver {
         Ok(resolved)
     }
 
-    /// Resolves a batch and returns one answer per text, in order. Takes one call of the shared cache,
-    /// and one query of the map for every [`batch_max_in`](ResolverSettings::batch_max_in) ids.
+    /// Resolves a batch of public ids and returns one answer per text, in order. It needs one call
+    /// of the shared cache, and one query of the map for every
+    /// [`batch_max_in`](ResolverSettings::batch_max_in) ids.
     ///
     /// # Errors
     /// [`ResolveError`]; more than [`MAX_BATCH`] texts are refused.
@@ -215,8 +218,8 @@ impl Resolver {
         self.resolve_batch_as(R::TYPE, R::codec(), tenant, texts).await
     }
 
-    /// Resolves a batch of a type that is known only at run time, as
-    /// [`resolve_batch`](Self::resolve_batch) does.
+    /// Resolves a batch like [`resolve_batch`](Self::resolve_batch), for a type that is known only
+    /// at run time.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -252,8 +255,8 @@ impl Resolver {
         Ok(resolved)
     }
 
-    /// Writes a binding in the caller's transaction. From here on this node does not believe that the
-    /// id does not exist. Call [`Registration::committed`] after the commit.
+    /// Writes a binding in the caller's transaction. From now on this node caches no answer that
+    /// the id does not exist. Call [`Registration::committed`] after the commit.
     ///
     /// # Errors
     /// [`RegisterError`]; the caller should roll back.
@@ -267,7 +270,7 @@ impl Resolver {
         match map::register(map, connection, binding).await {
             Ok(registered) => Ok(begun.written(registered)),
             Err(error) => {
-                // A binding that the map refused does not exist; after a store error it may.
+                // A binding that the map refused does not exist; after a store error it may exist.
                 if !matches!(error, RegisterError::Store(_)) {
                     begun.rolled_back();
                 }
@@ -276,8 +279,8 @@ impl Resolver {
         }
     }
 
-    /// Invalidates an id whose row was changed without this resolver, for example by a repair of the
-    /// map, on this node and on the others. `live` tells whether the id is live now.
+    /// Invalidates an id whose row was changed without this resolver, for example by a repair of
+    /// the map, on this node and on the others. `live` is whether the id is live now.
     pub fn changed(&self, kind: ResourceType, tenant: &str, public: &str, live: bool) {
         let (Some(public), Ok(())) = (PublicId::stored(public), check_tenant(tenant)) else {
             return;
@@ -299,10 +302,10 @@ impl Inner {
         &self.loader.l1
     }
 
-    /// Validates a text and looks it up in L1.
+    /// Validates a text and looks the id up in L1.
     ///
     /// # Errors
-    /// The id, if L1 does not know it.
+    /// The id that must be loaded, if L1 has no answer for it.
     #[inline]
     fn resolve_in_l1<'t>(
         &self,
@@ -329,14 +332,15 @@ impl Inner {
         }
     }
 
-    /// Returns how old an L1 answer may be; `None` while invalidations from other nodes arrive.
+    /// Returns the longest age of an L1 answer; `None` while this node receives invalidations from
+    /// other nodes.
     #[inline]
     fn max_age(&self) -> Option<Duration> {
         let unsubscribed = self.loader.l2.as_ref().is_some_and(|l2| !l2.is_subscribed());
         unsubscribed.then_some(MAX_AGE_UNSUBSCRIBED)
     }
 
-    /// Loads the ids that are missing and writes their answers to their positions in `resolved`.
+    /// Loads the ids that are not in L1, and writes their answers to their positions in `resolved`.
     async fn load(
         &self,
         load: Load,
@@ -363,8 +367,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Starts a load of those ids that no other load is in flight for. Returns their indexes, and how
-    /// the others get their answers.
+    /// Starts a load of the ids for which no other load is in flight. Returns the indexes of these
+    /// ids, and for each other id the way in which it gets its answer.
     fn start(&self, load: &Arc<Load>) -> (Vec<usize>, Vec<(usize, Joined)>) {
         let (mut own, mut joined) = (Vec::with_capacity(load.ids.len()), Vec::new());
         let max_age = self.max_age();
@@ -387,8 +391,8 @@ impl Inner {
     }
 }
 
-/// Returns up to a tenth less than `ttl`, at random, so that what was cached together does not expire
-/// together.
+/// Returns `ttl` reduced at random by up to a tenth, so that entries that were cached together do
+/// not expire together.
 fn jittered(ttl: Duration) -> Duration {
     ttl.mul_f64(1.0 - fastrand::f64() / 10.0)
 }

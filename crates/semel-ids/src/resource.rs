@@ -5,16 +5,17 @@ use std::fmt;
 use crate::codec::Codec;
 use crate::prefix::{InvalidPrefix, Prefix};
 
-/// Longest name of a resource type.
+/// The longest name of a resource type, in bytes.
 pub const MAX_TYPE: usize = 32;
 
 /// A type of resource that has public ids.
 pub trait Resource: Send + Sync + 'static {
-    /// The name in the map (`ORDER`) and the prefix. Two types with the same prefix compile, and read
-    /// each other's texts: add a service's types to a [`Registry`] at start, which refuses that.
+    /// The name of the type in the map, such as `ORDER`, and its prefix. The compiler does not
+    /// detect two types with the same prefix, which would accept each other's ids: add all types of
+    /// a service to a [`Registry`] at start, which refuses that.
     const TYPE: ResourceType;
 
-    /// Returns the codec of its public ids. Default [`Codec::new`].
+    /// Returns the codec of the type's public ids. Default [`Codec::new`].
     fn codec() -> &'static Codec {
         static PLAIN: Codec = Codec::new();
         &PLAIN
@@ -30,11 +31,12 @@ pub struct ResourceType {
 }
 
 impl ResourceType {
-    /// Creates a type. `name` is a capital, then at most 31 capitals, digits and underscores. In a constant, a bad
-    /// name or prefix is a compile error.
+    /// Creates a resource type. `name` is a capital letter, then at most 31 capital letters, digits
+    /// and underscores. In a constant, an invalid name or prefix is a compile error.
     ///
     /// # Panics
-    /// If the name or the prefix is not valid; use [`parse`](Self::parse) for texts from outside.
+    /// Panics if the name or the prefix is not valid; use [`parse`](Self::parse) for texts that
+    /// come from outside the program.
     pub const fn new(name: &str, prefix: &str) -> Self {
         match Self::parse(name, prefix) {
             Ok(kind) => kind,
@@ -45,10 +47,10 @@ impl ResourceType {
         }
     }
 
-    /// Creates a type from texts, such as settings.
+    /// Creates a resource type from texts, such as settings.
     ///
     /// # Errors
-    /// [`InvalidResource`] tells which of the two is not valid.
+    /// [`InvalidResource`] if the name or the prefix is not valid.
     pub const fn parse(name: &str, prefix: &str) -> Result<Self, InvalidResource> {
         let bytes = name.as_bytes();
         if !is_name(bytes) {
@@ -69,7 +71,7 @@ impl ResourceType {
         Ok(Self { name: stored, len, prefix })
     }
 
-    /// Returns the name: `ORDER`.
+    /// Returns the name of the type, such as `ORDER`.
     pub const fn name(&self) -> &str {
         match std::str::from_utf8(self.name_bytes()) {
             Ok(name) => name,
@@ -81,7 +83,7 @@ impl ResourceType {
         self.name.split_at(self.len as usize).0
     }
 
-    /// Returns the prefix: `ord`.
+    /// Returns the prefix of the type's public ids, such as `ord`.
     pub const fn prefix(&self) -> Prefix {
         self.prefix
     }
@@ -93,7 +95,7 @@ impl fmt::Debug for ResourceType {
     }
 }
 
-/// Why a name and a prefix do not make a resource type.
+/// The reason why a name and a prefix are not a valid resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResource {
     /// The name is not valid.
@@ -130,7 +132,7 @@ macro_rules! shipped {
             }
         )*
 
-        /// The types that come with this crate.
+        /// The resource types that this crate defines.
         pub const SHIPPED: &[ResourceType] = &[$($name::TYPE),*];
     };
 }
@@ -145,7 +147,7 @@ shipped! {
     Payment "PAYMENT" "pay" "A payment"
 }
 
-/// The resource types of a service: no two share a name or a prefix.
+/// The resource types of a service, of which no two have the same name or prefix.
 ///
 /// ```
 /// use semel_ids::{Registry, ResourceType};
@@ -166,7 +168,7 @@ impl Registry {
         Self::default()
     }
 
-    /// Creates a registry of [`SHIPPED`].
+    /// Creates a registry with the types in [`SHIPPED`].
     pub fn shipped() -> Self {
         let mut registry = Self::new();
         for kind in SHIPPED {
@@ -175,10 +177,10 @@ impl Registry {
         registry
     }
 
-    /// Adds a type; adding it again changes nothing.
+    /// Adds a type. Adding the same type again has no effect.
     ///
     /// # Errors
-    /// [`Taken`] if another type has its name or its prefix.
+    /// [`Taken`] if another type has the same name or prefix.
     pub fn add(&mut self, kind: ResourceType) -> Result<(), Taken> {
         let rival = |held: &&ResourceType| held.name() == kind.name() || held.prefix == kind.prefix;
         match self.types.iter().find(rival) {
@@ -207,13 +209,13 @@ impl Registry {
     }
 }
 
-/// The error for a name or prefix that another type has.
+/// The error of adding a type whose name or prefix another type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted:?} cannot be added: {holder:?} is there; choose another name and prefix")]
 pub struct Taken {
-    /// The type that was added.
+    /// The type that could not be added.
     pub wanted: ResourceType,
-    /// The type that has the name or prefix.
+    /// The registered type that has the name or prefix.
     pub holder: ResourceType,
 }
 

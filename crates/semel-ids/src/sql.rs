@@ -1,8 +1,8 @@
-//! SQL columns of ids: typed ids as 16 bytes, public ids as text.
+//! Reads and writes ids in SQL columns: typed ids as 16 bytes, public ids as text.
 //!
-//! A column of text is not read as an id, even if 16 characters are in it. A [`PublicId`] can be
-//! written and not read: only its codec can validate it, so read a `String` and parse it,
-//! or store the bytes and display them as a [`TypedId`].
+//! A text column is not read as a typed id, even if it has 16 characters. A [`PublicId`] can be
+//! written but not read, because only its codec can validate it: read a `String` and parse it, or
+//! store the bytes and display them as a [`TypedId`].
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -13,7 +13,7 @@ use crate::codec::PublicId;
 use crate::resource::Resource;
 use crate::typed::TypedId;
 
-/// What databases call a column of bytes.
+/// The names of binary column types in the databases.
 const BINARY: [&str; 7] =
     ["BYTEA", "BLOB", "BINARY", "VARBINARY", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB"];
 
@@ -50,7 +50,10 @@ where
     fn decode(value: DB::ValueRef<'r>) -> Result<Self, BoxDynError> {
         let bytes = Vec::<u8>::decode(value)?;
         let id: [u8; 16] = bytes.as_slice().try_into().map_err(|_| {
-            format!("an id has 16 bytes, and the column has {}; is it this one?", bytes.len())
+            format!(
+                "an id has 16 bytes, but the column has {}; check that it is a column of ids",
+                bytes.len()
+            )
         })?;
         Ok(Self::new(Ulid::from_bytes(id)))
     }
@@ -82,7 +85,7 @@ where
     }
 }
 
-/// Arrays of ids: `WHERE id = ANY($1)`.
+/// Implements arrays of ids, for `WHERE id = ANY($1)`.
 #[cfg(feature = "postgres")]
 mod postgres {
     use sqlx::postgres::{PgHasArrayType, PgTypeInfo};

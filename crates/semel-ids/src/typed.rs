@@ -1,4 +1,4 @@
-//! Ids with their resource type in the Rust type.
+//! Ids whose Rust type contains the resource type.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,7 +13,8 @@ use ulid::Ulid;
 use crate::codec::{InvalidId, PublicId};
 use crate::resource::Resource;
 
-/// The id of an `R`: displayed, parsed and serialised as its public id, stored as 16 bytes.
+/// The id of an `R`, which is displayed, parsed and serialised as its public id, and stored as 16
+/// bytes.
 ///
 /// ```
 /// use semel_ids::{TypedId, resource};
@@ -40,7 +41,7 @@ impl<R: Resource> TypedId<R> {
         self.id
     }
 
-    /// Returns the internal id as stored: 16 bytes, big endian.
+    /// Returns the internal id in its stored form: 16 bytes, big endian.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.id.to_bytes()
     }
@@ -51,8 +52,9 @@ impl<R: Resource> TypedId<R> {
     }
 }
 
-/// Decodes a public id. With several hiding keys only the map knows which one encoded it, and this uses
-/// the first, as [`Codec::hiding_time`](crate::Codec::hiding_time) explains. Resolve such texts.
+/// Decodes a public id. With several hiding keys the first key is used, although another key may
+/// have encoded the text: resolve such texts instead. See
+/// [`Codec::hiding_time`](crate::Codec::hiding_time).
 impl<R: Resource> FromStr for TypedId<R> {
     type Err = InvalidId;
 

@@ -1,7 +1,7 @@
-//! The arguments of `#[idempotent(…)]`.
+//! Parses the arguments of `#[idempotent(…)]`.
 //!
-//! Names and values are parsed and validated here, as far as the compiler cannot; [`expand`](crate::expand)
-//! makes code of them.
+//! Names and values are validated here, as far as the compiler cannot do it;
+//! [`expand`](crate::expand) generates the code.
 
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt as _;
@@ -9,8 +9,8 @@ use syn::parse::{Parse, ParseStream, Parser as _};
 use syn::punctuated::Punctuated;
 use syn::{Expr, Ident, LitStr, Token, parenthesized};
 
-use crate::complaints::Complaints;
-use crate::expression::{bare, literal};
+use crate::errors::Errors;
+use crate::expression::{literal, ungrouped};
 use crate::fields::Fields;
 use crate::setting::{self, Setting};
 
@@ -38,48 +38,49 @@ const KNOWN: [&str; 20] = [
     "max_outcome",
 ];
 
-/// Longest operation, tenant and key, in bytes: `semel::key`'s limits.
+/// The longest operation, tenant and key, in bytes: the limits of `semel::key`.
 const MAX_SCOPE: usize = 128;
 const MAX_TENANT: usize = 64;
 const MAX_ID: usize = 255;
 
-/// The arguments, validated.
+/// The validated arguments.
 pub(crate) struct Arguments {
     pub(crate) operation: LitStr,
     pub(crate) executor: Expr,
     pub(crate) tenant: Expr,
     pub(crate) key: Expr,
-    pub(crate) sameness: Sameness,
+    pub(crate) fingerprint: FingerprintSource,
     pub(crate) principal: Option<Expr>,
-    /// The body's name for its `Context`.
+    /// The variable of the body that contains its `Context`.
     pub(crate) context: Option<Ident>,
-    /// The body's name for its `Unit`; if there is one, the work is a transaction.
+    /// The variable of the body that contains its `Unit`. If it is set, the work runs in a
+    /// transaction.
     pub(crate) unit: Option<Ident>,
     pub(crate) settings: Vec<Setting>,
 }
 
-/// What makes two requests the same.
-pub(crate) enum Sameness {
+/// The source of the command's fingerprint.
+pub(crate) enum FingerprintSource {
     Fields(Fields),
     Given(Expr),
 }
 
-/// One argument.
-struct Written {
+/// One argument as it was written.
+struct WrittenArgument {
     name: Ident,
     value: Value,
 }
 
 enum Value {
-    /// `name = value`.
+    /// The argument was written as `name = value`.
     Given(Expr),
-    /// `name(…)`.
+    /// The argument was written as `name(…)`.
     Listed(TokenStream),
-    /// `name`.
+    /// The argument was written as `name`.
     Bare,
 }
 
-impl Parse for Written {
+impl Parse for WrittenArgument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.call(Ident::parse_any)?;
         let value = if input.peek(syn::token::Paren) {
@@ -102,12 +103,12 @@ impl Parse for Written {
 
 /// The arguments that were parsed so far.
 #[derive(Default)]
-struct Slots {
+struct PartialArguments {
     operation: Option<LitStr>,
     executor: Option<Expr>,
     tenant: Option<Expr>,
     key: Option<Expr>,
-    sameness: Option<Sameness>,
+    fingerprint: Option<FingerprintSource>,
     principal: Option<Expr>,
     context: Option<Ident>,
     unit: Option<Ident>,
@@ -115,84 +116,86 @@ struct Slots {
 }
 
 impl Arguments {
-    /// Parses the arguments of the function `function`. Returns `None` if something essential is missing, with
-    /// every error added to `complaints`.
+    /// Parses the arguments of the attribute on `function`. Adds every error to `errors`, and
+    /// returns `None` if a required argument is missing or not valid.
     pub(crate) fn parse(
         tokens: TokenStream,
         function: &Ident,
-        complaints: &mut Complaints,
+        errors: &mut Errors,
     ) -> Option<Self> {
-        let parser = Punctuated::<Written, Token![,]>::parse_terminated;
-        let written = complaints.take(parser.parse2(tokens))?;
-        let mut slots = Slots::default();
+        let parser = Punctuated::<WrittenArgument, Token![,]>::parse_terminated;
+        let written = errors.take(parser.parse2(tokens))?;
+        let mut partial = PartialArguments::default();
         let mut seen: Vec<Ident> = Vec::new();
         for argument in written {
             if seen.contains(&argument.name) {
                 let message = format!("`{}` is given twice", argument.name);
-                complaints.add(argument.name.span(), message);
+                errors.add(argument.name.span(), message);
                 continue;
             }
             seen.push(argument.name.clone());
-            slots.fill(argument, complaints);
+            partial.fill(argument, errors);
         }
         let given = |name: &str| seen.iter().find(|ident| *ident == name).map(Ident::span);
-        needed(function.span(), &given, complaints);
-        disagreements(&given, complaints);
-        slots.close()
+        check_required(function.span(), &given, errors);
+        check_exclusive(&given, errors);
+        partial.close()
     }
 }
 
-impl Slots {
-    fn fill(&mut self, Written { name, value }: Written, complaints: &mut Complaints) {
+impl PartialArguments {
+    fn fill(&mut self, WrittenArgument { name, value }: WrittenArgument, errors: &mut Errors) {
         let at = name.span();
         match (name.to_string().as_str(), value) {
             ("operation", Value::Given(value)) => {
                 match literal(&value) {
                     Some(text) => self.operation = Some(text.clone()),
-                    None => complaints.add_at(
+                    None => errors.add_at(
                         &value,
-                        "the operation is part of every stored key, so it is a string literal",
+                        "the operation is part of every stored key, so it must be a string literal",
                     ),
                 }
-                part("operation", MAX_SCOPE, &value, complaints);
+                check_key_part("operation", MAX_SCOPE, &value, errors);
             }
             ("tenant", Value::Given(value)) => {
-                part("tenant", MAX_TENANT, &value, complaints);
+                check_key_part("tenant", MAX_TENANT, &value, errors);
                 self.tenant = Some(value);
             }
             ("key", Value::Given(value)) => {
-                part("key", MAX_ID, &value, complaints);
+                check_key_part("key", MAX_ID, &value, errors);
                 self.key = Some(value);
             }
             ("executor", Value::Given(value)) => self.executor = Some(value),
             ("principal", Value::Given(value)) => self.principal = Some(value),
-            ("fingerprint", Value::Given(value)) => self.sameness = Some(Sameness::Given(value)),
-            ("fields", Value::Listed(tokens)) => {
-                self.sameness = Some(Sameness::Fields(Fields::parse(tokens, complaints)));
+            ("fingerprint", Value::Given(value)) => {
+                self.fingerprint = Some(FingerprintSource::Given(value))
             }
-            ("fields", Value::Given(_) | Value::Bare) => complaints.add(
+            ("fields", Value::Listed(tokens)) => {
+                self.fingerprint = Some(FingerprintSource::Fields(Fields::parse(tokens, errors)));
+            }
+            ("fields", Value::Given(_) | Value::Bare) => errors.add(
                 at,
                 "fields are listed: `fields(request.sku, amount = request.cents)`; `fields()` if \
                  the key alone decides",
             ),
-            ("context", Value::Given(value)) => self.context = binding(&name, &value, complaints),
-            ("unit", Value::Given(value)) => self.unit = binding(&name, &value, complaints),
+            ("context", Value::Given(value)) => self.context = binding(&name, &value, errors),
+            ("unit", Value::Given(value)) => self.unit = binding(&name, &value, errors),
             ("claim_first", Value::Bare) => self.settings.push(Setting::flag(name)),
             ("claim_first", Value::Given(_) | Value::Listed(_)) => {
-                complaints.add(at, "`claim_first` is a switch and takes no value");
+                errors.add(at, "`claim_first` is a switch and takes no value");
             }
             (known, Value::Given(value)) if KNOWN.contains(&known) => {
-                self.settings.extend(complaints.take(setting::parse(name, value)));
+                self.settings.extend(errors.take(setting::parse(name, value)));
             }
             (known, _) if KNOWN.contains(&known) => {
-                complaints.add(at, format!("`{known}` takes a value: `{known} = …`"));
+                errors.add(at, format!("`{known}` takes a value: `{known} = …`"));
             }
             (unknown, _) => {
                 let message = format!(
                     "unknown argument `{unknown}`; the known ones are {}",
                     KNOWN.join(", ")
                 );
-                complaints.add(at, message);
+                errors.add(at, message);
             }
         }
     }
@@ -203,7 +206,7 @@ impl Slots {
             executor: self.executor?,
             tenant: self.tenant?,
             key: self.key?,
-            sameness: self.sameness?,
+            fingerprint: self.fingerprint?,
             principal: self.principal,
             context: self.context,
             unit: self.unit,
@@ -212,49 +215,56 @@ impl Slots {
     }
 }
 
-/// Adds an error for every argument that is required and was left out.
-fn needed(at: Span, given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
-    const NEEDED: [(&str, &str); 4] = [
-        ("operation", "`operation = \"CREATE_ORDER\"` is missing: the name under which keys count"),
+/// Adds an error for every required argument that is missing.
+fn check_required(at: Span, given: &dyn Fn(&str) -> Option<Span>, errors: &mut Errors) {
+    const REQUIRED: [(&str, &str); 4] = [
+        (
+            "operation",
+            "`operation = \"CREATE_ORDER\"` is missing: the name of the operation, which is part of \
+             its keys",
+        ),
         (
             "executor",
             "`executor = …` is missing: the `semel::Executor` that runs it, as in `self.executor`",
         ),
         (
             "tenant",
-            "`tenant = …` is missing: whose keys these are; a literal if there is only one tenant",
+            "`tenant = …` is missing: the tenant of the keys; a literal if there is only one tenant",
         ),
         ("key", "`key = …` is missing: the caller's idempotency key, as in `request.key`"),
     ];
-    for (_, message) in NEEDED.iter().filter(|(name, _)| given(name).is_none()) {
-        complaints.add(at, message);
+    for (_, message) in REQUIRED.iter().filter(|(name, _)| given(name).is_none()) {
+        errors.add(at, message);
     }
     if given("fields").or(given("fingerprint")).is_none() {
-        complaints.add(
+        errors.add(
             at,
-            "`fields(…)` is missing: what makes two requests with one key the same, as in \
+            "`fields(…)` is missing: the values that make two requests with one key the same, as in \
              `fields(request.sku)`; `fields()` if the key alone decides",
         );
     }
 }
 
 /// Adds an error for arguments that exclude each other.
-fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complaints) {
+fn check_exclusive(given: &dyn Fn(&str) -> Option<Span>, errors: &mut Errors) {
     if let (Some(_), Some(second)) = (given("fields"), given("fingerprint")) {
-        complaints.add(second, "`fingerprint` and `fields` say the same thing; give one of them");
+        errors.add(
+            second,
+            "`fingerprint` and `fields` both set the fingerprint; give only one of them",
+        );
     }
     if let (Some(_), Some(second)) = (given("on_crash"), given("verify")) {
-        complaints.add(second, "`verify` is a crash policy of its own; leave `on_crash` out");
+        errors.add(second, "`verify` is a crash policy of its own; leave `on_crash` out");
     }
     match (given("unit"), given("claim_first")) {
-        (None, Some(at)) => complaints.add(
+        (None, Some(at)) => errors.add(
             at,
-            "`claim_first` is about transactions; outside them the claim always comes first. For \
-             a transaction name its unit: `unit = unit`",
+            "`claim_first` applies to transactions; outside them the claim is always committed \
+             first. For a transaction add `unit = unit`",
         ),
         (Some(_), None) => {
             if let Some(at) = given("verify") {
-                complaints.add(
+                errors.add(
                     at,
                     "after a crash a transaction leaves nothing to verify; add `claim_first`",
                 );
@@ -264,28 +274,28 @@ fn disagreements(given: &dyn Fn(&str) -> Option<Span>, complaints: &mut Complain
     }
 }
 
-/// Validates a part of the key that is a literal, as `semel::Key` does when the function is called.
-fn part(name: &str, max: usize, value: &Expr, complaints: &mut Complaints) {
+/// Validates a part of the key if it is a literal, like `semel::Key` does at run time.
+fn check_key_part(name: &str, max: usize, value: &Expr, errors: &mut Errors) {
     let Some(literal) = literal(value) else { return };
     let text = literal.value();
     if text.trim().is_empty() {
-        complaints.add(literal.span(), format!("the {name} is blank"));
+        errors.add(literal.span(), format!("the {name} is blank"));
     } else if text.len() > max {
         let message = format!("the {name} has {} bytes, at most {max} are allowed", text.len());
-        complaints.add(literal.span(), message);
+        errors.add(literal.span(), message);
     } else if text.contains(char::is_control) {
-        complaints.add(literal.span(), format!("the {name} has a control character"));
+        errors.add(literal.span(), format!("the {name} has a control character"));
     }
 }
 
-/// Returns the name that the body uses.
-fn binding(name: &Ident, value: &Expr, complaints: &mut Complaints) -> Option<Ident> {
-    if let Expr::Path(path) = bare(value)
+/// Returns the identifier that an argument such as `context = claim` contains.
+fn binding(name: &Ident, value: &Expr, errors: &mut Errors) -> Option<Ident> {
+    if let Expr::Path(path) = ungrouped(value)
         && let Some(ident) = path.path.get_ident()
     {
         return Some(ident.clone());
     }
-    complaints.add_at(value, format!("`{name}` takes the name that the body uses, and no more"));
+    errors.add_at(value, format!("`{name}` takes one identifier: the name that the body uses"));
     None
 }
 

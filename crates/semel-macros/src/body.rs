@@ -1,15 +1,16 @@
-//! The body of the function, which becomes the work: which variables it uses, and its `self`.
+//! Examines the body of the function, which becomes the work: the variables that it uses, and its
+//! `self`.
 //!
-//! Macros inside the body are only tokens here, and are searched as such. What this misses, the compiler
-//! refuses.
+//! Macros inside the body are not expanded yet, so their tokens are searched. Uses that this search
+//! misses are reported by the compiler.
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{Block, Expr, ExprPath, Ident, Item, Macro, PatIdent};
 
-/// Returns whether the body certainly uses the variable `name`. `false` for a body that binds the name again,
-/// which only the compiler can tell apart.
+/// Returns whether the body certainly uses the variable `name`. `false` if the body binds the name
+/// again, since only the compiler can distinguish the two variables.
 pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
     struct Uses<'n> {
         name: &'n Ident,
@@ -28,7 +29,7 @@ pub(crate) fn uses(body: &Block, name: &Ident) -> bool {
         fn visit_macro(&mut self, called: &Macro) {
             self.used |= mentions(called.tokens.clone(), self.name);
         }
-        // An item inside the body does not see the function's variables.
+        // An item inside the body cannot use the function's variables.
         fn visit_item(&mut self, _: &Item) {}
     }
     let mut found = Uses { name, used: false, bound: false };
@@ -56,7 +57,7 @@ fn mentions(tokens: TokenStream, name: &Ident) -> bool {
     })
 }
 
-/// Replaces every `self` of the body by `other`. Returns whether there was one.
+/// Replaces every `self` of the body by `other`. Returns whether the body had a `self`.
 pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
     struct Rename<'n> {
         other: &'n Ident,
@@ -106,7 +107,7 @@ pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
             }
             visit_mut::visit_expr_mut(self, expr);
         }
-        // An item inside the body has a `self` of its own.
+        // An item inside the body has its own `self`.
         fn visit_item_mut(&mut self, _: &mut Item) {}
     }
     let mut rename = Rename { other, found: false };
@@ -114,8 +115,8 @@ pub(crate) fn rename_self(body: &mut Block, other: &Ident) -> bool {
     rename.found
 }
 
-/// Returns whether `#[tracing::instrument]` was expanded before. It fixes the type of the body to the
-/// function's return type, which is not that of the work.
+/// Returns whether `#[tracing::instrument]` was expanded before this macro. It fixes the type of
+/// the body to the function's return type, which is not the return type of the work.
 pub(crate) fn is_instrumented(body: &Block) -> bool {
     struct Instrumented(bool);
     impl Visit<'_> for Instrumented {
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_is_told_from_a_field_a_label_and_a_namesake() {
+    fn a_variable_is_distinguished_from_fields_labels_and_rebound_names() {
         let tenant: Ident = parse_quote!(tenant);
         let used: [Block; 6] = [
             parse_quote!({ f(tenant) }),

@@ -1,13 +1,13 @@
-//! Durations in settings: `"30s"`, or ISO 8601 `"PT30S"`.
+//! Parses durations in settings: `"30s"`, or ISO 8601 `"PT30S"`.
 //!
-//! One number and one unit, because `"1h30"` and `"90"` are ambiguous; the ISO form has several units. Months
-//! and years have no fixed length and are refused.
+//! The short form has one number and one unit, because `"1h30"` and `"90"` would be ambiguous; the
+//! ISO form may have several units. Months and years have no fixed length and are refused.
 
 use std::time::Duration;
 
 use syn::{LitStr, Result};
 
-/// Parses a duration.
+/// Parses a duration from a string literal.
 pub(crate) fn parse(literal: &LitStr) -> Result<Duration> {
     let text = literal.value();
     read(&text).ok_or_else(|| {
@@ -29,7 +29,7 @@ fn read(text: &str) -> Option<Duration> {
     }
 }
 
-/// Returns the milliseconds of a short unit.
+/// Returns the length of a short unit in milliseconds.
 fn short(unit: &str) -> Option<u64> {
     Some(match unit {
         "ms" => 1,
@@ -46,7 +46,8 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// Parses `1DT2H3M4S`, what follows the `P`: each unit at most once, largest first, at least one.
+/// Parses the text after the `P`, such as `1DT2H3M4S`: at least one unit, each at most once, the
+/// largest first.
 fn iso(text: &str) -> Option<Duration> {
     let (days, time) = match text.split_once('T') {
         Some((_, "")) => return None,
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_spellings_are_read() {
+    fn the_short_and_the_iso_form_are_parsed() {
         let millis = |text| read(text).map(|duration| duration.as_millis());
         let spelled = [
             ("250ms", 250),
@@ -111,7 +112,7 @@ mod tests {
         for text in refused {
             assert_eq!(read(text), None, "{text}");
         }
-        assert_eq!(read("18446744073709551615d"), None, "too long to count");
-        assert_eq!(read("99999999999999999999s"), None, "too long to read");
+        assert_eq!(read("18446744073709551615d"), None, "too large for a duration");
+        assert_eq!(read("99999999999999999999s"), None, "too many digits");
     }
 }

@@ -1,20 +1,21 @@
-//! Expands an idempotent function into a command, with its body as the work of that command.
+//! Expands an idempotent function into a call of the executor, with the function's body as the
+//! work.
 //!
-//! The expressions of the attribute are evaluated in the caller's future, before the work starts, so they may
-//! borrow; the work owns what it uses. Generated names cannot collide with those of the body: they have the
-//! macro's hygiene.
+//! The expressions of the attribute are evaluated in the caller's future, before the work starts,
+//! so they may borrow; the work owns the values that it uses. Generated names have the macro's
+//! hygiene, so they cannot collide with names in the body.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::spanned::Spanned as _;
 use syn::{Block, Expr, Ident, ItemFn, Stmt, Token};
 
-use crate::arguments::{Arguments, Sameness};
+use crate::arguments::{Arguments, FingerprintSource};
 use crate::body;
-use crate::complaints::Complaints;
-use crate::signature::{self, Answer, Borrowed, Me};
+use crate::errors::Errors;
+use crate::signature::{self, Answer, Borrowed, SelfKind};
 
-/// Returns the function that callers call.
+/// Returns the generated function, with the signature of the original one.
 pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let mut function = match syn::parse2::<ItemFn>(function) {
         Ok(function) => function,
@@ -23,16 +24,17 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
             return syn::Error::new(error.span(), message).into_compile_error();
         }
     };
-    let mut complaints = Complaints::default();
-    let arguments = Arguments::parse(arguments, &function.sig.ident, &mut complaints);
-    let work = Work::read(&function, &mut complaints);
+    let mut errors = Errors::default();
+    let arguments = Arguments::parse(arguments, &function.sig.ident, &mut errors);
+    let work = Work::read(&function, &mut errors);
     for name in arguments.iter().flat_map(|given| [&given.context, &given.unit]).flatten() {
-        signature::not_a_parameter(&function.sig, name, &mut complaints);
+        signature::not_a_parameter(&function.sig, name, &mut errors);
     }
-    let complaints = complaints.into_tokens();
-    let statements = match (&complaints, arguments, work) {
+    let errors = errors.into_tokens();
+    let statements = match (&errors, arguments, work) {
         (None, Some(arguments), Some(work)) => call(&arguments, &work),
-        // The signature stays, so that one error here does not cause errors at every caller.
+        // The signature is kept, so that an error in the attribute does not cause errors in every
+        // caller.
         _ => {
             function.attrs.push(syn::parse_quote!(#[allow(unused, clippy::unused_async)]));
             quote!(::core::unreachable!())
@@ -40,36 +42,36 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> TokenStre
     };
     function.block.stmts = vec![Stmt::Expr(Expr::Verbatim(statements), None)];
     let function = function.into_token_stream();
-    quote!(#function #complaints)
+    quote!(#function #errors)
 }
 
-/// The body of the function as work that may outlive its caller.
+/// The body of the function, as work that may outlive its caller.
 struct Work {
     body: Block,
     answer: Answer,
-    me: Option<OwnSelf>,
+    self_value: Option<ClonedSelf>,
 }
 
-/// The body's own clone of what `self` borrows.
-struct OwnSelf {
-    /// The body's name for it.
+/// The clone of `self` that the work owns if the function borrows `self`.
+struct ClonedSelf {
+    /// The variable of the body that contains the clone.
     name: Ident,
-    /// The function's `self`.
+    /// The function's `self`, which is cloned.
     of: Token![self],
-    /// What `self` refers to.
+    /// The type that `self` refers to.
     owned: TokenStream,
 }
 
 impl Work {
-    fn read(function: &ItemFn, complaints: &mut Complaints) -> Option<Self> {
+    fn read(function: &ItemFn, errors: &mut Errors) -> Option<Self> {
         let ItemFn { sig, block, .. } = function;
         if sig.asyncness.is_none() {
             let message = "`#[idempotent]` needs an `async fn`: it waits for the ledger";
-            complaints.add(sig.fn_token.span, message);
+            errors.add(sig.fn_token.span, message);
         }
         if body::is_instrumented(block) {
             let message = "put `#[idempotent]` above `#[instrument]`, so that it comes first";
-            complaints.add(sig.ident.span(), message);
+            errors.add(sig.ident.span(), message);
             return None;
         }
         for Borrowed { name, written } in signature::borrowed(sig) {
@@ -78,39 +80,39 @@ impl Work {
                     "the work outlives the caller, so its body cannot use the borrowed `{name}`: \
                      take it by value, or use it in the attribute only"
                 );
-                complaints.add_at(written, message);
+                errors.add_at(written, message);
             }
         }
-        let answer = complaints.take(signature::answer(sig));
-        let me = complaints.take(signature::me(sig))?;
+        let answer = errors.take(signature::answer(sig));
+        let self_kind = errors.take(signature::self_kind(sig))?;
         let mut body = Block::clone(block);
-        let me = match me {
-            Me::Owned => None,
-            Me::Borrowed { owned, token: of } => {
+        let self_value = match self_kind {
+            SelfKind::Owned => None,
+            SelfKind::Borrowed { owned, token: of } => {
                 let name = Ident::new("__semel_self", Span::mixed_site().located_at(of.span));
-                body::rename_self(&mut body, &name).then_some(OwnSelf { name, of, owned })
+                body::rename_self(&mut body, &name).then_some(ClonedSelf { name, of, owned })
             }
         };
-        Some(Self { body, answer: answer?, me })
+        Some(Self { body, answer: answer?, self_value })
     }
 }
 
-/// Returns the statements of the function that callers call.
+/// Returns the statements of the generated function.
 fn call(arguments: &Arguments, work: &Work) -> TokenStream {
-    let Work { body, answer: Answer { work: result, whole, span }, me } = work;
+    let Work { body, answer: Answer { work: result, whole, span }, self_value } = work;
     let here = Span::mixed_site().located_at(*span);
     let command = command(arguments);
     let executor = executor(&arguments.executor);
-    let clone = me.iter().map(|OwnSelf { name, of, owned }| {
+    let clone = self_value.iter().map(|ClonedSelf { name, of, owned }| {
         quote_spanned!(name.span()=> let #name = <#owned as ::core::clone::Clone>::clone(#of);)
     });
-    let borrow = me.iter().map(
-        |OwnSelf { name, owned, .. }| quote_spanned!(name.span()=> let #name: &#owned = &#name;),
+    let borrow = self_value.iter().map(
+        |ClonedSelf { name, owned, .. }| quote_spanned!(name.span()=> let #name: &#owned = &#name;),
     );
     let EntryPoint { method, held, bindings } = EntryPoint::of(arguments, here);
     let statements = &body.stmts;
-    // The unreachable code gives the compiler the type of the body before the body, so that a type error is
-    // reported where it is.
+    // The unreachable code gives the compiler the type of the body before it checks the body, so
+    // that a type error is reported at its place.
     let answer = quote_spanned! {here=>
         __semel_executor.#method(__semel_command, move |__semel_held: #held| async move {
             #[allow(unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop)]
@@ -143,7 +145,7 @@ struct EntryPoint {
     method: Ident,
     /// The type of the work's argument.
     held: TokenStream,
-    /// Binds the argument to the body's names for it.
+    /// The statements that bind the argument to the variables of the body.
     bindings: TokenStream,
 }
 
@@ -170,15 +172,16 @@ impl EntryPoint {
     }
 }
 
-/// Returns a clone of the executor, so that the call borrows nothing that the work owns.
+/// Returns an expression that clones the executor, so that the call borrows nothing that the work
+/// owns.
 fn executor(given: &Expr) -> TokenStream {
     let at = Span::mixed_site().located_at(given.span());
     quote_spanned!(at=> <::semel::Executor<_> as ::core::clone::Clone>::clone(&(#given)))
 }
 
-/// Returns an expression of type `semel::Command`, which may return from the function by `?`.
+/// Returns an expression of type `semel::Command`, which may return from the function with `?`.
 fn command(arguments: &Arguments) -> TokenStream {
-    let Arguments { operation, tenant, key, sameness, principal, settings, .. } = arguments;
+    let Arguments { operation, tenant, key, fingerprint, principal, settings, .. } = arguments;
     let at = Span::mixed_site();
     let principal = principal.iter().map(|principal| {
         let at = at.located_at(principal.span());
@@ -189,9 +192,11 @@ fn command(arguments: &Arguments) -> TokenStream {
         quote_spanned!(at=> ::core::convert::AsRef::<str>::as_ref(&(#part)))
     };
     let (tenant, key) = (text(tenant), text(key));
-    let fingerprint = match sameness {
-        Sameness::Fields(fields) => fields.fingerprint().map(|made| quote_spanned!(at=> #made?)),
-        Sameness::Given(fingerprint) => Some(fingerprint.to_token_stream()),
+    let fingerprint = match fingerprint {
+        FingerprintSource::Fields(fields) => {
+            fields.fingerprint().map(|made| quote_spanned!(at=> #made?))
+        }
+        FingerprintSource::Given(fingerprint) => Some(fingerprint.to_token_stream()),
     };
     let fingerprint = fingerprint.iter();
     quote_spanned! {at=>

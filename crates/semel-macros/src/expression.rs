@@ -1,18 +1,19 @@
-//! Expressions as they were written, also through a `macro_rules!` macro.
+//! Reads expressions of the attribute, even if a `macro_rules!` macro passes them.
 
 use syn::{Expr, Lit, LitStr};
 
-/// Returns the expression without the invisible group that `macro_rules!` puts around one.
-pub(crate) fn bare(value: &Expr) -> &Expr {
+/// Returns the expression without the invisible group that `macro_rules!` puts around an
+/// expression.
+pub(crate) fn ungrouped(value: &Expr) -> &Expr {
     match value {
-        Expr::Group(group) => bare(&group.expr),
+        Expr::Group(group) => ungrouped(&group.expr),
         value => value,
     }
 }
 
-/// Returns the string literal that `value` is, if it is one.
+/// Returns the string literal if `value` is one.
 pub(crate) fn literal(value: &Expr) -> Option<&LitStr> {
-    if let Expr::Lit(literal) = bare(value)
+    if let Expr::Lit(literal) = ungrouped(value)
         && let Lit::Str(text) = &literal.lit
     {
         return Some(text);

@@ -1,8 +1,8 @@
-//! `fields(…)`: what makes two requests under one key the same request.
+//! Parses `fields(…)`: the values that make two requests under one key the same request.
 //!
-//! The fields become one JSON object, so that the fingerprint equals `Fingerprint::of(&struct)` of the same
-//! members. Members are ordered by name, so that the order in the attribute does not matter, not even for
-//! values whose fingerprint is that of their raw bytes.
+//! The fields become one JSON object, so that the fingerprint equals `Fingerprint::of(&struct)` of
+//! a struct with the same members. Members are ordered by name, so that the order in the attribute
+//! does not matter, even if the object has no canonical form and is hashed as raw bytes.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote_spanned};
@@ -12,10 +12,10 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned as _;
 use syn::{Expr, Ident, Member, Token};
 
-use crate::complaints::Complaints;
-use crate::expression::bare;
+use crate::errors::Errors;
+use crate::expression::ungrouped;
 
-/// The fields, by name. Empty: the key alone decides.
+/// The fields, ordered by name. If there are none, only the key is compared.
 pub(crate) struct Fields(Vec<Field>);
 
 struct Field {
@@ -23,13 +23,13 @@ struct Field {
     value: Expr,
 }
 
-/// `request.sku` or `amount = request.cents`.
-struct Written {
+/// A field as it was written: `request.sku` or `amount = request.cents`.
+struct WrittenField {
     name: Option<Ident>,
     value: Expr,
 }
 
-impl Parse for Written {
+impl Parse for WrittenField {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let named = input.peek(Ident::peek_any) && input.peek2(Token![=]);
         let name = if named {
@@ -45,20 +45,19 @@ impl Parse for Written {
 
 impl Fields {
     /// Parses the list of fields.
-    pub(crate) fn parse(tokens: TokenStream, complaints: &mut Complaints) -> Self {
-        let parser = Punctuated::<Written, Token![,]>::parse_terminated;
-        let written = complaints.take(syn::parse::Parser::parse2(parser, tokens));
+    pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+        let parser = Punctuated::<WrittenField, Token![,]>::parse_terminated;
+        let written = errors.take(syn::parse::Parser::parse2(parser, tokens));
         let mut fields: Vec<Field> = Vec::new();
-        for Written { name, value } in written.unwrap_or_default() {
+        for WrittenField { name, value } in written.unwrap_or_default() {
             let Some((name, at)) = name.map(named).or_else(|| own_name(&value)) else {
-                complaints
-                    .add_at(&value, "this field has no name of its own; give it one: `name = …`");
+                errors.add_at(&value, "this field has no name of its own; give it one: `name = …`");
                 continue;
             };
             if fields.iter().any(|field| field.name == name) {
                 let message =
                     format!("two fields are named `{name}`; give one another name: `name = …`");
-                complaints.add(at, message);
+                errors.add(at, message);
                 continue;
             }
             fields.push(Field { name, value });
@@ -67,7 +66,8 @@ impl Fields {
         Self(fields)
     }
 
-    /// Returns an expression of type `Result<Fingerprint, InvalidFingerprint>`; `None` without fields.
+    /// Returns an expression of type `Result<Fingerprint, InvalidFingerprint>`; `None` if there are
+    /// no fields.
     pub(crate) fn fingerprint(&self) -> Option<TokenStream> {
         if self.0.is_empty() {
             return None;
@@ -115,9 +115,9 @@ fn named(ident: Ident) -> (String, Span) {
     (ident.unraw().to_string(), ident.span())
 }
 
-/// Returns the name of an expression: `sku` of `request.sku`, `amount` of `amount`.
+/// Returns the last name in an expression: `sku` for `request.sku`, `amount` for `amount`.
 fn own_name(value: &Expr) -> Option<(String, Span)> {
-    match bare(value) {
+    match ungrouped(value) {
         Expr::Path(path) => path.path.segments.last().map(|last| named(last.ident.clone())),
         Expr::Field(field) => match &field.member {
             Member::Named(ident) => Some(named(ident.clone())),

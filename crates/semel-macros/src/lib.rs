@@ -3,13 +3,13 @@
 #![doc = include_str!("../README.md")]
 #![allow(
     clippy::wildcard_enum_match_arm,
-    reason = "a syntax tree has forty kinds of expressions, and one of them is looked for"
+    reason = "a syntax tree has forty kinds of expressions, and only one of them is relevant"
 )]
 
 mod arguments;
 mod body;
-mod complaints;
 mod duration;
+mod errors;
 mod expand;
 mod expression;
 mod fields;
@@ -19,8 +19,8 @@ mod signature;
 
 use proc_macro::TokenStream;
 
-/// Makes an async function run once per key. The [crate's page](crate) has the arguments and the
-/// rules.
+/// Makes an async function run once per key. The [crate documentation](crate) lists the arguments
+/// and the rules.
 ///
 /// ```
 /// use semel::store::memory::MemoryStore;
@@ -84,13 +84,13 @@ pub fn idempotent(arguments: TokenStream, function: TokenStream) -> TokenStream 
 ///
 /// | argument | what it is |
 /// |---|---|
-/// | `type = "…"` | required. Its name in the map: a capital and at most 31 capitals, digits and underscores |
-/// | `prefix = "…"` | required. What its public ids begin with: a lower-case letter and 1 to 9 lower-case letters or digits. Unique among the types of a service; `semel::ids::Registry` checks it |
-/// | `checksum` | two more characters, by which a mistyped id is refused without a lookup |
-/// | `base62` | four characters shorter, of both cases |
+/// | `type = "…"` | required. The name of the type in the map: a capital letter and at most 31 capital letters, digits and underscores |
+/// | `prefix = "…"` | required. The prefix of its public ids: a lower-case letter and 1 to 9 lower-case letters or digits. Unique among the types of a service; `semel::ids::Registry` checks it |
+/// | `checksum` | appends two characters, by which a mistyped id is refused without a lookup |
+/// | `base62` | encodes ids in base62: four characters shorter, with letters of both cases |
 ///
-/// None of them can be changed once ids are in use: one spelling per id. For a codec that hides the time of
-/// ids, write the implementation by hand.
+/// None of these arguments can be changed once ids are in use, since an id has only one spelling.
+/// For a codec that hides the time of ids, implement the trait manually.
 #[proc_macro_derive(Resource, attributes(resource))]
 pub fn resource(item: TokenStream) -> TokenStream {
     resource::expand(item.into()).into()

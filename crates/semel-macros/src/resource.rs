@@ -1,7 +1,7 @@
-//! `#[derive(Resource)]`: a resource type with public ids.
+//! Implements `#[derive(Resource)]`, which defines a resource type with public ids.
 //!
-//! Name and prefix are validated here, because the compiler evaluates the constants of `semel-ids` only where
-//! they are used.
+//! Name and prefix are validated here, because the compiler evaluates the constants of `semel-ids`
+//! only if they are used.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
@@ -10,13 +10,13 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Data, DeriveInput, Expr, Fields, Ident, LitStr, Token};
 
-use crate::complaints::Complaints;
+use crate::errors::Errors;
 use crate::expression::literal;
 
 /// Every argument, in the order in which the documentation lists them.
 const KNOWN: [&str; 4] = ["type", "prefix", "checksum", "base62"];
 
-/// Longest name and prefix: `semel::ids`' limits.
+/// The longest name and prefix, in bytes: the limits of `semel::ids`.
 const MAX_TYPE: usize = 32;
 const MAX_PREFIX: usize = 10;
 
@@ -26,14 +26,14 @@ pub(crate) fn expand(item: TokenStream) -> TokenStream {
         Ok(item) => item,
         Err(error) => return error.into_compile_error(),
     };
-    let mut complaints = Complaints::default();
-    shape(&item, &mut complaints);
-    let slots = Slots::read(&item, &mut complaints);
-    match (complaints.into_tokens(), slots) {
-        (None, Slots { name: Some(name), prefix: Some(prefix), checksum, base62 }) => {
+    let mut errors = Errors::default();
+    shape(&item, &mut errors);
+    let partial = PartialArguments::read(&item, &mut errors);
+    match (errors.into_tokens(), partial) {
+        (None, PartialArguments { name: Some(name), prefix: Some(prefix), checksum, base62 }) => {
             implementation(&item.ident, &name, &prefix, checksum, base62)
         }
-        (complaints, _) => complaints.unwrap_or_default(),
+        (errors, _) => errors.unwrap_or_default(),
     }
 }
 
@@ -67,7 +67,7 @@ fn implementation(
 }
 
 /// Adds an error for a type that has fields, variants or parameters.
-fn shape(item: &DeriveInput, complaints: &mut Complaints) {
+fn shape(item: &DeriveInput, errors: &mut Errors) {
     let ident = &item.ident;
     let empty = match &item.data {
         Data::Enum(data) => data.variants.is_empty(),
@@ -76,24 +76,24 @@ fn shape(item: &DeriveInput, complaints: &mut Complaints) {
     };
     if !empty {
         let message = format!(
-            "a resource is a name and holds nothing: `enum {ident} {{}}` or `struct {ident};`; \
+            "a resource type has no variants or fields: `enum {ident} {{}}` or `struct {ident};`; \
              its ids are `TypedId<{ident}>`"
         );
-        complaints.add(ident.span(), message);
+        errors.add(ident.span(), message);
     }
     if !item.generics.params.is_empty() {
         let message = "a resource has one name and one prefix, so it has no parameters";
-        complaints.add_at(&item.generics, message);
+        errors.add_at(&item.generics, message);
     }
 }
 
-/// One argument.
-struct Written {
+/// One argument as it was written.
+struct WrittenArgument {
     name: Ident,
     value: Option<Expr>,
 }
 
-impl Parse for Written {
+impl Parse for WrittenArgument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.call(Ident::parse_any)?;
         let value = match input.parse::<Option<Token![=]>>()? {
@@ -106,93 +106,93 @@ impl Parse for Written {
 
 /// The arguments that were parsed so far.
 #[derive(Default)]
-struct Slots {
+struct PartialArguments {
     name: Option<LitStr>,
     prefix: Option<LitStr>,
     checksum: bool,
     base62: bool,
 }
 
-impl Slots {
-    fn read(item: &DeriveInput, complaints: &mut Complaints) -> Self {
-        let mut slots = Self::default();
+impl PartialArguments {
+    fn read(item: &DeriveInput, errors: &mut Errors) -> Self {
+        let mut partial = Self::default();
         let mut seen: Vec<Ident> = Vec::new();
         let mut unread = false;
         let parse = |attribute: &Attribute| {
-            attribute.parse_args_with(Punctuated::<Written, Token![,]>::parse_terminated)
+            attribute.parse_args_with(Punctuated::<WrittenArgument, Token![,]>::parse_terminated)
         };
         for attribute in item.attrs.iter().filter(|found| found.path().is_ident("resource")) {
-            let Some(written) = complaints.take(parse(attribute)) else {
+            let Some(written) = errors.take(parse(attribute)) else {
                 unread = true;
                 continue;
             };
             for argument in written {
                 if seen.contains(&argument.name) {
                     let message = format!("`{}` is given twice", argument.name);
-                    complaints.add(argument.name.span(), message);
+                    errors.add(argument.name.span(), message);
                     continue;
                 }
                 seen.push(argument.name.clone());
-                slots.fill(argument, complaints);
+                partial.fill(argument, errors);
             }
         }
         let missing = |name: &str| !unread && !seen.iter().any(|ident| ident == name);
         if missing("type") {
-            let message = "`#[resource(type = \"ORDER\", …)]` is missing: the name under which its \
-                           ids are kept in the map";
-            complaints.add(item.ident.span(), message);
+            let message = "`#[resource(type = \"ORDER\", …)]` is missing: the name under which \
+                           its ids are stored in the map";
+            errors.add(item.ident.span(), message);
         }
         if missing("prefix") {
-            let message = "`#[resource(…, prefix = \"ord\")]` is missing: what its public ids \
-                           begin with";
-            complaints.add(item.ident.span(), message);
+            let message = "`#[resource(…, prefix = \"ord\")]` is missing: the text with which \
+                           its public ids begin";
+            errors.add(item.ident.span(), message);
         }
-        slots
+        partial
     }
 
-    fn fill(&mut self, Written { name, value }: Written, complaints: &mut Complaints) {
+    fn fill(&mut self, WrittenArgument { name, value }: WrittenArgument, errors: &mut Errors) {
         let at = name.span();
         match (name.to_string().as_str(), value) {
             ("type", Some(value)) => {
                 let message = "a resource type is a capital and at most 31 capitals, digits and \
                                underscores, as in \"WALLET_ACCOUNT\"";
-                self.name = text(&value, is_type, message, complaints);
+                self.name = text(&value, is_type, message, errors);
             }
             ("prefix", Some(value)) => {
                 let message = "a prefix is a lower-case letter and 1 to 9 lower-case letters or \
                                digits, as in \"ord\"";
-                self.prefix = text(&value, is_prefix, message, complaints);
+                self.prefix = text(&value, is_prefix, message, errors);
             }
             ("checksum", None) => self.checksum = true,
             ("base62", None) => self.base62 = true,
             (known @ ("checksum" | "base62"), Some(_)) => {
-                complaints.add(at, format!("`{known}` is a switch and takes no value"));
+                errors.add(at, format!("`{known}` is a switch and takes no value"));
             }
             (known @ ("type" | "prefix"), None) => {
-                complaints.add(at, format!("`{known}` takes a value: `{known} = \"…\"`"));
+                errors.add(at, format!("`{known}` takes a value: `{known} = \"…\"`"));
             }
             (unknown, _) => {
                 let known = KNOWN.join(", ");
                 let message = format!("unknown argument `{unknown}`; the known ones are {known}");
-                complaints.add(at, message);
+                errors.add(at, message);
             }
         }
     }
 }
 
-/// Returns the string literal in `value`, validated.
+/// Returns the string literal in `value`, and adds an error if it is not valid.
 fn text(
     value: &Expr,
     fits: fn(&[u8]) -> bool,
     message: &str,
-    complaints: &mut Complaints,
+    errors: &mut Errors,
 ) -> Option<LitStr> {
     let Some(text) = literal(value) else {
-        complaints.add_at(value, "ids are kept and given out under it, so it is a string literal");
+        errors.add_at(value, "it is part of stored and public ids, so it must be a string literal");
         return None;
     };
     if !fits(text.value().as_bytes()) {
-        complaints.add(text.span(), message);
+        errors.add(text.span(), message);
     }
     Some(text.clone())
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_macro_refuses_what_the_ids_crate_refuses() {
+    fn the_macro_and_the_ids_crate_refuse_the_same_names_and_prefixes() {
         let long = "A".repeat(33);
         let names = ["ORDER", "A", "A_1", &long[..32], &long, "", "_A", "1A", "order", "Ö", "A-B"];
         let prefixes =

@@ -1,7 +1,7 @@
-//! Settings: the arguments that are setters of `semel::Command` of the same name.
+//! Parses settings: the arguments that call the setter of `semel::Command` with the same name.
 //!
-//! Literals are validated here; other expressions have the setter's type, and the executor validates them
-//! when the function is called.
+//! Literals are validated at compile time; other expressions must have the setter's type, and the
+//! executor validates them when the function is called.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use syn::{Expr, Ident, Lit};
 use crate::duration;
 use crate::expression::{bare, literal};
 
-/// The bounds of a lease, as in `semel::Policy`.
+/// The limits of a lease, as in `semel::Policy`.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -22,7 +22,7 @@ pub(crate) struct Setting {
     value: TokenStream,
 }
 
-/// `.name(value)`.
+/// Writes the call `.name(value)`.
 impl ToTokens for Setting {
     fn to_tokens(&self, tokens: &mut TokenStream) {
         let Self { name, value } = self;
@@ -61,7 +61,7 @@ pub(crate) fn parse(name: Ident, value: Expr) -> syn::Result<Setting> {
     Ok(Setting { name, value })
 }
 
-/// Returns a duration: of a literal, or an expression as it is.
+/// Returns an expression for a duration: a parsed literal, or `value` unchanged.
 fn length(
     value: &Expr,
     wrong: impl FnOnce(Duration) -> Option<&'static str>,

@@ -1,7 +1,7 @@
-//! The signature of the function: what callers get, and what its body borrows.
+//! Examines the signature of the function: its return type, and the parameters that borrow.
 //!
-//! The signature is not changed: it has the result for callers. The body is the work, and returns what is
-//! inside that result.
+//! The signature is not changed: its return type is the result that callers get. The body is the
+//! work, and returns the value or error inside that result.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
@@ -12,7 +12,7 @@ use syn::{
     ReceiverKind, ReturnType, Signature, Token, Type,
 };
 
-use crate::complaints::Complaints;
+use crate::errors::Errors;
 
 /// The return type of the function.
 pub(crate) struct Answer {
@@ -20,32 +20,32 @@ pub(crate) struct Answer {
     pub(crate) whole: bool,
     /// The type that the body returns.
     pub(crate) work: TokenStream,
-    /// Where type errors are reported.
+    /// The span at which type errors are reported.
     pub(crate) span: Span,
 }
 
-/// How the body gets its `self`.
-pub(crate) enum Me {
-    /// There is none, or the body owns it.
+/// The way in which the body gets its `self`.
+pub(crate) enum SelfKind {
+    /// The function has no `self`, or the body owns it.
     Owned,
-    /// As a clone of what the function borrows.
+    /// The function borrows `self`, and the body gets a clone.
     Borrowed {
         /// The type that is borrowed: `Self`, or `X` of `self: &X`.
         owned: TokenStream,
-        /// The function's own `self`; another token would not have its hygiene.
+        /// The `self` token of the function; another token would have different hygiene.
         token: Token![self],
     },
 }
 
 /// A parameter that borrows from the caller.
 pub(crate) struct Borrowed {
-    /// The name.
+    /// The name of the parameter.
     pub(crate) name: Ident,
     /// The whole parameter.
     pub(crate) written: PatType,
 }
 
-/// Parses the return type.
+/// Parses the return type of the function.
 pub(crate) fn answer(signature: &Signature) -> syn::Result<Answer> {
     let ReturnType::Type(_, written) = &signature.output else {
         return Err(unfit(&signature.ident));
@@ -79,14 +79,14 @@ fn unfit(place: impl ToTokens) -> syn::Error {
     syn::Error::new_spanned(place, message)
 }
 
-/// Returns the last segment of a path, if `will_do` accepts its name.
-fn last(written: &Type, will_do: impl FnOnce(&str) -> bool) -> Option<&PathSegment> {
+/// Returns the last segment of a path, if `accepts` returns true for its name.
+fn last(written: &Type, accepts: impl FnOnce(&str) -> bool) -> Option<&PathSegment> {
     match written {
         Type::Path(path) => {
-            path.path.segments.last().filter(|last| will_do(&last.ident.to_string()))
+            path.path.segments.last().filter(|last| accepts(&last.ident.to_string()))
         }
-        Type::Group(group) => last(&group.elem, will_do),
-        Type::Paren(paren) => last(&paren.elem, will_do),
+        Type::Group(group) => last(&group.elem, accepts),
+        Type::Paren(paren) => last(&paren.elem, accepts),
         _ => None,
     }
 }
@@ -102,8 +102,8 @@ fn arguments(segment: Option<&PathSegment>) -> Option<Vec<&Type>> {
 }
 
 /// Parses the receiver.
-pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
-    let Some(receiver) = signature.receiver() else { return Ok(Me::Owned) };
+pub(crate) fn self_kind(signature: &Signature) -> syn::Result<SelfKind> {
+    let Some(receiver) = signature.receiver() else { return Ok(SelfKind::Owned) };
     let refused = || {
         let message = "the work outlives the caller, so it cannot borrow `self` like this: \
                        take `&self`, of which it gets a clone, `self` or `self: Arc<Self>`";
@@ -111,25 +111,25 @@ pub(crate) fn me(signature: &Signature) -> syn::Result<Me> {
     };
     let at = Span::mixed_site().located_at(receiver.span());
     match &receiver.kind {
-        ReceiverKind::Value => Ok(Me::Owned),
+        ReceiverKind::Value => Ok(SelfKind::Owned),
         ReceiverKind::Reference(_, _, None) => {
-            Ok(Me::Borrowed { owned: quote_spanned!(at=> Self), token: receiver.self_token })
+            Ok(SelfKind::Borrowed { owned: quote_spanned!(at=> Self), token: receiver.self_token })
         }
         ReceiverKind::Reference(..) => refused(),
         ReceiverKind::Typed(_, written) => match &**written {
             Type::Reference(reference) if reference.mutability.is_none() => {
                 let owned = reference.elem.to_token_stream();
-                Ok(Me::Borrowed { owned, token: receiver.self_token })
+                Ok(SelfKind::Borrowed { owned, token: receiver.self_token })
             }
             written if borrows(written) => refused(),
-            _ => Ok(Me::Owned),
+            _ => Ok(SelfKind::Owned),
         },
         _ => refused(),
     }
 }
 
-/// Returns the parameters that borrow from the caller, except for destructured ones, where only the compiler
-/// knows which names borrow.
+/// Returns the parameters that borrow from the caller. Destructured parameters are left out, since
+/// only the compiler can determine which of their names borrow.
 pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
     let borrowed = signature.inputs.iter().filter_map(|input| match input {
         FnArg::Typed(parameter) if borrows(&parameter.ty) => match &*parameter.pat {
@@ -144,14 +144,13 @@ pub(crate) fn borrowed(signature: &Signature) -> Vec<Borrowed> {
 }
 
 /// Adds an error if `name` is also the name of a parameter.
-pub(crate) fn not_a_parameter(signature: &Signature, name: &Ident, complaints: &mut Complaints) {
+pub(crate) fn not_a_parameter(signature: &Signature, name: &Ident, errors: &mut Errors) {
     let taken = signature.inputs.iter().any(|input| match input {
         FnArg::Typed(parameter) => names(&parameter.pat).contains(name),
         FnArg::Receiver(_) => false,
     });
     if taken {
-        complaints
-            .add(name.span(), format!("`{name}` is also a parameter; call it something else"));
+        errors.add(name.span(), format!("`{name}` is also a parameter; call it something else"));
     }
 }
 
@@ -169,7 +168,7 @@ fn names(pattern: &Pat) -> Vec<Ident> {
     names.0
 }
 
-/// Returns whether a type visibly borrows for less than `'static`.
+/// Returns whether a type contains a reference or lifetime that is not `'static`.
 fn borrows(written: &Type) -> bool {
     struct Borrows(bool);
     impl Visit<'_> for Borrows {
@@ -180,7 +179,7 @@ fn borrows(written: &Type) -> bool {
         fn visit_lifetime(&mut self, lifetime: &Lifetime) {
             self.0 |= !is_static(lifetime);
         }
-        // The arguments of a function pointer are not borrowed now.
+        // The arguments of a function pointer are not borrowed from the caller.
         fn visit_type_fn_ptr(&mut self, _: &syn::TypeFnPtr) {}
         fn visit_parenthesized_generic_arguments(
             &mut self,

@@ -1,4 +1,4 @@
-//! What `#[derive(Resource)]` makes: ids of a kind, as its attribute says.
+//! Tests the resource types that `#[derive(Resource)]` defines.
 
 use semel::ids::{Resource, TypedId};
 use semel_macros::Resource as Derived;
@@ -20,7 +20,7 @@ struct Order;
 pub(crate) enum Short {}
 
 #[test]
-fn the_attribute_names_the_type_and_its_prefix() {
+fn the_attribute_sets_the_name_and_the_prefix() {
     assert_eq!(WalletAccount::TYPE.name(), "WALLET_ACCOUNT");
     assert_eq!(WalletAccount::TYPE.prefix().as_str(), "wac");
     let id = TypedId::<WalletAccount>::new(ID);
@@ -28,14 +28,14 @@ fn the_attribute_names_the_type_and_its_prefix() {
 }
 
 #[test]
-fn the_attribute_says_how_ids_are_written() {
+fn the_attribute_sets_the_codec() {
     assert_eq!(TypedId::<Order>::new(ID).to_string(), "ord_01arz3ndektsv4rrffq69g5fav_2X");
     assert_eq!(TypedId::<Short>::new(ID).to_string(), "ord_02WP8qFtGJTkHk10j5u4aZ_3P");
     assert!("ord_01arz3ndektsv4rrffq69g5fav".parse::<TypedId<Order>>().is_err());
 }
 
 #[test]
-fn a_type_may_be_made_by_a_macro_in_a_function() {
+fn a_macro_inside_a_function_can_define_a_type() {
     macro_rules! resource {
         ($name:ident, $type:literal, $prefix:expr) => {
             #[derive(Resource)]

@@ -1,10 +1,9 @@
-//! What the compiler says about a use of our macros that cannot work: our own words, at the
-//! place where the mistake is.
+//! Tests the compile errors of invalid uses of the macros: their text and their position.
 //!
-//! Only what we say ourselves is here. The compiler's own complaints about types change with its
-//! releases, and are not ours to pin.
+//! Only errors of the macros themselves are tested. The compiler's own errors about types change
+//! with its releases.
 
 #[test]
-fn mistakes_are_named_where_they_are_made() {
+fn mistakes_are_reported_at_their_position() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

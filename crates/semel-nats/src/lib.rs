@@ -1,10 +1,10 @@
 //! Semel's events over NATS JetStream: a publisher whose `Ok` means that the stream has the event,
-//! and a source that brings a group's messages until each is answered.
+//! and a source that delivers a group's messages until each is answered.
 //!
-//! [`Topology`] names the stream and creates it. [`NatsPublisher`] is for a
+//! [`Topology`] defines the stream and creates it. [`NatsPublisher`] is for a
 //! [`Relay`](semel_core::outbox::Relay), [`NatsSource`] for a
-//! [`Consumer`](semel_core::inbox::Consumer). Whether an event was handled before is decided by the inbox's ledger,
-//! because a broker forgets and repeats.
+//! [`Consumer`](semel_core::inbox::Consumer). The inbox's ledger decides whether an event was
+//! handled before, because a broker forgets and repeats.
 //!
 //! ```no_run
 //! use semel_core::Executor;
@@ -42,10 +42,11 @@
 //!
 //! # A server that is away
 //!
-//! [`connect_lazy`] needs no server: the client connects in the background, with growing pauses between attempts, and
-//! again when the connection is lost. With `declare(true)` publisher and source create the stream once they are
-//! connected. Meanwhile every event is `Unavailable`, which costs no attempt, and [`NatsPublisher::check`] says why,
-//! for a readiness probe. [`connect`] fails instead, for programs that are of no use without their server.
+//! [`connect_lazy`] needs no server: the client connects in the background, with growing pauses
+//! between attempts, and again when the connection is lost. With `declare(true)` publisher and
+//! source create the stream once they are connected. Meanwhile every event is `Unavailable`, which
+//! costs no attempt, and [`NatsPublisher::check`] returns why, for a readiness probe. [`connect`]
+//! fails instead, for programs that cannot work without their server.
 //!
 //! # On the wire
 //!
@@ -55,10 +56,11 @@
 //!
 //! # What to know about the broker
 //!
-//! A JetStream server flushes to its disk every two minutes unless `sync_interval` says otherwise, so a confirmed event can be lost with the machine. The outbox keeps what it
-//! published for a week, and can publish it again.
+//! A JetStream server flushes to its disk every two minutes unless `sync_interval` is set
+//! otherwise, so a crash of the machine can lose a confirmed event. The outbox keeps published
+//! events for a week, and can publish them again.
 
-// The page of the crate's registry entry is compiled with the rest.
+// The examples of the README are compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -7,15 +7,15 @@ use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
 use async_nats::{Client, ConnectError, ConnectOptions, Message, Request, Subject};
 
-/// How long the broker may take for anything, unless a setting says otherwise.
+/// How long the broker may take for any request, unless a setting overrides it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// What a request that needs a connection says without one.
+/// The error text of a request without a connection.
 pub(crate) const DISCONNECTED: &str = "there is no connection to the server";
-/// A peer that is silent for two of these is gone.
+/// The interval of pings. A server that does not answer two of them is considered gone.
 const PING: Duration = Duration::from_secs(10);
 
-/// Connects with settings that suit this crate: a dead peer is noticed within half a minute, and the
-/// client connects again by itself for as long as it lives.
+/// Connects with settings that suit this crate: a dead server is detected within half a minute, and
+/// the client reconnects by itself as long as it exists.
 ///
 /// Any other [`Client`] can be used as well, with credentials or with certificates.
 ///
@@ -27,7 +27,7 @@ const PING: Duration = Duration::from_secs(10);
 /// ```
 ///
 /// # Errors
-/// No server answered, or it refused the connection.
+/// If no server answered, or it refused the connection.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
     options().connect(url).await
 }
@@ -43,15 +43,15 @@ pub async fn connect(url: &str) -> Result<Client, ConnectError> {
 ///
 /// let client = semel_nats::connect_lazy("nats://127.0.0.1:4222").await?;
 /// let publisher = NatsPublisher::builder(client, Topology::default()).declare(true).build()?;
-/// if let Err(away) = publisher.check().await {
-///     eprintln!("not ready: {away}");
+/// if let Err(error) = publisher.check().await {
+///     eprintln!("not ready: {error}");
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// The URL is not one of a NATS server.
+/// If the URL is not that of a NATS server.
 pub async fn connect_lazy(url: &str) -> Result<Client, ConnectError> {
     options().retry_on_initial_connect().connect(url).await
 }
@@ -67,18 +67,18 @@ fn options() -> ConnectOptions {
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
-    /// No subscriber listens to its subject.
+    /// No subscriber listens to the subject of the request.
     NoResponders,
-    /// It is larger than the server takes.
+    /// The request is larger than the server accepts.
     TooLarge(String),
-    /// It has no valid subject.
+    /// The subject of the request is invalid.
     Subject(String),
-    /// The connection or the server failed, which says nothing about the request.
+    /// The connection or the server failed, whatever the request was.
     Away(String),
 }
 
 /// Sends a request, and returns its answer or the reason why there is none within `limit`.
-pub(crate) async fn ask(
+pub(crate) async fn request(
     client: &Client,
     subject: Subject,
     request: Request,
@@ -87,7 +87,7 @@ pub(crate) async fn ask(
     if !is_connected(client) {
         return Err(Unanswered::Away(DISCONNECTED.to_owned()));
     }
-    // The limit is around everything: where the connection is stuck, even queueing the request waits.
+    // The limit covers everything: if the connection is stuck, even queueing the request waits.
     let asking = client.send_request(subject, request.timeout(None));
     let Ok(answer) = tokio::time::timeout(limit, asking).await else {
         return Err(Unanswered::Away(format!("the server did not answer within {limit:?}")));
@@ -105,7 +105,8 @@ pub(crate) fn is_connected(client: &Client) -> bool {
     client.connection_state() == State::Connected
 }
 
-/// Returns how many connections there have been: the server may have forgotten what was sent on an earlier one.
+/// Returns how many connections the client has made: the server may have forgotten what was sent on
+/// an earlier one.
 pub(crate) fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }

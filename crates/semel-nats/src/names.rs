@@ -1,7 +1,7 @@
 //! Names that NATS accepts: of streams, subjects and consumers.
 //!
-//! A NATS name has neither blanks nor `.`, `*`, `>`; what our names have of those is written so that
-//! two different names never become one.
+//! A NATS name contains neither blanks nor `.`, `*`, `>`. Names that do are encoded so that two
+//! different names never become one.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} must be {wanted}, got {got}")]
 pub struct InvalidSetting {
-    /// The setting.
+    /// The name of the setting.
     pub setting: &'static str,
-    /// What is allowed.
+    /// The values that are allowed.
     pub wanted: &'static str,
-    /// What was given.
+    /// The value that was given.
     pub got: String,
 }
 
@@ -26,22 +26,22 @@ impl InvalidSetting {
     }
 }
 
-/// Longest name of a stream or a consumer that this crate creates.
+/// The length of the longest name of a stream or a consumer that this crate creates.
 const MAX_NAME: usize = 64;
-/// What a token of a subject may hold as it is.
+/// The characters that are percent-encoded in a token of a subject.
 const TOKEN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
-/// Returns whether this can be the name of a stream or a token of a subject.
+/// Returns whether `text` can be the name of a stream or a token of a subject.
 pub(crate) fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// Returns the part of a subject that names the event type: `order.placed` is two tokens, so that
-/// subscribers can ask for `order.>`.
+/// Returns the part of a subject with the event type: `order.placed` is two tokens, so that
+/// subscribers can subscribe to `order.>`.
 pub(crate) fn of_type(kind: &str) -> String {
     if kind.split('.').any(str::is_empty) {
-        // A subject has no empty tokens, so here the dots are not separators.
+        // A subject has no empty tokens, so the dots are encoded instead of separating tokens.
         return utf8_percent_encode(kind, TOKEN).to_string();
     }
     let tokens: Vec<_> =
@@ -49,8 +49,9 @@ pub(crate) fn of_type(kind: &str) -> String {
     tokens.join(".")
 }
 
-/// Returns the durable consumer of a group: its own name where NATS accepts it, else what is left of it and
-/// a digest. Two underscores separate, so a name that has them gets a digest as well.
+/// Returns the name of a group's durable consumer: the group's own name if NATS accepts it,
+/// otherwise its valid characters and a digest. Two underscores separate the digest, so a name that
+/// contains them gets a digest as well.
 pub(crate) fn of_consumer(group: &str) -> String {
     if is_name(group) && !group.contains("__") {
         return group.to_owned();
@@ -68,13 +69,13 @@ pub(crate) fn of_consumer(group: &str) -> String {
     name
 }
 
-/// Returns the durable consumer of a group's partition, for ordered groups.
+/// Returns the name of the durable consumer of a group's partition, for ordered groups.
 pub(crate) fn of_ordered_consumer(group: &str, partition: u16) -> String {
     format!("{}__{partition}", of_consumer(group))
 }
 
-/// Returns whether the stream's subject `pattern` takes messages to `subject`.
-pub(crate) fn takes(pattern: &str, subject: &str) -> bool {
+/// Returns whether the stream's subject `pattern` matches `subject`.
+pub(crate) fn matches(pattern: &str, subject: &str) -> bool {
     let mut wanted = pattern.split('.');
     let mut given = subject.split('.');
     loop {
@@ -126,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_takes_what_nats_says_it_takes() {
-        assert!(takes("semel.>", "semel.1.order"));
-        assert!(takes("semel.*.order", "semel.1.order"));
-        assert!(takes("semel.1.order", "semel.1.order"));
+    fn a_pattern_matches_as_in_nats() {
+        assert!(matches("semel.>", "semel.1.order"));
+        assert!(matches("semel.*.order", "semel.1.order"));
+        assert!(matches("semel.1.order", "semel.1.order"));
         for (pattern, subject) in
             [("semel.>", "semel"), ("semel.*", "semel.1.order"), ("semel.1.>", "semel.10.order")]
         {
-            assert!(!takes(pattern, subject), "{pattern} {subject}");
+            assert!(!matches(pattern, subject), "{pattern} {subject}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Publishes events to the stream, with the server's answer for each.
 //!
-//! A batch is sent without waiting in between and then awaited. Order within a partition is kept by the relay,
-//! which has one event of a partition under way at a time.
+//! A batch is sent without waiting in between, and then all answers are awaited. The relay keeps
+//! the order within a partition: it has one event of a partition in flight at a time.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -25,14 +25,15 @@ use crate::wire;
 
 /// Publishes to a JetStream stream. Cheap to clone.
 ///
-/// `Ok` means that the server has confirmed the event for the stream, or has recognised it as one
-/// that is there (counted in `semel_nats_duplicates_total`). One that it recognises although a purge took
-/// it away is sent anew.
+/// `Ok` means that the server has confirmed the event for the stream, or has recognised it as a
+/// repeat (counted in `semel_nats_duplicates_total`). If the stream no longer has the original,
+/// because it was purged, the event is sent again.
 ///
-/// An event larger than the server or the stream takes is [`Refused`](PublishError::Refused), and so dead at once. An event with a subject that the stream does not have is
-/// [`Unrouted`](PublishError::Unrouted) and waits until it has. A stream that is *missing* refuses every
-/// event, so that is [`Unavailable`](PublishError::Unavailable) with a message that says what to do: the relay waits for
-/// it and loses nothing.
+/// An event that is larger than the server or the stream accepts is
+/// [`Refused`](PublishError::Refused), and so dead at once. An event whose subject the stream does
+/// not have is [`Unrouted`](PublishError::Unrouted), and waits until the stream has it. Without the
+/// stream, every event is [`Unavailable`](PublishError::Unavailable), with a message that tells
+/// what to do: the relay waits and loses nothing.
 #[derive(Clone)]
 pub struct NatsPublisher {
     client: Client,
@@ -67,30 +68,31 @@ impl fmt::Debug for PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// How long the server may take to confirm an event. Default 5 s.
+    /// Sets how long the server may take to confirm an event. Default 5 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// Events of a batch under way at once. Default 1,024: a whole batch of a relay.
+    /// Sets how many events of a batch are in flight at once. Default 1,024: a whole
+    /// batch of a relay.
     pub fn at_once(mut self, events: usize) -> Self {
         self.at_once = events;
         self
     }
 
-    /// Whether the stream is created where it is missing, once for every connection: needed with
-    /// [`connect_lazy`](crate::connect_lazy), where [`Topology::ensure`] cannot be called at start. Default: no, since
-    /// a stream that was lost should be noticed.
+    /// Sets whether a missing stream is created, once for every connection. Needed with
+    /// [`connect_lazy`](crate::connect_lazy), where [`Topology::ensure`] cannot be called at start.
+    /// Default no, since a lost stream should be noticed.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
     }
 
-    /// Returns the publisher. It sends no request yet. To be called on a tokio runtime.
+    /// Returns the publisher. It sends no request yet. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// A setting cannot work.
+    /// If a setting cannot work.
     pub fn build(self) -> Result<NatsPublisher, InvalidSetting> {
         let Self { client, topology, timeout, at_once, declare } = self;
         topology.check()?;
@@ -107,7 +109,7 @@ impl PublisherBuilder {
 }
 
 impl NatsPublisher {
-    /// Returns a publisher with every default. To be called on a tokio runtime.
+    /// Returns a publisher with the default settings. Must be called on a tokio runtime.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -122,7 +124,7 @@ impl NatsPublisher {
     /// ```
     ///
     /// # Errors
-    /// The topology cannot work.
+    /// If the topology cannot work.
     pub fn new(client: Client, topology: Topology) -> Result<Self, InvalidSetting> {
         Self::builder(client, topology).build()
     }
@@ -132,13 +134,13 @@ impl NatsPublisher {
         PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 1_024, declare: false }
     }
 
-    /// Checks that the server can take events now, for a readiness probe: there is a connection, and
-    /// the stream exists and has the required configuration. With `declare(true)` a missing stream is
-    /// created. Looks at the stream once per connection.
+    /// Checks that the server accepts events now, for a readiness probe: there is a connection, and
+    /// the stream exists and has the required configuration. With `declare(true)` a missing stream
+    /// is created, and the stream is checked once per connection.
     ///
     /// # Errors
-    /// [`TopologyError::Unavailable`] while there is no connection or JetStream does not answer; another
-    /// [`TopologyError`] where waiting does not help.
+    /// [`TopologyError::Unavailable`] while there is no connection or JetStream does not answer;
+    /// another [`TopologyError`] if waiting does not help.
     pub async fn check(&self) -> Result<(), TopologyError> {
         match &self.declaration {
             Some(declaration) => declaration.ensure(&self.topology, &self.client).await,
@@ -155,7 +157,7 @@ impl NatsPublisher {
         }
         let headers = || wire::headers(event, self.topology.name());
         let mut sent = self.post(event, headers(), batch).await;
-        // A purge takes the message away and leaves the server's memory of its id.
+        // A purge removes the message, but the server still remembers its id.
         if let Ok(Some(sequence)) = sent
             && !self.has(sequence).await
         {
@@ -165,13 +167,14 @@ impl NatsPublisher {
             sent = self.post(event, headers, batch).await;
         }
         if let Err(PublishError::Unavailable(reason)) = &sent {
-            // Events that were not sent yet need not meet the same error.
+            // Events that were not sent yet fail with the same error at once.
             let _ = batch.away.set(reason.clone());
         }
         sent.map(drop)
     }
 
-    /// Sends a message. Where the server has recognised a repeat, returns the number under which it has it.
+    /// Sends a message. If the server recognised a repeat, returns the sequence number of the
+    /// original.
     async fn post(
         &self,
         event: &Event,
@@ -180,7 +183,8 @@ impl NatsPublisher {
     ) -> Result<Option<u64>, PublishError> {
         let subject = self.topology.subject(event);
         let request = Request::new().headers(headers).payload(event.payload().clone());
-        let asked = link::ask(&self.client, subject.as_str().into(), request, self.timeout).await;
+        let asked =
+            link::request(&self.client, subject.as_str().into(), request, self.timeout).await;
         match asked {
             Ok(answer) => read(&answer, &subject),
             Err(Unanswered::NoResponders) => Err(self.unrouted(&subject, batch).await),
@@ -195,14 +199,16 @@ impl NatsPublisher {
         }
     }
 
-    /// Returns whether the stream still has the message of this number. One that cannot be asked counts as having it.
+    /// Returns whether the stream still has the message with this number. If the server does not
+    /// answer, the message counts as present.
     async fn has(&self, sequence: u64) -> bool {
         let Ok(stream) = self.context.get_stream(self.topology.name()).await else { return true };
         let state = &stream.cached_info().state;
         (state.first_sequence..=state.last_sequence).contains(&sequence)
     }
 
-    /// Returns why no stream takes messages to this subject. The server has one answer for three causes.
+    /// Returns why no stream accepts messages to this subject. The server has one answer for three
+    /// causes.
     async fn unrouted(&self, subject: &str, batch: &Batch) -> PublishError {
         let stream = self.topology.name();
         let found = batch.stream.get_or_init(|| async {
@@ -217,7 +223,7 @@ impl NatsPublisher {
         });
         match found.await {
             Err(reason) => PublishError::Unavailable(reason.clone()),
-            Ok(subjects) if subjects.iter().any(|pattern| names::takes(pattern, subject)) => {
+            Ok(subjects) if subjects.iter().any(|pattern| names::matches(pattern, subject)) => {
                 PublishError::Unavailable(format!("the stream {stream} has no leader now"))
             }
             Ok(subjects) => PublishError::Unrouted(format!(
@@ -229,12 +235,12 @@ impl NatsPublisher {
     }
 }
 
-/// What is found out once for all events of a batch.
+/// What is determined once for all events of a batch.
 #[derive(Default)]
 struct Batch {
     /// Why the broker cannot be reached.
     away: OnceLock<String>,
-    /// The stream's subjects, or why there are none.
+    /// The stream's subjects, or why they cannot be determined.
     stream: OnceCell<Result<Vec<String>, String>>,
 }
 
@@ -252,7 +258,8 @@ impl Publisher for NatsPublisher {
     }
 }
 
-/// Reads the server's answer to a message: that it has it, and under which number if it had it before.
+/// Reads the server's answer to a message. Returns the number of the original if the message was a
+/// repeat.
 fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
     match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
         Ok(Response::Ok(PublishAck { duplicate, sequence, .. })) => {
@@ -262,24 +269,24 @@ fn read(answer: &Message, subject: &str) -> Result<Option<u64>, PublishError> {
             Ok(duplicate.then_some(sequence))
         }
         Ok(Response::Err { error }) => Err(refused(&error)),
-        // Confirms are JSON: another subscriber answers requests to this subject.
+        // Confirms are JSON, so another subscriber must have answered on this subject.
         Err(error) => Err(PublishError::Failed(format!(
             "the answer to a message to {subject} is not a confirm of JetStream: {error}"
         ))),
     }
 }
 
-/// Returns what an error that the stream answered means: for this event, or for all events.
+/// Classifies an error that the stream returned: it affects this event, or all events.
 fn refused(error: &jetstream::Error) -> PublishError {
-    /// Two limits have one code; this one concerns a single subject.
+    /// The text that distinguishes two limits with one code: this one concerns a single subject.
     const PER_SUBJECT: &str = "per subject";
     const SERVER_SIDE: usize = 500;
     let code = error.error_code();
     let said = error.to_string();
     let too_large =
         [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM];
-    let of_all_events = [
-        // The subjects are another stream's, and would be for the next event too.
+    let affects_all_events = [
+        // The subjects belong to another stream, so the next event would fail too.
         ErrorCode::STREAM_NOT_MATCH,
         ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
         ErrorCode::STORAGE_RESOURCES_EXCEEDED,
@@ -289,7 +296,7 @@ fn refused(error: &jetstream::Error) -> PublishError {
         return PublishError::Refused(said);
     }
     let server_side = error.code() >= SERVER_SIDE && !said.contains(PER_SUBJECT);
-    if server_side || of_all_events.contains(&code) {
+    if server_side || affects_all_events.contains(&code) {
         return PublishError::Unavailable(said);
     }
     PublishError::Failed(said)

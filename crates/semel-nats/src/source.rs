@@ -1,9 +1,9 @@
-//! Brings a group's messages from the stream: one durable consumer at the server, or one per
-//! partition where order matters.
+//! Delivers a group's messages from the stream: through one durable consumer at the server, or one
+//! per partition if order matters.
 //!
-//! Pumps (`pump`) pull messages into a buffer, from which callers take them. What waits there
-//! is kept alive at the server, and given back if no caller takes it. Whether a message was handled
-//! before is decided by the inbox.
+//! Pumps (`pump`) pull messages into a buffer, from which callers take them. Buffered messages are
+//! kept alive at the server, and given back if no caller takes them. The inbox decides whether a
+//! message was handled before.
 
 mod buffer;
 mod message;
@@ -28,19 +28,19 @@ use crate::link::TIMEOUT;
 use crate::names::{self, InvalidSetting};
 use crate::topology::{self, Declaration, Topology};
 
-/// The consumer gives up nothing by itself: how often an event is tried is decided by the inbox, which keeps what it
-/// gives up.
+/// The server's limit of deliveries: none. The inbox decides how often an event is tried, and keeps
+/// the events that it gives up.
 const FOR_EVER: i64 = -1;
 
-/// Brings the messages of one consumer group from a JetStream stream.
+/// Delivers the messages of one consumer group from a JetStream stream.
 ///
-/// Several sources of the same group, in one process or many, share its messages. A source that is
-/// dropped gives back what it had pulled and no caller had taken.
+/// Several sources of the same group, in one process or many, share its messages. Dropping a source
+/// gives back the messages that it had pulled and that no caller had taken.
 pub struct NatsSource {
     buffer: Arc<Buffer>,
     group: String,
     ordered: bool,
-    /// Ends the pumps with the source.
+    /// Ends the pumps when the source is dropped.
     _working: DropGuard,
 }
 
@@ -119,71 +119,72 @@ impl fmt::Debug for SourceBuilder {
 }
 
 impl SourceBuilder {
-    /// Whether the messages of a partition come one after another, each only when the one before it was
-    /// acked, through crashes and redeliveries. Costs parallelism: one message per partition is
-    /// under way, in all processes together. Default: no.
+    /// Sets whether the messages of a partition are delivered one after another, each only after
+    /// the one before it was acked, even through crashes and redeliveries. This costs parallelism:
+    /// one message per partition is in flight, in all processes together. Default no.
     ///
-    /// An ordered group has consumers of its own at the server. A group that changes over begins
-    /// with the oldest event that the stream has; what it has handled the inbox recognises.
+    /// An ordered group has consumers of its own at the server. A group that changes this setting
+    /// begins with the oldest event of the stream; the inbox recognises the events that it has
+    /// handled.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
     }
 
-    /// How long the server waits for progress before it delivers a message again. Default 30 s;
-    /// handlers may take longer, because the consumer reports progress three times as often.
+    /// Sets how long the server waits for progress before it delivers a message again. Default 30
+    /// s. Handlers may take longer, because the consumer reports progress three times as often.
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = wait;
         self
     }
 
-    /// Messages that are pulled before a caller asks for them. Default 32. An ordered source has
-    /// one for each partition instead.
+    /// Sets how many messages are pulled before a caller takes them. Default 32. An ordered source
+    /// pulls one for each partition instead.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = messages;
         self
     }
 
-    /// Messages without an answer in all processes of the group, above which the server brings no
-    /// more; those that wait for a later try count. Default 1,024. An ordered group has one for
-    /// each partition instead.
+    /// Sets how many messages of the group may be without an answer, in all processes together,
+    /// before the server delivers no more. Messages that wait for a later attempt count. Default
+    /// 1,024. An ordered group has one for each partition instead.
     pub fn max_in_flight(mut self, messages: u32) -> Self {
         self.max_in_flight = messages;
         self
     }
 
-    /// How long the server may take to answer a request. Default 5 s.
+    /// Sets how long the server may take to answer a request. Default 5 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// The tenant of events that name none. Without it those are unreadable.
+    /// Sets the tenant of events without one. By default such events are unreadable.
     pub fn default_tenant(mut self, tenant: &str) -> Self {
         self.tenant = Some(tenant.to_owned());
         self
     }
 
-    /// Whether the stream is created where it is missing, once for every connection: needed with
-    /// [`connect_lazy`](crate::connect_lazy). Default: no.
+    /// Sets whether a missing stream is created, once for every connection. Needed with
+    /// [`connect_lazy`](crate::connect_lazy). Default no.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
     }
 
-    /// Only messages to these subjects, with NATS' wildcards: for a stream that is not Semel's, or one
-    /// that has other messages too. They must lie within one of the stream's own subjects. Not for
-    /// an ordered source. Default: all.
+    /// Restricts the source to these subjects, with NATS' wildcards: for a stream that is not
+    /// Semel's, or that has other messages too. They must lie within one of the stream's own
+    /// subjects. Not allowed for an ordered source. Default all.
     pub fn filter(mut self, subjects: &str) -> Self {
         self.filter = Some(subjects.to_owned());
         self
     }
 
-    /// Returns the source, whether or not the server can be reached. It begins to pull at once, and tries again with
-    /// growing pauses (100 ms to 2 s). To be called on a tokio runtime.
+    /// Returns the source, whether or not the server can be reached. It begins to pull at once, and
+    /// retries with growing pauses (100 ms to 2 s). Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// A setting cannot work.
+    /// If a setting cannot work.
     pub fn build(self) -> Result<NatsSource, InvalidSetting> {
         self.check()?;
         let buffer = Arc::new(Buffer::new(if self.ordered { None } else { Some(self.prefetch) }));

@@ -1,8 +1,9 @@
-//! The stream that holds events: its name and subjects, how it is created, and whether an existing one can be used.
+//! The stream of events: its name and subjects, how it is created, and whether an existing one can
+//! be used.
 //!
-//! The stream has one subject per partition, not one wildcard for all of them, so the server itself refuses a
-//! publisher with another number of partitions. Existing streams are never changed: they may hold messages that
-//! others need.
+//! The stream has one subject per partition, not one wildcard for all of them, so the server itself
+//! refuses a publisher with another number of partitions. Existing streams are never changed: they
+//! may contain messages that others need.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,10 +21,11 @@ use semel_core::outbox::partition;
 use crate::link::{self, TIMEOUT};
 use crate::names::{self, InvalidSetting};
 
-/// Most partitions. Each is a subject of the stream, and a consumer of every ordered group.
+/// The largest number of partitions. Each is a subject of the stream, and a consumer of every
+/// ordered group.
 const MAX_PARTITIONS: u16 = 1_024;
 
-/// The stream of events. Publishers and sources of the same stream need equal ones.
+/// The stream of events. All publishers and sources of a stream need an equal topology.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,41 +59,42 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// The name of the stream. Default `SEMEL_EVENTS`.
+    /// Sets the name of the stream. Default `SEMEL_EVENTS`.
     pub fn stream(mut self, name: &str) -> Self {
         name.clone_into(&mut self.stream);
         self
     }
 
-    /// What subjects begin with. Default `semel`.
+    /// Sets the prefix of the subjects. Default `semel`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// The number of partitions: an ordered group handles that many events at once. Default 16. It is part of the
-    /// stream and does not change while the stream holds events.
+    /// Sets the number of partitions: an ordered group handles that many events at once. Default
+    /// 16. The number is part of the stream's subjects and must not change while the stream has
+    /// events.
     pub fn partitions(mut self, count: u16) -> Self {
         self.partitions = count;
         self
     }
 
-    /// How long the server recognises a repeat. Default 2 min, four times a relay's lease. It saves
-    /// consumers work and promises nothing: what comes later is recognised by the inbox.
+    /// Sets how long the server recognises a repeat. Default 2 min, four times a relay's lease.
+    /// This saves consumers work but guarantees nothing: later repeats are recognised by the inbox.
     pub fn duplicate_window(mut self, span: Duration) -> Self {
         self.duplicate_window = span;
         self
     }
 
-    /// How long a stream that is created keeps events, consumed or not. Default 7 days, as long as the
-    /// outbox keeps them; a group that is stopped for longer loses some. `Duration::ZERO` keeps
-    /// them for ever.
+    /// Sets how long a newly created stream keeps events, consumed or not. Default 7 days, as long
+    /// as the outbox keeps them; a group that is stopped for longer loses events. `Duration::ZERO`
+    /// keeps them for ever.
     pub fn keep(mut self, span: Duration) -> Self {
         self.keep = span;
         self
     }
 
-    /// The number of servers that hold the stream. Default 1.
+    /// Sets the number of servers that store the stream. Default 1.
     pub fn replicas(mut self, servers: usize) -> Self {
         self.replicas = servers;
         self
@@ -102,7 +105,7 @@ impl Topology {
         (0..self.partitions).map(|partition| self.subjects_of(partition)).collect()
     }
 
-    /// Creates the stream if it does not exist; else checks that it can be used.
+    /// Creates the stream if it does not exist; otherwise checks that it can be used.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -115,7 +118,8 @@ impl Topology {
     /// ```
     ///
     /// # Errors
-    /// [`TopologyError::Differs`] says what must be changed by hand.
+    /// [`TopologyError::Differs`] lists what must be changed by hand; other variants tell why the
+    /// stream could not be created or read.
     pub async fn ensure(&self, client: &Client) -> Result<(), TopologyError> {
         self.check()?;
         let context = context(client, TIMEOUT);
@@ -127,7 +131,7 @@ impl Topology {
         match context.create_stream(self.config()).await {
             Ok(made) => self.compare(&made.cached_info().config),
             Err(error) => match error.kind() {
-                // Another process was faster.
+                // Another process has created the stream meanwhile.
                 CreateStreamErrorKind::JetStream(ref why)
                     if why.error_code() == ErrorCode::STREAM_NAME_EXIST =>
                 {
@@ -186,7 +190,8 @@ impl Topology {
             subjects: self.subjects(),
             storage: StorageType::File,
             retention: RetentionPolicy::Limits,
-            // A full stream takes nothing more. The other policy drops messages that were never read.
+            // A full stream refuses new messages. The other policy drops messages that were never
+            // read.
             discard: DiscardPolicy::New,
             max_age: self.keep,
             duplicate_window: self.duplicate_window,
@@ -195,7 +200,7 @@ impl Topology {
         }
     }
 
-    /// Lists what differs from what is needed.
+    /// Fails with the settings of an existing stream that differ from what is needed.
     fn compare(&self, found: &Config) -> Result<(), TopologyError> {
         let sorted = |subjects: &[String]| -> String {
             let sorted: BTreeSet<&str> = subjects.iter().map(String::as_str).collect();
@@ -263,7 +268,7 @@ impl Topology {
     }
 }
 
-/// Creates the stream where it is missing, once for every connection.
+/// Creates a missing stream, once for every connection.
 #[derive(Debug, Default)]
 pub(crate) struct Declaration {
     /// The connection on which the stream was last found or created; 0 before the first.
@@ -271,7 +276,7 @@ pub(crate) struct Declaration {
 }
 
 impl Declaration {
-    /// Makes sure of the stream, unless that was done on this connection before.
+    /// Ensures that the stream exists, unless that was done on this connection before.
     pub(crate) async fn ensure(
         &self,
         topology: &Topology,
@@ -290,7 +295,7 @@ impl Declaration {
     }
 }
 
-/// Returns JetStream over this connection, with no request that takes longer than `limit`.
+/// Returns a JetStream context over this connection, in which no request takes longer than `limit`.
 pub(crate) fn context(client: &Client, limit: Duration) -> jetstream::Context {
     ContextBuilder::new().timeout(limit).build(client.clone())
 }
@@ -300,9 +305,9 @@ pub(crate) fn context(client: &Client, limit: Duration) -> jetstream::Context {
 pub struct Difference {
     /// The name of the setting at the server.
     pub what: &'static str,
-    /// What it must be.
+    /// The value that is needed.
     pub wanted: String,
-    /// What it is.
+    /// The value at the server.
     pub found: String,
 }
 
@@ -326,26 +331,26 @@ pub enum TopologyError {
         listed(differences)
     )]
     Differs {
-        /// The stream.
+        /// The name of the stream.
         stream: String,
-        /// What differs.
+        /// The settings that differ.
         differences: Vec<Difference>,
     },
     /// The stream does not exist.
     #[error("the stream {stream} does not exist; create it with `Topology::ensure`")]
     Missing {
-        /// The stream.
+        /// The name of the stream.
         stream: String,
     },
-    /// The server did not create it.
+    /// The server refused to create the stream.
     #[error(
         "the server refuses to create the stream {stream}: {reason}; another stream may have its \
          subjects, or the account's limits are too low"
     )]
     Refused {
-        /// The stream.
+        /// The name of the stream.
         stream: String,
-        /// What the server answered.
+        /// The server's answer.
         reason: String,
     },
     /// JetStream did not answer.

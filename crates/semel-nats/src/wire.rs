@@ -1,4 +1,4 @@
-//! Events as NATS messages: CloudEvents in binary mode; both modes are read.
+//! Converts events to NATS messages and back: writes CloudEvents in binary mode, reads both modes.
 //!
 //! A header's value is printable ASCII; blanks, quotes, percent signs and everything else are
 //! percent-encoded, as in the CloudEvents bindings.
@@ -16,7 +16,7 @@ const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";
 /// The prefix of headers that the server reads or adds.
 const SERVERS_OWN: &str = "nats-";
-/// What the content types of structured mode begin with.
+/// The beginning of the content types of structured mode.
 const STRUCTURED: &str = "application/cloudevents";
 
 const VALUE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
@@ -27,10 +27,11 @@ pub(crate) fn headers(event: &Event, stream: &str) -> HeaderMap {
     for (name, value) in event.cloud_attributes() {
         headers.insert(format!("{PREFIX}{name}"), encoded(&value));
     }
-    // The id by which the server recognises a repeat is unique in the whole stream, so it names the tenant too.
+    // The id by which the server recognises a repeat must be unique in the whole stream, so it
+    // contains the tenant too.
     let id = format!("{}/{}", encoded(event.tenant()), event.id());
     headers.insert(NATS_MESSAGE_ID, id);
-    // Published to a subject that belongs to another stream, the event is refused instead of delivered there.
+    // If the subject belongs to another stream, the event is refused instead of being stored there.
     headers.insert(NATS_EXPECTED_STREAM, stream);
     headers
 }
@@ -75,7 +76,8 @@ fn encoded(value: &str) -> String {
     utf8_percent_encode(value, VALUE).to_string()
 }
 
-/// Decodes percent-encoding. A value that is not UTF-8 once it is decoded was never encoded.
+/// Decodes percent-encoding. A value that is not UTF-8 after decoding was never encoded, and is
+/// returned unchanged.
 fn decoded(value: &str) -> Cow<'_, str> {
     percent_decode_str(value).decode_utf8().unwrap_or(Cow::Borrowed(value))
 }
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_survives_its_headers() {
+    fn an_event_reads_back_from_its_headers() {
         let event = event();
         let headers = headers(&event, "EVENTS");
         for (name, values) in headers.iter() {
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_headers_are_read_whatever_their_case() {
+    fn headers_of_other_publishers_are_read_in_any_case() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("Ce-SpecVersion", "1.0"),
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(read(None, &document, None), Ok(event.clone()));
         let mut headers = HeaderMap::new();
         headers.insert("Content-Type", "application/CloudEvents+json; charset=utf-8");
-        headers.insert("ce-id", "of the carrier");
+        headers.insert("ce-id", "of the message");
         assert_eq!(read(Some(&headers), &document, None), Ok(event));
         let nothing = read(None, &Bytes::from_static(b"hello"), None);
         assert!(matches!(nothing, Err(Unreadable::Document(_))), "{nothing:?}");

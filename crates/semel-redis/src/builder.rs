@@ -1,4 +1,4 @@
-//! How to connect: every setting with its default beside it.
+//! The settings of a store, each with its default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::store::RedisStore;
 use crate::transport::Replicas;
 
-/// The scheme under which [`Builder::connect`] takes a cluster's nodes, separated by commas.
+/// The URL scheme of a cluster: [`Builder::connect`] takes its nodes separated by commas.
 pub const CLUSTER_SCHEME: &str = "redis+cluster://";
 
 impl RedisStore {
@@ -38,7 +38,7 @@ impl RedisStore {
         Self::builder().connect(url).await
     }
 
-    /// Connects to a cluster by way of the nodes at `urls` with the default settings.
+    /// Connects to a cluster through the nodes at `urls`, with the default settings.
     ///
     /// ```no_run
     /// # async fn example() -> semel_core::store::Result<()> {
@@ -91,10 +91,10 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What keys begin with by default: `idem:`.
+    /// The default prefix of all keys: `idem:`.
     pub const PREFIX: &'static str = "idem:";
 
-    /// The defaults.
+    /// Returns the default settings.
     pub fn new() -> Self {
         Self {
             prefix: Self::PREFIX.to_owned(),
@@ -105,53 +105,55 @@ impl Builder {
         }
     }
 
-    /// What every key begins with. Default `idem:`. Stores with different prefixes never meet.
+    /// Sets the prefix of every key. Default `idem:`. Stores with different prefixes share nothing.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Which processes wake each other's waiters: those of one prefix and group. Default `all`.
+    /// Sets the group: processes with the same prefix and group wake each other's waiters. Default
+    /// `all`.
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = group.into();
         self
     }
 
-    /// How long connecting may take. Default 2 s.
+    /// Sets how long connecting may take. Default 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.limits.connect = limit;
         self
     }
 
-    /// How long a command may wait for its answer; then its outcome is unknown. Default 3 s.
+    /// Sets how long a command may wait for its answer; after that its outcome is unknown. Default
+    /// 3 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.limits.response = limit;
         self
     }
 
-    /// Has every write confirmed by `count` replicas within a limit. Default none.
+    /// Requires `count` replicas to confirm every write within a time limit. Default none.
     ///
-    /// This narrows the window in which a failover forgets a claim; it does not close it, and a store
-    /// with this setting promises best effort. A claim that too few confirm, fresh or taken over, is
-    /// taken back under its own lease and reported as `Unavailable`: nothing ran under it. A renewal
-    /// does not wait for replicas.
+    /// This narrows the window in which a failover loses a claim, but does not close it: a store
+    /// with this setting guarantees best effort. A claim that too few replicas confirm, new or
+    /// taken over, is taken back under its own lease and reported as `Unavailable`: nothing ran
+    /// under it. A renewal does not wait for replicas.
     ///
-    /// Any other write that too few confirm is reported as `Ambiguous` although the master has it and
-    /// keeps it. For a settle this means: the work is done, and its outcome is recorded and will be
-    /// replayed, unless the master is lost before a replica has it. A caller that looks the record up
-    /// afterwards, as the executor does, finds it settled and takes it as done; after such a loss the
-    /// claim is there again without its outcome, lapses, and is treated as a crash.
+    /// Any other write that too few confirm is reported as `Ambiguous` although the master has it
+    /// and keeps it. For a settle this means: the work is done, and its outcome is recorded and
+    /// will be replayed, unless the master is lost before a replica has it. A caller that reads the
+    /// record afterwards, as the executor does, finds it settled. After such a loss the claim
+    /// exists without its outcome, lapses, and is treated as a crash.
     pub fn wait_replicas(mut self, count: u32, within: Duration) -> Self {
         self.replicas = (count > 0).then_some(Replicas { count, within });
         self
     }
 
-    /// Declares what a failover may lose, which overrules what the store observes. Default: observed
-    /// at connect and by every check and sweep; replicas, a cluster and `wait_replicas` count as
-    /// [`Replication::Asynchronous`].
+    /// Declares what a failover may lose, instead of what the store observes. By default the store
+    /// observes replicas when it connects, and at every check and sweep; replicas, a cluster and
+    /// `wait_replicas` count as [`Replication::Asynchronous`].
     ///
-    /// A URL says the same with `?replication=none`, `synchronous` or `asynchronous`. Without an AOF
-    /// under `appendfsync always` a store stays best effort whatever is declared.
+    /// The same can be declared in the URL: `?replication=none`, `synchronous` or `asynchronous`.
+    /// Without an AOF with `appendfsync always`, a store stays best effort whatever is declared.
     pub fn replication(mut self, declared: Replication) -> Self {
         self.replication = Some(declared);
         self
@@ -161,15 +163,15 @@ impl Builder {
     /// `redis+cluster://host:port,host:port`.
     ///
     /// # Errors
-    /// `Misconfigured` for a URL, a password, a version before 7 or a cluster node that was opened
-    /// as a single server; `Unavailable` if no server answers.
+    /// `Misconfigured` for a wrong URL or password, a version before 7, or a cluster node that was
+    /// opened as a single server; `Unavailable` if no server answers.
     pub async fn connect(mut self, url: &str) -> Result<RedisStore> {
         let (nodes, cluster) = nodes(url)?;
         self.replication = declared(url)?.or(self.replication);
         self.open(nodes, cluster).await
     }
 
-    /// Connects to a cluster by way of the nodes at `urls`; one that answers is enough.
+    /// Connects to a cluster through the nodes at `urls`; one that answers is enough.
     ///
     /// # Errors
     /// As [`Builder::connect`].
@@ -189,7 +191,7 @@ impl Builder {
     async fn open(self, nodes: Vec<ConnectionInfo>, cluster: bool) -> Result<RedisStore> {
         if self.prefix.is_empty() {
             return Err(misconfigured(
-                "the prefix is empty; sweeping would walk over foreign keys",
+                "the prefix is empty; sweeping would scan keys of other applications",
             ));
         }
         if self.replicas.is_some_and(|replicas| replicas.within >= self.limits.response) {
@@ -208,7 +210,8 @@ impl Builder {
         let failed = |failure: Failure| failure.during("connect", Effect::Reads);
         let transport = match settings.dial().await {
             Ok(transport) => transport,
-            // The server's own words, and all that it says: the code is a plain `ERR`.
+            // The server's own text: its code is a plain `ERR`, so only the text tells what is
+            // wrong.
             Err(Failure::NotSent(error))
                 if error.to_string().contains("cluster support disabled") =>
             {
@@ -226,7 +229,7 @@ impl Builder {
     }
 }
 
-/// Refuses servers that the scripts cannot run on.
+/// Refuses servers on which the scripts cannot run.
 fn admit(facts: &Facts, cluster: bool) -> Result<()> {
     if let Some(version) = facts.old_version() {
         return Err(misconfigured(&format!(
@@ -242,7 +245,7 @@ fn admit(facts: &Facts, cluster: bool) -> Result<()> {
     }
 }
 
-/// The replication that a URL declares.
+/// Returns the replication that a URL declares.
 fn declared(url: &str) -> Result<Option<Replication>> {
     let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
     let named = parameters.split('&').find_map(|one| one.strip_prefix("replication="));
@@ -257,7 +260,7 @@ fn declared(url: &str) -> Result<Option<Replication>> {
     }
 }
 
-/// The servers that a URL names, and whether they are nodes of a cluster.
+/// Returns the servers in a URL, and whether they are nodes of a cluster.
 pub(crate) fn nodes(url: &str) -> Result<(Vec<ConnectionInfo>, bool)> {
     let Some(nodes) = url.strip_prefix(CLUSTER_SCHEME) else {
         return Ok((vec![parse(url)?], false));

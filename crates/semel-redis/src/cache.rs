@@ -1,9 +1,9 @@
 //! The cache that the nodes of a resolver of public ids share (L2), and the invalidations that they
 //! publish.
 //!
-//! A cache is read before the map and may be away: every call ends within
-//! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. What entries mean
-//! and when they are written is decided by the resolver; here they are read and written.
+//! A cache is read before the map and may be unreachable: every call ends within
+//! [`CacheBuilder::timeout`], with an answer or an error, and nothing is repeated. The resolver
+//! decides what entries mean and when they are written; this module reads and writes them.
 //!
 //! ```
 //! use semel_redis::RedisCache;
@@ -14,11 +14,11 @@
 //!
 //! # Clusters
 //!
-//! Every call takes at most one trip to each node that has some of the keys, and all trips are made
-//! at once. Invalidations are published on the node that has the entry, after the entry is changed, and the
-//! nodes of the cluster pass them on among themselves. Where they cannot reach each other, a listener
-//! misses what is said on the other side although its own node answers; entries then live as long as
-//! their TTL.
+//! Every call takes at most one trip to each node that has some of the keys, and all trips are
+//! concurrent. Invalidations are published on the node that has the entry, after the entry is
+//! changed, and the nodes of the cluster forward them to each other. If the nodes cannot reach each
+//! other, a listener misses invalidations from the other side although its own node answers;
+//! entries then live until their TTL ends.
 
 mod invalidations;
 mod settings;
@@ -45,7 +45,7 @@ use crate::spread::{Batch, Spread};
 use crate::transport::Transport;
 use crate::{listen, reply};
 
-/// How long subscribing may take on each node. Only the listener waits for it.
+/// How long subscribing may take on each node. Only the listener waits for that.
 const SUBSCRIBING: Duration = Duration::from_secs(2);
 
 static APPEAR: LazyLock<Script> =
@@ -64,7 +64,7 @@ struct Inner {
     channel: String,
     timeout: Duration,
     pong_timeout: Duration,
-    /// Connected by the first call that needs it.
+    /// The connection, opened by the first call that needs it.
     transport: tokio::sync::OnceCell<Transport>,
     spread: Spread,
     unreadable: Arc<AtomicU64>,
@@ -81,12 +81,12 @@ impl fmt::Debug for RedisCache {
 }
 
 impl RedisCache {
-    /// Settings to open it with.
+    /// Returns the settings to open a cache with.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::new()
     }
 
-    /// The cache at `url` with the default settings. Nothing is dialled yet.
+    /// Returns the cache at `url` with the default settings. It connects when it is first used.
     ///
     /// # Errors
     /// As [`CacheBuilder::open`].
@@ -110,7 +110,7 @@ impl Inner {
         self.transport.get_or_try_init(|| self.settings.dial()).await
     }
 
-    /// Ends `call` in time.
+    /// Runs `call`, and fails if it exceeds the cache's timeout.
     async fn within<T>(
         &self,
         operation: &'static str,
@@ -168,7 +168,7 @@ impl Inner {
         slots.collect()
     }
 
-    /// Writes what a reader found, where nothing is.
+    /// Writes entries that a reader found, if there is no entry yet.
     async fn fill(&self, notes: &[CacheFill]) -> Result<()> {
         let names = self.names(notes.iter().map(|note| &*note.key));
         let command = |at: usize| {
@@ -228,7 +228,8 @@ impl Inner {
         message.into_iter().map(publish).collect()
     }
 
-    /// One command for each name, and after those of a server what `after` says.
+    /// Sends one command for each name, and after the commands for a server those that `after`
+    /// returns.
     async fn each(
         &self,
         operation: &'static str,
@@ -245,11 +246,11 @@ impl Inner {
 
     async fn clear(&self, wrong: &[CorruptEntry]) -> Result<()> {
         let names = self.names(wrong.iter().map(|one| &*one.key));
-        let says: Vec<Vec<u8>> = wrong.iter().map(|one| says(one).into_bytes()).collect();
-        // By its text, so that a server that has not seen it needs no second trip: it is short, and
-        // seldom needed.
+        let texts: Vec<Vec<u8>> = wrong.iter().map(|one| text_of(one).into_bytes()).collect();
+        // Called by its text, so that a server that does not know it needs no second trip: it is
+        // short and seldom used.
         let command = |at: usize| {
-            Call { script: &CLEAR, key: &names[at], args: &[&says[at]] }.command(By::Source)
+            Call { script: &CLEAR, key: &names[at], args: &[&texts[at]] }.command(By::Source)
         };
         self.each("clear", &names, &command, &|_| Vec::new()).await
     }
@@ -325,8 +326,8 @@ impl SharedCache for RedisCache {
     }
 }
 
-/// The entry as it was read; nothing if it could not be.
-fn says(wrong: &CorruptEntry) -> String {
+/// Returns the value of a corrupt entry as it was read; empty if it could not be read.
+fn text_of(wrong: &CorruptEntry) -> String {
     wrong.says.map_or_else(String::new, |id| value::write(Some(id)))
 }
 
@@ -336,7 +337,7 @@ fn set(name: &[u8], internal: Option<Ulid>, ttl: Duration) -> Cmd {
     command
 }
 
-/// Redis takes spans up to what its clock can hold.
+/// Converts a duration to milliseconds, limited to what Redis accepts.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50)
 }

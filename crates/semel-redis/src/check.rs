@@ -1,4 +1,4 @@
-//! What about a server breaks or weakens the ledger's promise.
+//! Checks a server for settings that break or weaken the ledger's guarantee.
 //!
 //! `INFO` has almost everything and is allowed almost everywhere; `CONFIG`, which managed services
 //! refuse, is read only for what `INFO` leaves out.
@@ -12,12 +12,12 @@ use crate::error::Failure;
 use crate::reply;
 use crate::transport::{Node, Transport};
 
-/// Oldest server with everything the scripts use (`SET … NX GET`).
+/// The oldest major version with everything that the scripts use (`SET … NX GET`).
 const OLDEST: u32 = 7;
-/// The finding that a declared replication answers.
+/// The code of the finding that a declared replication suppresses.
 const FAILOVER: &str = "redis-failover";
 
-/// What a server says about itself, from `INFO` and `CONFIG GET`.
+/// What a server reports about itself, from `INFO` and `CONFIG GET`.
 #[derive(Debug, Default)]
 pub(crate) struct Facts(HashMap<String, String>);
 
@@ -37,25 +37,25 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether the server has replicas, or had some within `repl-backlog-ttl` (an hour by default): one
-    /// that is away for a moment can still be promoted.
+    /// Returns whether the server has replicas, or had some within `repl-backlog-ttl` (an hour by
+    /// default): a replica that is away for a moment can still be promoted.
     fn has_replicas(&self) -> bool {
         let connected = self.get("connected_slaves").is_some_and(|count| count != "0");
         connected || self.get("repl_backlog_active") == Some("1")
     }
 
-    /// Whether there is another copy of the data, which a failover can put in its place.
+    /// Returns whether there is another copy of the data, which a failover can promote.
     pub(crate) fn is_replicated(&self) -> bool {
         self.has_replicas() || self.get("role").is_some_and(|role| role != "master")
     }
 
-    /// Whether what the server acknowledges is on its disk. One that does not say so counts as one that
-    /// forgets.
+    /// Returns whether acknowledged writes are on the server's disk. A server that does not report
+    /// its settings counts as one that loses them.
     pub(crate) fn is_persistent(&self) -> bool {
         self.get("aof_enabled") == Some("1") && self.get("appendfsync") == Some("always")
     }
 
-    /// The version, if it is known to be too old.
+    /// Returns the version, if it is known to be too old.
     pub(crate) fn old_version(&self) -> Option<&str> {
         let version = self.get("redis_version")?;
         let major: u32 = version.split('.').next()?.parse().ok()?;
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-/// Asks every server about itself.
+/// Reads the facts of every server.
 pub(crate) async fn facts(transport: &Transport) -> Result<Vec<(Node, Facts)>, Failure> {
     let mut found = Vec::new();
     for node in transport.nodes().await? {
@@ -78,8 +78,8 @@ pub(crate) async fn facts(transport: &Transport) -> Result<Vec<(Node, Facts)>, F
     Ok(found)
 }
 
-/// What about the servers weakens a promise. Where an operator has declared that no failover loses
-/// anything, replicas do not.
+/// Returns what weakens a guarantee. If an operator has declared that no failover loses anything,
+/// replicas are not reported.
 pub(crate) fn findings(servers: &[(Node, Facts)], declared_safe: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, facts) in servers {
@@ -131,8 +131,8 @@ fn judge(facts: &Facts, cluster: bool) -> Vec<Finding> {
             let fix = "CONFIG SET appendfsync always, or at least everysec";
             add(Severity::Warning, "redis-fsync", found.to_owned(), fix);
         }
-        // Behind a slow disk the server also puts off the write itself, by up to two seconds, so
-        // that even a crash of the process alone can forget.
+        // With a slow disk the server also delays the write itself, by up to two seconds, so that
+        // even a crash of the process alone can lose data.
         (_, Some("everysec")) => {
             let found = "appendfsync is everysec: a crash can forget the last one to two seconds";
             let fix = "CONFIG SET appendfsync always where every claim must survive";
@@ -149,8 +149,8 @@ fn judge(facts: &Facts, cluster: bool) -> Vec<Finding> {
     let needed = ["redis_version", "role", "maxmemory_policy", "aof_enabled", "appendfsync"];
     let unknown: Vec<_> = needed.into_iter().filter(|name| facts.get(name).is_none()).collect();
     if !unknown.is_empty() {
-        let found = format!("the server does not say: {}", unknown.join(", "));
-        let fix = "allow INFO and CONFIG GET, or look these settings up where it is managed";
+        let found = format!("the server does not report: {}", unknown.join(", "));
+        let fix = "allow INFO and CONFIG GET, or check these settings where the server is managed";
         add(Severity::Warning, "redis-unchecked", found, fix);
     }
     findings
@@ -169,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_keeps_its_word_has_no_findings() {
+    fn a_server_with_safe_settings_has_no_findings() {
         assert_eq!(codes(GOOD, false), []);
     }
 
     #[test]
-    fn each_broken_promise_has_its_own_name() {
+    fn each_unsafe_setting_has_its_own_finding() {
         use Severity::{Error, Warning};
         let cases = [
             ("redis_version:7.0.15", "redis_version:6.2.1", "redis-version", Error),

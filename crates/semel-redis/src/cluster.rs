@@ -1,7 +1,8 @@
-//! A Redis Cluster: the client library finds the owner of a slot, this module decides what may be repeated.
+//! Sends commands to a Redis Cluster: the client library finds the owner of a slot, this module
+//! decides what may be sent again.
 //!
-//! The library's own retries are off: it would also repeat a command whose reply was lost. Here a
-//! command is repeated only after an answer that proves that it did not run.
+//! The library's own retries are off: it would also repeat a command whose reply was lost. This
+//! module sends a command again only after an answer that proves that it did not run.
 
 use std::time::Duration;
 
@@ -18,35 +19,35 @@ use crate::link::Limits;
 use crate::reply;
 use crate::script::{By, Call};
 
-/// How often a command that provably did not run is sent again. With the waits between, about a
-/// second: longer than a slot takes to change hands, shorter than callers wait.
+/// How often a command that provably did not run is sent again. With the pauses in between, about a
+/// second: longer than a slot takes to change its owner, shorter than callers wait.
 const REPEATS: u32 = 8;
-/// The first wait between repeats; it doubles.
+/// The first pause before a command is sent again; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_millis(4);
 
 const RANDOM: RoutingInfo = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
 
-/// A cluster, by way of all its masters.
+/// Connections to all masters of a cluster.
 pub(crate) struct Cluster {
     connection: ClusterConnection,
 }
 
-/// What a repeat needs to know about a refusal.
+/// How to send a refused command again.
 enum Again {
-    /// The slot's owner changed; the library is already looking it up.
+    /// The slot's owner changed, and the library is already looking up the new one.
     Reroute,
-    /// Ask this node, once.
+    /// Send the command to this node, once.
     Ask { host: String, port: u16 },
-    /// It will pass.
+    /// Send it again after a pause.
     Wait,
 }
 
-/// Why a node is given a command.
+/// Why a command is sent to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The key's slot is its own.
+    /// The node owns the key's slot.
     Owner,
-    /// The slot is being moved to it.
+    /// The key's slot is being moved to the node.
     Asked,
 }
 
@@ -57,7 +58,7 @@ impl Cluster {
             .use_protocol(ProtocolVersion::RESP3)
             .connection_timeout(limits.connect)
             .response_timeout(limits.response)
-            // Commands queue while the library repairs its map of slots; that wait is bounded too.
+            // Commands queue while the library updates its map of slots; that wait is limited too.
             .overall_response_timeout(Some(limits.connect + limits.response))
             .build()?;
         let dialling = client.get_async_connection();
@@ -68,14 +69,15 @@ impl Cluster {
         }
     }
 
-    /// Runs a script on the master of its key, and after it `more`, on the same connection.
+    /// Runs a script on the master of its key, and then `more` on the same connection.
     pub(crate) async fn run(
         &self,
         call: &Call<'_>,
         by: By,
         more: Option<&Cmd>,
     ) -> Result<Vec<Value>, Failure> {
-        // A node that is asked out of turn may never have seen the script: it gets all of it.
+        // A node to which the slot is being moved may not know the script, so it gets the whole
+        // text.
         let command = |turn| match turn {
             Turn::Owner => call.command(by),
             Turn::Asked => call.command(By::Source),
@@ -83,7 +85,7 @@ impl Cluster {
         self.run_on(call.key, &command, more).await
     }
 
-    /// Runs a command on the master of its key, and after it `more`, on the same connection.
+    /// Runs a command on the master of its key, and then `more` on the same connection.
     pub(crate) async fn run_on(
         &self,
         key: &[u8],
@@ -103,7 +105,7 @@ impl Cluster {
             };
             match again {
                 Again::Ask { host, port } => asked = Some((host, port)),
-                // The first redirect is answered at once, since the library holds the next command
+                // The first redirect is followed at once, since the library holds the next command
                 // back until it has the new map.
                 Again::Reroute if repeat == 0 => {}
                 Again::Reroute | Again::Wait => {
@@ -131,7 +133,8 @@ impl Cluster {
         }
         let mut commands = Pipeline::with_capacity(3);
         let (route, skip) = match asked {
-            // ASKING holds for the next command of the same connection, so both go in one write.
+            // ASKING applies to the next command on the same connection, so both are sent in one
+            // write.
             Some((host, port)) => {
                 commands.add_command(redis::cmd("ASKING")).add_command(command(Turn::Asked));
                 (SingleNodeRoutingInfo::ByAddress { host, port }, 1)
@@ -151,7 +154,7 @@ impl Cluster {
         Ok(values)
     }
 
-    /// Sends commands to one master, once; errors among the answers are left where they are.
+    /// Sends commands to one master, once. Errors among the answers are returned as values.
     pub(crate) async fn send_all(
         &self,
         host: &str,
@@ -174,7 +177,7 @@ impl Cluster {
         self.connection.clone().route_command(command, route).await.map_err(after_sending)
     }
 
-    /// The masters, in the order of their first slots.
+    /// Returns the masters, in the order of their first slots.
     pub(crate) async fn masters(&self) -> Result<Vec<(String, u16)>, Failure> {
         let mut masters: Vec<(String, u16)> = Vec::new();
         for (_, host, port) in self.ranges().await? {
@@ -185,14 +188,14 @@ impl Cluster {
         Ok(masters)
     }
 
-    /// The first slot of every range and its master, in the order of slots.
+    /// Returns the first slot of every range and its master, in the order of slots.
     pub(crate) async fn ranges(&self) -> Result<Vec<(i64, String, u16)>, Failure> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let sent = self.connection.clone().route_command(command, RANDOM).await;
         let value = sent.map_err(after_sending).and_then(answer)?;
         let mut ranges = reply::slots(&value).ok_or_else(|| {
-            let what = "the answer to CLUSTER SLOTS names no masters";
+            let what = "the answer to CLUSTER SLOTS contains no masters";
             Failure::NotSent(RedisError::from((ErrorKind::UnexpectedReturnType, what)))
         })?;
         ranges.sort_unstable();
@@ -200,7 +203,7 @@ impl Cluster {
     }
 }
 
-/// The values, unless the first of them is an error: then the script did not run.
+/// Returns the values, unless the first of them is an error: then the script did not run.
 fn first_answer(mut values: Vec<Value>) -> Result<Vec<Value>, Failure> {
     match values.first_mut() {
         Some(first) => *first = answer(std::mem::take(first))?,
@@ -212,7 +215,7 @@ fn first_answer(mut values: Vec<Value>) -> Result<Vec<Value>, Failure> {
     Ok(values)
 }
 
-/// Whether the answer proves that the command did not run, and that it may elsewhere or soon.
+/// Returns whether the answer proves that the command did not run, but may run elsewhere or later.
 #[cfg(feature = "ids")]
 pub(crate) fn did_not_run(failure: &Failure) -> bool {
     provably_unrun(failure).is_some()
@@ -227,13 +230,13 @@ fn provably_unrun(failure: &Failure) -> Option<Again> {
             let (host, port) = target.rsplit_once(':')?;
             Some(Again::Ask { host: host.to_owned(), port: port.parse().ok()? })
         }
-        // A node that lost its slots in a failover answers READONLY until the map is renewed.
+        // A node that lost its slots in a failover answers READONLY until the map is updated.
         ServerErrorKind::TryAgain
         | ServerErrorKind::ClusterDown
         | ServerErrorKind::BusyLoading
         | ServerErrorKind::MasterDown
         | ServerErrorKind::ReadOnly => Some(Again::Wait),
-        // Also proofs that nothing ran, but time alone does not help.
+        // These also prove that nothing ran, but waiting does not help.
         ServerErrorKind::ResponseError
         | ServerErrorKind::ExecAbort
         | ServerErrorKind::NoScript

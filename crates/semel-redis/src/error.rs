@@ -1,33 +1,33 @@
-//! What a failed command means: it was not sent, refused, or its reply was lost.
+//! Classifies failed commands: not sent, refused by the server, or sent without a reply.
 //!
 //! Every script writes once and nothing after that write can fail, so an error that the *server*
-//! answered proves that nothing was changed. Only after a lost reply is the outcome unknown.
+//! returned proves that nothing was changed. Only after a lost reply is the outcome unknown.
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 use semel_core::store::{Error, ErrorKind as Kind};
 
-/// Why there is no answer to use.
+/// Why a command has no usable answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     /// The command never left this process.
     NotSent(RedisError),
     /// The server answered with an error.
     Refused(ServerError),
-    /// The command may have reached the server; its reply did not reach us.
+    /// The command may have reached the server, but its reply was lost.
     Lost(RedisError),
 }
 
-/// Whether the lost command can have changed something.
+/// Whether a command without a reply can have changed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It only reads: after a lost reply nothing has changed.
+    /// The command only reads: nothing has changed.
     Reads,
-    /// It writes: whether it happened must be looked up.
+    /// The command writes: it may have taken effect.
     Writes,
 }
 
 impl Failure {
-    /// Returns the failure as callers of a store see it.
+    /// Converts the failure into a store error of `operation`.
     pub(crate) fn during(self, operation: &'static str, effect: Effect) -> Error {
         match self {
             Failure::NotSent(error) => Error::new(unsent(&error), operation, error),
@@ -46,7 +46,8 @@ impl Failure {
     }
 }
 
-/// An error met before anything was sent: by dialling, or in the settings.
+/// Returns the kind of an error that occurred before anything was sent: while connecting, or in the
+/// settings.
 fn unsent(error: &RedisError) -> Kind {
     let settings = [
         ErrorKind::AuthenticationFailed,
@@ -59,7 +60,8 @@ fn unsent(error: &RedisError) -> Kind {
     error.code().map_or(Kind::Unavailable, |code| refused(code).0)
 }
 
-/// An error that the server answered. All of them prove that nothing was changed.
+/// Returns the kind of an error that the server returned, and advice for the operator. All of them
+/// prove that nothing was changed.
 fn refused(code: &str) -> (Kind, &'static str) {
     match code {
         "OOM" => (
@@ -69,7 +71,7 @@ fn refused(code: &str) -> (Kind, &'static str) {
         "READONLY" => (
             Kind::Misconfigured,
             "; this is a replica: connect to the master, or use a name that follows it; the next \
-             call dials anew",
+             call connects again",
         ),
         "NOAUTH" | "WRONGPASS" => (Kind::Misconfigured, "; put the user and password into the URL"),
         "NOPERM" => (
@@ -90,7 +92,7 @@ fn refused(code: &str) -> (Kind, &'static str) {
     }
 }
 
-/// Splits what the connection gave into a value and the way it failed.
+/// Splits a reply into a value and an error that the server returned.
 pub(crate) fn answer(value: redis::Value) -> Result<redis::Value, Failure> {
     if let redis::Value::ServerError(error) = value {
         return Err(Failure::Refused(error));
@@ -98,7 +100,7 @@ pub(crate) fn answer(value: redis::Value) -> Result<redis::Value, Failure> {
     Ok(value)
 }
 
-/// An error of a command that had been handed to a connection.
+/// Classifies an error of a command that was passed to a connection.
 pub(crate) fn after_sending(error: RedisError) -> Failure {
     match ServerError::try_from(error) {
         Ok(refused) => Failure::Refused(refused),
@@ -106,17 +108,17 @@ pub(crate) fn after_sending(error: RedisError) -> Failure {
     }
 }
 
-/// A reply that no script of ours gives.
+/// Returns the error for a reply that no script returns.
 pub(crate) fn unexpected(operation: &'static str, value: &redis::Value) -> Error {
     Error::new(Kind::Corrupt, operation, format!("the server answered {value:?}"))
 }
 
-/// Whether the server says that it does not know the script, which proves that nothing ran.
+/// Returns whether the server does not know the script, which proves that nothing ran.
 pub(crate) fn is_no_script(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
-/// Whether the server says that it is a replica: nothing ran, and here nothing ever will.
+/// Returns whether the server is a replica: nothing ran, and nothing can be written there.
 pub(crate) fn is_replica(error: &ServerError) -> bool {
     matches!(error.code(), "READONLY" | "MASTERDOWN")
 }
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_or_read_only_server_says_what_to_do() {
+    fn the_error_of_a_full_or_read_only_server_contains_advice() {
         assert!(refused_with("-OOM command not allowed\r\n").to_string().contains("maxmemory"));
         assert!(refused_with("-READONLY replica\r\n").to_string().contains("master"));
     }

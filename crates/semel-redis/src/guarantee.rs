@@ -1,5 +1,5 @@
-//! What the servers behind a store guarantee, observed again whenever the store is checked or swept:
-//! replicas and settings come and go while it runs.
+//! Tracks what the servers of a store guarantee. Observed again whenever the store is checked or
+//! swept: replicas and settings change while it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,13 +8,13 @@ use semel_core::store::{Guarantee, Replication, ReplicationState};
 use crate::check::Facts;
 use crate::settings::Settings;
 
-/// A store's guarantee, shared by its clones.
+/// The guarantee of a store, shared by its clones.
 #[derive(Debug)]
 pub(crate) struct GuaranteeState {
     replication: ReplicationState,
-    /// Whether every server writes what it acknowledges to its disk first.
+    /// Whether every server writes to its disk before it acknowledges.
     persistent: AtomicBool,
-    /// Whether the settings alone say that acknowledged writes can be lost in a failover.
+    /// Whether the settings alone imply that a failover can lose acknowledged writes.
     assumed: bool,
 }
 
@@ -27,7 +27,7 @@ impl GuaranteeState {
         }
     }
 
-    /// Records what the servers say about themselves now; a label that changes is logged.
+    /// Records the current facts of the servers, and logs a guarantee that changes.
     pub(crate) fn observe<'a>(&self, servers: impl IntoIterator<Item = &'a Facts>) {
         let (mut replicated, mut persistent) = (self.assumed, true);
         for facts in servers {
@@ -40,17 +40,11 @@ impl GuaranteeState {
         self.persistent.store(persistent, Ordering::Relaxed);
         let guarantee = self.current();
         if guarantee != before {
-            tracing::info!(
-                ?guarantee,
-                ?before,
-                ?observed,
-                persistent,
-                "the guarantee is now another"
-            );
+            tracing::info!(?guarantee, ?before, ?observed, persistent, "the guarantee has changed");
         }
     }
 
-    /// The replication that counts: declared, else observed.
+    /// Returns the replication that applies: the declared one, or else the observed one.
     pub(crate) fn replication(&self) -> Replication {
         self.replication.effective()
     }

@@ -1,12 +1,13 @@
-//! What records are called in Redis, and the channel on which they are announced.
+//! The names of records in Redis, and the channel on which settlements are announced.
 //!
-//! A record's name is the prefix and its key's digest in hex: no byte that a caller chose is part of
-//! it, so no `{…}` of theirs decides on a slot, and the eight digits in our logs find it.
+//! A record's name is the prefix and its key's digest in hex. It contains no byte that a caller
+//! chose, so no `{…}` of a caller determines the slot, and the eight digits in the logs find the
+//! record.
 
 use semel_core::Digest;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
-/// Hex digits of a digest.
+/// The number of hex digits of a digest.
 const DIGITS: usize = 64;
 
 /// The names under one prefix.
@@ -21,7 +22,7 @@ impl Keys {
         Self { prefix: prefix.into(), channel: format!("{prefix}wake:{group}").into() }
     }
 
-    /// The record's name.
+    /// Returns the name of the record with this digest.
     pub(crate) fn name(&self, digest: &Digest) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + DIGITS);
         name.extend(self.prefix.as_bytes());
@@ -32,7 +33,7 @@ impl Keys {
         name
     }
 
-    /// Returns the digest of the record with this name; `None` if it is not a record's.
+    /// Returns the digest of the record with this name; `None` if it is not the name of a record.
     pub(crate) fn digest(&self, name: &[u8]) -> Option<Digest> {
         let digits = name.strip_prefix(self.prefix.as_bytes())?;
         if digits.len() != DIGITS {
@@ -45,7 +46,7 @@ impl Keys {
         Digest::from_bytes(&bytes)
     }
 
-    /// The pattern that matches every record's name.
+    /// Returns the pattern that matches the name of every record.
     pub(crate) fn pattern(&self) -> String {
         let mut pattern = String::with_capacity(self.prefix.len() + 1);
         for char in self.prefix.chars() {
@@ -58,7 +59,7 @@ impl Keys {
         pattern
     }
 
-    /// Where settlements are announced.
+    /// Returns the channel on which settlements are announced.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_not_taken_for_records() {
+    fn other_names_are_not_names_of_records() {
         let keys = Keys::new("idem:", "g");
         let own = keys.name(&Key::command("t", "s", "i").unwrap().digest());
         let upper = own.to_ascii_uppercase();

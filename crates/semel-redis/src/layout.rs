@@ -1,11 +1,11 @@
-//! How a record lies in one Redis string. This is the only place that says so; the scripts in
-//! `lua/` use the same offsets (Lua counts from 1).
+//! The layout of a record in one Redis string. It is defined only here; the scripts in `lua/` use
+//! the same offsets (Lua counts from 1).
 //!
-//! Integers are big endian and unsigned. Times are microseconds by the server's clock, 0 for "none".
-//! What is due at some time is stored as a span, all ones for "none", and counts from `updated at`
-//! (the lease) or `completed at` (retry, expiry): spans are handed through the scripts untouched, and
-//! added here, where sums saturate. In Lua a number is a double, exact below 2^53; the only numbers
-//! it computes with are the clock, the fence and the write counter.
+//! Integers are big endian and unsigned. Times are microseconds by the server's clock, 0 for
+//! "none". A due time is stored as a span, all ones for "none", and counts from `updated at` (the
+//! lease) or `completed at` (retry, expiry): the scripts copy spans unchanged, and this module adds
+//! them, so that sums saturate. In Lua a number is a double, exact below 2^53; the scripts compute
+//! only with the clock, the fence and the write counter.
 //!
 //! | bytes     | field |
 //! |-----------|-------|
@@ -29,8 +29,8 @@
 //! | then      | tail, first: 0, or 1 and the error after its length in two bytes |
 //! | then      | tail, last: 0, or 1 and content type, reference and body after their lengths in four, one and four, or 2 and the size of an omitted outcome in eight. The outcome of a success; of any other state the retry payload, which is never omitted |
 //!
-//! State, fence and attempt id are neighbours, and so are attempt id and number: both guards of the
-//! ledger, "still my claim" and "still the version I judged", are one comparison of bytes.
+//! State, fence and attempt id are adjacent, and so are attempt id and number: each of the ledger's
+//! two guards, "still the same claim" and "still the judged version", is one comparison of bytes.
 
 use std::time::Duration;
 
@@ -42,22 +42,22 @@ use semel_core::{
     Outcome, Principal, Record, Recorded, Reference, State, Timestamp, Version,
 };
 
-/// The layout this version writes, and the only one it reads.
+/// The layout that this version writes, and the only one that it reads.
 pub(crate) const LAYOUT: u8 = 1;
-/// Bytes before the identity: enough to judge a record without reading its outcome.
+/// The number of bytes before the identity: enough to judge a record without reading its outcome.
 pub(crate) const HEADER: usize = 113;
 /// The longest delay of garbage collection: a hundred years.
 pub(crate) const FOREVER: i64 = 3_155_760_000_000_000;
-/// Milliseconds by which garbage collection is late (the scripts have it too), so that what has just
-/// expired does not vanish between two looks of the same caller.
+/// Milliseconds by which garbage collection is delayed (the scripts have the same number), so that
+/// a record that has just expired does not vanish between two reads of the same caller.
 pub(crate) const GRACE: i64 = 10_000;
-/// Beyond this a Lua number skips integers.
+/// The limit from which a Lua number can no longer represent every integer.
 const EXACT: u64 = 1 << 53;
-/// The longest owner that is kept; it is there for people to read.
+/// The number of bytes of an owner that are stored. The owner is only for people to read.
 const MAX_OWNER: usize = 1_024;
 
-/// Content types that need no copy in every answer: ours.
-const FAMILIAR: [&str; 5] = [
+/// Semel's own content types, which are not copied for every answer.
+const KNOWN_TYPES: [&str; 5] = [
     Outcome::JSON,
     Outcome::EMPTY,
     "application/vnd.semel.http.v1",
@@ -65,10 +65,11 @@ const FAMILIAR: [&str; 5] = [
     "application/cloudevents+json",
 ];
 
-/// The bytes of "no error, no outcome, no retry payload".
+/// The bytes for "no error, no outcome, no retry payload".
 pub(crate) const EMPTY_TAIL: [u8; 2] = [0, 0];
 
-/// A value that is not a record of this layout, in words for an operator.
+/// The result of reading a record. The error describes for an operator why the value is not a
+/// record of this layout.
 pub(crate) type Readable<T> = Result<T, String>;
 
 /// A condition on stored bytes: the scripts compare `expected` with the bytes from `first` to
@@ -80,7 +81,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Running, under this fence and attempt.
+    /// The record is running, under this fence and attempt.
     pub(crate) fn lease(lease: &Lease) -> Self {
         let mut expected = Vec::with_capacity(25);
         expected.push(State::Running.code());
@@ -89,7 +90,7 @@ impl Guard {
         Self { first: "2", last: "26", expected }
     }
 
-    /// Still this very write.
+    /// The record is still this version.
     pub(crate) fn version(version: Version) -> Self {
         let mut expected = Vec::with_capacity(24);
         expected.extend(version.attempt_id.to_bytes());
@@ -104,17 +105,17 @@ impl Guard {
     }
 }
 
-/// Layout and state, as every written record begins.
+/// Returns layout and state, the first bytes of every record.
 pub(crate) const fn head(state: State) -> [u8; 2] {
     [LAYOUT, state.code()]
 }
 
-/// A span in its stored form.
+/// Converts a span to its stored form.
 pub(crate) fn span(span: Option<Duration>) -> [u8; 8] {
     span.map_or([0xff; 8], |span| micros(span).to_be_bytes())
 }
 
-/// The three spans in their stored form.
+/// Converts the three spans to their stored form.
 pub(crate) fn spans(
     lease: Option<Duration>,
     retry: Option<Duration>,
@@ -127,21 +128,22 @@ pub(crate) fn spans(
     bytes
 }
 
-/// A span in microseconds for garbage collection, cut to [`FOREVER`].
+/// Converts a span to microseconds for garbage collection, at most [`FOREVER`].
 pub(crate) fn collectable(span: Duration) -> i64 {
     micros(span).min(FOREVER)
 }
 
-/// After how many milliseconds a record that is dead weight after `micros` may be collected: never
-/// early, since what is expired is judged by the stored time.
+/// Returns after how many milliseconds a record may be collected that is not needed after `micros`.
+/// Never early: whether a record has expired is judged by the stored time.
 pub(crate) fn collect_after(micros: i64) -> i64 {
     micros / 1_000 + GRACE
 }
 
-/// Everything of a claim that does not come from the store's clock: the bytes from the spans on.
+/// Returns the bytes of a claim from the spans on: everything that does not come from the store's
+/// clock.
 ///
 /// # Errors
-/// A retry payload that no Redis string can hold.
+/// If the retry payload is larger than a record can hold.
 pub(crate) fn claim(draft: &Draft) -> Result<Vec<u8>, String> {
     let retry_payload = draft.retry_payload.as_ref();
     let mut bytes = Vec::with_capacity(256 + retry_payload.map_or(0, Outcome::size));
@@ -182,11 +184,11 @@ fn identity(bytes: &mut Vec<u8>, key: &Key, fingerprint: &Fingerprint, owner: &s
     bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
 }
 
-/// The bytes after the identity of a record that has ended. Without an outcome only the first part:
-/// the script puts what it finds of a retry payload after it.
+/// Returns the bytes after the identity of a record that has ended. Without an outcome, only the
+/// error: the script appends the retry payload that it finds.
 ///
 /// # Errors
-/// An outcome that no Redis string can hold.
+/// If the outcome is larger than a record can hold.
 pub(crate) fn tail(
     text: Option<&ErrorText>,
     outcome: Option<&Recorded>,
@@ -237,7 +239,7 @@ fn length(part: &[u8]) -> Result<[u8; 4], String> {
     }
 }
 
-/// What the first [`HEADER`] bytes say: all that sweeping needs.
+/// The contents of the first [`HEADER`] bytes: all that sweeping needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) state: State,
@@ -285,7 +287,7 @@ impl Header {
         let after_completion = |span: Option<Duration>| match (completed_at, span) {
             (Some(completed_at), Some(span)) => Ok(Some(completed_at.after(span))),
             (_, None) => Ok(None),
-            (None, Some(_)) => Err("something is due after a completion that never was"),
+            (None, Some(_)) => Err("a time is due after a completion that is missing"),
         };
         let header = Self {
             state,
@@ -311,7 +313,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The name of the write that left this header.
+    /// Returns the version of the record.
     pub(crate) fn version(&self) -> Version {
         Version { attempt_id: self.attempt_id, number: self.number }
     }
@@ -348,7 +350,7 @@ impl<'a> Identity<'a> {
 
     fn key(&self) -> Readable<Key> {
         let kind =
-            Kind::from_code(self.kind).ok_or_else(|| format!("there is no door {}", self.kind))?;
+            Kind::from_code(self.kind).ok_or_else(|| format!("there is no kind {}", self.kind))?;
         let principal = Principal::from_bytes(self.principal)
             .ok_or("the principal has neither 0 nor 32 bytes")?;
         Key::new(kind, text(self.tenant)?, text(self.scope)?, principal, text(self.id)?)
@@ -371,7 +373,7 @@ pub(crate) fn decode(bytes: Bytes) -> Readable<Record> {
         (_, None) => (None, None),
         (_, Some(Recorded::Whole(retry_payload))) => (None, Some(retry_payload)),
         (_, Some(Recorded::Omitted { .. })) => {
-            return Err("a retry_payload is said to be omitted".to_owned());
+            return Err("a retry_payload cannot be omitted".to_owned());
         }
     };
     Ok(Record {
@@ -406,12 +408,12 @@ pub(crate) fn decode_entry(bytes: Bytes) -> Readable<Entry> {
     Ok(Entry { key, record: decode(bytes)? })
 }
 
-/// As many of a record's bytes as its answer's own begin after, unless its content type is extremely
-/// long.
+/// The number of bytes of a record that are read for a listing. The body begins within them, unless
+/// the content type is extremely long.
 pub(crate) const OUTLINE: usize = 4_096;
 
-/// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its answer or retry payload is
-/// empty; its length is returned beside it.
+/// Reads a record with its key from its first [`OUTLINE`] bytes. The body of its outcome or retry
+/// payload is empty; its length is returned separately.
 pub(crate) fn decode_outline(bytes: Bytes) -> Readable<(Entry, Option<u64>)> {
     let tail = HEADER + Header::read(&bytes)?.identity;
     let mut rest = Rest(bytes.get(tail..).ok_or("the identity is cut short")?);
@@ -433,10 +435,10 @@ fn outcome(rest: &mut Rest<'_>, whole: &Bytes) -> Readable<Option<Recorded>> {
         1 => {
             let kind = text(rest.long()?)?;
             let reference = text(rest.short()?)?;
-            // The body is a view of the reply that it came in: large answers are not copied.
+            // The body is a slice of the reply, so that large outcomes are not copied.
             let body = whole.slice_ref(rest.long()?);
-            let outcome = match FAMILIAR.iter().find(|familiar| **familiar == kind) {
-                Some(familiar) => Outcome::new(*familiar, body),
+            let outcome = match KNOWN_TYPES.iter().find(|known| **known == kind) {
+                Some(known) => Outcome::new(*known, body),
                 None => Outcome::new(kind.to_owned(), body),
             };
             Some(Recorded::Whole(match reference {
@@ -456,7 +458,7 @@ fn text(bytes: &[u8]) -> Readable<&str> {
     std::str::from_utf8(bytes).map_err(|error| format!("a text is not UTF-8: {error}"))
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -499,7 +501,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// An integer that the scripts can count up.
+    /// Reads an integer that the scripts can increment exactly.
     fn exact(&mut self, name: &str) -> Readable<u64> {
         let value = u64::from_be_bytes(self.array()?);
         if value >= EXACT {

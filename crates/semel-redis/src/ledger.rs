@@ -1,4 +1,4 @@
-//! The verbs of the store: what each script is called with, and what its answer means.
+//! The verbs of the store: calls the scripts and reads their answers.
 
 use redis::Value;
 use semel_core::store::{
@@ -16,10 +16,11 @@ use crate::store::{PackedClaim, RedisStore, fence_of, record_and_now, untouched}
 use crate::{check, listen, walk};
 
 impl RedisStore {
-    /// Returns what about the servers weakens the store's promises, in words. An empty list is good news.
+    /// Checks the servers and returns what weakens the store's guarantee. An empty list means that
+    /// nothing does.
     ///
     /// # Errors
-    /// `Unavailable` if a server cannot be asked.
+    /// `Unavailable` if a server cannot be queried.
     pub async fn check(&self) -> Result<Vec<Finding>> {
         let servers = check::facts(&self.transport).await;
         let servers = servers.map_err(|failure| failure.during("check", Effect::Reads))?;
@@ -96,7 +97,7 @@ impl Store for RedisStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        // Which replicas there are is known as of the last look; a sweep goes on without.
+        // If this fails, the last observation of the replicas stays, and the sweep continues.
         if let Ok(servers) = check::facts(&self.transport).await {
             self.guarantee.observe(servers.iter().map(|(_, facts)| facts));
         }

@@ -18,27 +18,29 @@
 //! # }
 //! ```
 //!
-//! [`stream`] carries events over Redis Streams: a publisher for relays, a source for consumer groups.
-//! With the feature `ids`, `cache` is what the nodes of a resolver of public ids share.
+//! [`stream`] publishes and consumes events over Redis Streams: a publisher for relays, a source
+//! for consumer groups. With the feature `ids`, `cache` is the cache that the nodes of a resolver
+//! of public ids share.
 //!
 //! # What it promises
 //!
-//! One server with an append-only file under `appendfsync always` is **Fenced**: one live holder per
-//! lease, at most one outcome, late holders refused. Without that, and with replicas or a cluster, it
-//! is **best effort**: Redis acknowledges a write before it is replicated, so a failover can forget a
-//! claim. `guarantee` says so by what was seen at connect and by the last check or sweep; operators
-//! may declare it ([`Builder::replication`]). [`Builder::wait_replicas`] narrows the window without
-//! closing it. There is no Redlock here.
+//! One server with an append-only file under `appendfsync always` is **Fenced**: one live holder
+//! per lease, at most one outcome, late holders refused. Without that, and with replicas or a
+//! cluster, it is **best effort**: Redis acknowledges a write before it is replicated, so a
+//! failover can lose a claim. `guarantee` returns which of the two applies, by what was observed at
+//! connect and by the last check or sweep; operators may declare the replication
+//! ([`Builder::replication`]). [`Builder::wait_replicas`] narrows the window without closing it.
+//! There is no Redlock here.
 //!
-//! A server at its `maxmemory` begins nothing: new keys, retries and takeovers are refused with
-//! `Capacity`. What runs goes on: leases are renewed, outcomes are recorded (at most one per running
-//! claim beyond the limit) and settled keys are answered.
+//! A server at its `maxmemory` starts nothing new: new keys, retries and takeovers are refused with
+//! `Capacity`. Running claims continue: leases are renewed, outcomes are recorded (at most one per
+//! running claim beyond the limit) and settled keys are replayed.
 //!
 //! # What an error means
 //!
-//! Every script writes once, last. So an error that the server *answered* proves that nothing was
-//! changed (`Unavailable`, `Misconfigured`, `Capacity` for a full server), and only a reply that
-//! never came is `Ambiguous`. Nothing is ever sent twice after an I/O error.
+//! Every script writes once, at its end. So an error that the server *returned* proves that nothing
+//! was changed (`Unavailable`, `Misconfigured`, `Capacity` for a full server), and only a reply
+//! that never arrived is `Ambiguous`. Nothing is ever sent twice after an I/O error.
 
 mod builder;
 #[cfg(feature = "ids")]

@@ -1,8 +1,7 @@
 //! One connection to one server, shared by all callers and opened again when it is lost.
 //!
-//! Commands of concurrent callers share one socket and so travel in batches of their own accord.
-//! Nothing is ever sent twice: a command that was sent on a connection and got no answer is lost,
-//! and its caller gets that as an error.
+//! Commands of concurrent callers share one socket and are thereby sent in batches. Nothing is ever
+//! sent twice: a command that was sent and got no answer is lost, and its caller gets an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +15,17 @@ use redis::{
 
 use crate::error::{Failure, after_sending, answer, is_replica};
 
-/// Commands that may wait for the socket; beyond it callers wait for their turn.
+/// The largest number of commands that wait for the socket; further callers wait for their turn.
 const QUEUE: usize = 1_024;
 
-/// How long the parts of a conversation may take.
+/// The time limits of connecting and of a response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) connect: Duration,
     pub(crate) response: Duration,
 }
 
-/// The way to one server.
+/// The connection to one server.
 pub(crate) struct Link {
     client: Client,
     limits: Limits,
@@ -50,15 +49,15 @@ impl State {
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
-    /// Set by the connection itself when it ends, and by a caller that waited on it in vain.
+    /// Set by the connection when it ends, and by a caller that got no answer on it.
     lost: Arc<AtomicBool>,
 }
 
 impl Link {
-    /// A link that dials when it is first used.
+    /// Creates a link, which connects when it is first used.
     pub(crate) fn new(info: &ConnectionInfo, limits: Limits) -> RedisResult<Self> {
-        // RESP3 reports a lost connection, so that the next command opens a new one instead of being
-        // sent into a dead socket, where its outcome would be unknown.
+        // RESP3 reports a lost connection, so that the next command opens a new one instead of
+        // being sent to a dead socket, which would leave its outcome unknown.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.clone().set_redis_settings(settings))?;
         Ok(Self {
@@ -74,16 +73,16 @@ impl Link {
         let mut live = self.live().await?;
         let sent = live.connection.send_packed_command(command).await;
         let value = sent.map_err(|error| failed(&live, error))?;
-        leave_a_replica(&live, &value);
+        drop_if_replica(&live, &value);
         answer(value)
     }
 
-    /// Sends several commands at once; errors among the answers are left where they are.
+    /// Sends several commands at once. Errors among the answers are returned as values.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let mut live = self.live().await?;
         let sent = live.connection.send_packed_commands(commands, 0, commands.len()).await;
         let values = sent.map_err(|error| failed(&live, error))?;
-        values.iter().for_each(|value| leave_a_replica(&live, value));
+        values.iter().for_each(|value| drop_if_replica(&live, value));
         Ok(values)
     }
 
@@ -103,7 +102,7 @@ impl Link {
         Box::pin(self.dialled(seen)).await
     }
 
-    /// Opens a connection, for a caller that has seen so many attempts.
+    /// Opens a connection, for a caller that has counted `seen` attempts to connect so far.
     async fn dialled(&self, seen: u64) -> Result<Live, Failure> {
         let _turn = self.dialling.lock().await;
         {
@@ -111,8 +110,8 @@ impl Link {
             if let Some(live) = state.unlost() {
                 return Ok(live.clone());
             }
-            // Another caller failed to connect while this one waited: that is its answer too, or a
-            // hundred callers would wait for a hundred timeouts in a row.
+            // Another caller failed to connect while this one waited, so this one fails too;
+            // otherwise a hundred callers would wait for a hundred timeouts in a row.
             if let Some(error) = state.last.clone().filter(|_| state.dials > seen) {
                 return Err(Failure::NotSent(error));
             }
@@ -154,23 +153,23 @@ impl Link {
 }
 
 fn failed(live: &Live, error: RedisError) -> Failure {
-    // A silent server and a half-open socket look the same. A new connection shows which it is, and a
-    // handshake that gets no answer proves that the next command was not sent.
+    // A server that does not answer and a half-open socket look the same. A new connection shows
+    // which it is, and a handshake without an answer proves that the next command was not sent.
     if error.is_io_error() || error.is_unrecoverable_error() {
         live.lost.store(true, Ordering::Release);
     }
     after_sending(error)
 }
 
-/// A master that was demoted keeps its connections open. Only a new connection can reach the one that
-/// the name means now.
-fn leave_a_replica(live: &Live, answer: &Value) {
+/// Marks the connection as lost if the server is a replica. A demoted master keeps its connections
+/// open; only a new connection can reach the master to which the name resolves now.
+fn drop_if_replica(live: &Live, answer: &Value) {
     if matches!(answer, Value::ServerError(error) if is_replica(error)) {
         live.lost.store(true, Ordering::Release);
     }
 }
 
-/// Reads a URL, without connecting.
+/// Parses a URL, without connecting.
 pub(crate) fn parse(url: &str) -> RedisResult<ConnectionInfo> {
     url.into_connection_info()
 }

@@ -1,7 +1,7 @@
-//! Wake-ups from other processes: a subscription on a connection of its own.
+//! Receives wake-ups from other processes, by a subscription on a connection of its own.
 //!
-//! The script that ends a record also publishes its hint, so there is nothing to announce. In a
-//! cluster any node will do: Redis carries a published message to all of them.
+//! The script that ends a record also publishes its hint, so the store announces nothing itself. In
+//! a cluster any node will do: Redis forwards a published message to all nodes.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,10 +15,11 @@ use semel_core::store::{BoxFuture, Error, ErrorKind, Listen, Result};
 use crate::error::{Effect, Failure};
 use crate::settings::Settings;
 
-/// A connection on which nothing comes is pinged this often: a half-open one would be silent for ever.
+/// The time without a message after which the connection is pinged: a half-open connection would be
+/// silent for ever.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// A stream of hints.
+/// A subscription to hints.
 pub(crate) struct Subscription {
     sink: PubSubSink,
     messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
@@ -37,7 +38,7 @@ impl Subscription {
     async fn hint(&mut self) -> Result<Hint> {
         loop {
             match tokio::time::timeout(QUIET, self.messages.next()).await {
-                // Whatever else is published here is not for us.
+                // Any other message on the channel is ignored.
                 Ok(Some(message)) => match message.get_payload_bytes().try_into() {
                     Ok(hint) => return Ok(Hint(hint)),
                     Err(_) => continue,
@@ -82,7 +83,7 @@ async fn subscribe_on(node: &ConnectionInfo, channel: &str) -> RedisResult<PubSu
     Ok(subscription)
 }
 
-/// Pings the server, and waits so long for its answer.
+/// Pings the server, and fails if it does not answer within `patience`.
 pub(crate) async fn ping(sink: &mut PubSubSink, patience: Duration) -> Result<()> {
     match tokio::time::timeout(patience, sink.ping::<redis::Value>()).await {
         Ok(Ok(_)) => Ok(()),

@@ -1,21 +1,21 @@
-//! Where a walk over all records goes on, and the cursor that callers get for it.
+//! The position of a scan over all records, and the cursor that callers get for it.
 
 use semel_core::Digest;
 use semel_core::store::Cursor;
 
-/// The form of a [`Cursor`].
+/// The version of the format of a [`Cursor`].
 const FORM: u8 = 1;
 
-/// Where a walk goes on.
+/// The position at which a scan continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// The node's address; empty for the first, or only one.
+    /// The address of the node; empty for the first or only node.
     pub(crate) node: String,
-    /// The node's own cursor.
+    /// The cursor of the node's SCAN.
     pub(crate) cursor: u64,
-    /// Whether the node has nothing more than what is pending.
+    /// Whether the node has no more keys than the pending ones.
     pub(crate) exhausted: bool,
-    /// Seen by the last step and not looked at yet.
+    /// The records that the last step found and that were not read yet.
     pub(crate) pending: Vec<Digest>,
 }
 

@@ -1,5 +1,5 @@
-//! Renewing leases over a connection of its own, so that a queue of other commands, or a busy
-//! runtime on the other side of it, cannot make a lease lapse.
+//! Renews leases over a connection of its own, so that neither a queue of other commands nor a busy
+//! runtime behind them can make a lease lapse.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::script::{self, Call};
 use crate::settings::Settings;
 use crate::transport::Transport;
 
-/// Extends leases.
+/// Renews leases in Redis.
 pub struct RedisRenewer {
     transport: Transport,
     keys: Keys,

@@ -1,42 +1,42 @@
-//! Reading the server's answers: the few shapes that our commands ask for, out of the many there are.
+//! Reads the few kinds of answers that the commands of this crate get.
 
 use redis::Value;
 use semel_core::Timestamp;
 
-/// An integer.
+/// Reads an integer.
 pub(crate) fn int(value: &Value) -> Option<i64> {
     if let Value::Int(number) = value { Some(*number) } else { None }
 }
 
-/// A string of bytes.
+/// Reads a string of bytes.
 pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     if let Value::BulkString(bytes) = value { Some(bytes) } else { None }
 }
 
-/// A number written in digits.
+/// Reads a number that is written in digits.
 pub(crate) fn number<T: std::str::FromStr>(value: &Value) -> Option<T> {
     std::str::from_utf8(bytes(value)?).ok()?.parse().ok()
 }
 
-/// The elements of an array.
+/// Reads the elements of an array.
 pub(crate) fn array(value: &Value) -> Option<&[Value]> {
     if let Value::Array(elements) = value { Some(elements) } else { None }
 }
 
-/// The answer to `TIME`.
+/// Reads the answer to `TIME`.
 pub(crate) fn moment(value: &Value) -> Option<Timestamp> {
     let [seconds, micros] = array(value)? else { return None };
     let (seconds, micros): (i64, i64) = (number(seconds)?, number(micros)?);
     Some(Timestamp::from_micros(seconds * 1_000_000 + micros))
 }
 
-/// The answer to `SCAN`: where to go on, and the names.
+/// Reads the answer to `SCAN`: the next cursor, and the names.
 pub(crate) fn scan(value: &Value) -> Option<(u64, Vec<&[u8]>)> {
     let [cursor, names] = array(value)? else { return None };
     Some((number(cursor)?, array(names)?.iter().map(bytes).collect::<Option<_>>()?))
 }
 
-/// The answer to `CLUSTER SLOTS`: the first slot of every range and its master's address.
+/// Reads the answer to `CLUSTER SLOTS`: the first slot of every range and its master's address.
 pub(crate) fn slots(value: &Value) -> Option<Vec<(i64, String, u16)>> {
     let range = |range: &Value| {
         let [first, _, master, ..] = array(range)? else { return None };
@@ -47,7 +47,7 @@ pub(crate) fn slots(value: &Value) -> Option<Vec<(i64, String, u16)>> {
     array(value)?.iter().map(range).collect()
 }
 
-/// A text of `name:value` lines, as `INFO` gives it.
+/// Reads a text of `name:value` lines, as `INFO` returns it.
 pub(crate) fn text(value: &Value) -> Option<String> {
     if let Value::VerbatimString { text, .. } = value {
         return Some(text.clone());
@@ -55,7 +55,7 @@ pub(crate) fn text(value: &Value) -> Option<String> {
     bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The pairs of a map, as `CONFIG GET` gives them.
+/// Reads the pairs of a map, as `CONFIG GET` returns them.
 pub(crate) fn pairs(value: &Value) -> Vec<(String, String)> {
     let Value::Map(pairs) = value else { return Vec::new() };
     pairs.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()

@@ -1,31 +1,34 @@
-//! The scripts, one a verb, each on exactly one key.
+//! The Lua scripts of the ledger, one per verb, each on exactly one key.
 //!
-//! Every script reads and compares first and writes last, once: Redis does not roll a failed script
-//! back, so a script that could fail after its write could not be trusted about either.
+//! Every script reads and compares first, and writes once, last. Redis does not roll back a failed
+//! script, so after an error in a script that could fail behind its write, it would be unknown
+//! whether it wrote.
 
 use std::sync::LazyLock;
 
 use redis::Cmd;
 
-/// A script with its name on the server.
+/// A script and the hash by which a server knows it.
 pub(crate) struct Script {
     source: String,
     hash: String,
 }
 
+/// Declares the scripts of a folder, and their texts as `FILES` for tests.
 macro_rules! scripts {
-    ($($name:ident = $file:literal),* $(,)?) => {
+    ($folder:literal: $($name:ident = $file:literal),* $(,)?) => {
         $(
             pub(crate) static $name: LazyLock<Script> =
-                LazyLock::new(|| Script::new(include_str!(concat!("lua/", $file))));
+                LazyLock::new(|| Script::new(include_str!(concat!($folder, $file))));
         )*
 
         #[cfg(test)]
-        const FILES: &[(&str, &str)] = &[$(($file, include_str!(concat!("lua/", $file)))),*];
+        const FILES: &[(&str, &str)] = &[$(($file, include_str!(concat!($folder, $file)))),*];
     };
 }
+pub(crate) use scripts;
 
-scripts! {
+scripts! { "lua/":
     OPEN = "open.lua",
     PEEK = "peek.lua",
     END = "end.lua",
@@ -39,12 +42,12 @@ scripts! {
 pub(crate) static REWIND: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("lua/rewind.lua")));
 
-/// How a call names its script.
+/// How a call identifies its script.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// By its hash, which a server that has never seen it refuses with NOSCRIPT.
+    /// By its hash. A server that does not know the script refuses it with NOSCRIPT.
     Hash,
-    /// By its whole text, which every server takes, and remembers.
+    /// By its whole text, which every server accepts and remembers.
     Source,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The command to send.
+    /// Returns the command to send.
     pub(crate) fn command(&self, by: By) -> Cmd {
         let (verb, name) = match by {
             By::Hash => ("EVALSHA", &self.script.hash),
@@ -90,7 +93,8 @@ fn clock_is_sabotaged() -> bool {
     semel_core::testing::sabotaged(semel_core::testing::Guard::StoreClock)
 }
 
-/// With the guard on the store's clock removed, the scripts believe the caller's clock.
+/// Returns the text of a script. If a test has disabled the guard of the store's clock, the script
+/// uses the caller's clock.
 fn sabotaged(text: &str) -> String {
     #[cfg(feature = "testing")]
     if clock_is_sabotaged() {
@@ -117,10 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn scripts_touch_no_key_but_the_one_that_is_declared() {
+    fn scripts_touch_only_the_declared_key() {
         for (file, text) in FILES {
             let found = calls(text);
-            assert!(!found.is_empty(), "{file} calls nothing: the lint is blind");
+            assert!(!found.is_empty(), "{file} contains no call: the check would be void");
             for (_, call) in found {
                 let keyless = call.starts_with("'TIME')") || call.starts_with("'PUBLISH', ARGV[");
                 let declared = ["'GET'", "'SET'", "'DEL'"]
@@ -132,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_can_fail_follows_a_write() {
+    fn no_call_that_can_fail_follows_a_write() {
         for (file, text) in FILES {
             let found = calls(text);
             let is_write = |call: &str| call.starts_with("'SET'") || call.starts_with("'DEL'");
             let Some(first) = found.iter().position(|(_, call)| is_write(call)) else { continue };
-            // TIME and GET come before the first write of their branch; what follows the last
-            // branch is protected.
+            // TIME and GET come before the first write of their branch; calls after the last branch
+            // use pcall.
             let last = found.iter().rposition(|(_, call)| is_write(call)).unwrap();
             assert!(found[last + 1..].iter().all(|(protected, _)| *protected), "{file}");
             for (_, call) in &found[first..=last] {
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_script_reads_the_clock_where_the_sabotage_switch_finds_it() {
+    fn every_script_reads_the_clock_once_in_the_replaceable_form() {
         for (file, text) in FILES {
             let clocks = text.matches("'TIME'").count();
             assert_eq!(clocks, text.matches("local t = redis.call('TIME') -- clock").count());

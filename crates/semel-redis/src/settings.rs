@@ -1,4 +1,4 @@
-//! What a store was connected with.
+//! The settings with which a store was connected.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::keys::Keys;
 use crate::link::{Limits, Link};
 use crate::transport::{Replicas, Transport};
 
-/// What a store was made with; enough to make another connection like its own.
+/// The settings of a store; enough to open another connection like its own.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) keys: Keys,
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Another connection to the same place.
+    /// Opens another connection to the same server or cluster.
     pub(crate) async fn dial(&self) -> std::result::Result<Transport, Failure> {
         if self.cluster {
             let cluster = Cluster::connect(&self.nodes, self.limits).await;

@@ -1,8 +1,10 @@
-//! Many keys at once: one trip to each server that has some of them, all trips at the same time.
+//! Sends commands for many keys: one trip to each server that has some of them, all trips at the
+//! same time.
 //!
-//! A node of a cluster refuses a command on keys of several slots, even where all of them are its
-//! own. So every key has a command of its own, and those of a node travel together. The owners of
-//! slots are remembered until an answer says that they have changed; keys that have moved are asked for one by one.
+//! A node of a cluster refuses a command on keys of several slots, even if it owns all of them. So
+//! every key has a command of its own, and the commands for one node are sent together. The owners
+//! of slots are remembered until an answer shows that they have changed; commands for moved keys
+//! are sent again one by one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,18 +15,18 @@ use crate::cluster::{Cluster, did_not_run};
 use crate::error::{Failure, answer};
 use crate::transport::{Node, Transport};
 
-/// As many as a cluster has.
+/// The number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-/// What to send: a command for each key, and what is to follow the commands of some of them.
+/// Commands to send: one for each key, and others that follow the commands for a server.
 pub(crate) struct Batch<'a> {
     pub(crate) keys: &'a [Vec<u8>],
     pub(crate) command: &'a (dyn Fn(usize) -> Cmd + Sync),
-    /// Sent to a server after the commands of these keys, in the same trip.
+    /// Returns the commands that a server gets after those of the given keys, in the same trip.
     pub(crate) after: &'a (dyn Fn(&[usize]) -> Vec<Cmd> + Sync),
 }
 
-/// What is known of a cluster's slots.
+/// Sends batches to a cluster, and remembers the owners of its slots.
 #[derive(Default)]
 pub(crate) struct Spread {
     owners: Mutex<Option<Arc<Owners>>>,
@@ -34,7 +36,8 @@ pub(crate) struct Spread {
 struct Owners(Vec<(u16, Node)>);
 
 impl Owners {
-    /// Returns the node of a slot. A slot without one counts as its neighbour's, which will refuse.
+    /// Returns the node of a slot. A slot without a node is sent to the node of the range before
+    /// it, which will refuse it.
     fn of(&self, slot: u16) -> Option<&Node> {
         let after = self.0.partition_point(|(first, _)| *first <= slot);
         self.0.get(after.saturating_sub(1)).map(|(_, node)| node)
@@ -42,8 +45,8 @@ impl Owners {
 }
 
 impl Spread {
-    /// Sends a batch; one answer per key, in order. Where what follows a key's command fails, the
-    /// key's answer is that failure.
+    /// Sends a batch and returns one answer per key, in order. If a command that follows the keys'
+    /// commands fails, its failure is the answer for those keys.
     pub(crate) async fn send(
         &self,
         transport: &Transport,
@@ -61,7 +64,7 @@ impl Spread {
         answers.sort_unstable_by_key(|(at, _)| *at);
         let mut answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
         if let Transport::Cluster(cluster) = transport {
-            self.ask_again(cluster, batch, &mut answers).await;
+            self.send_moved_again(cluster, batch, &mut answers).await;
         }
         answers
     }
@@ -105,9 +108,9 @@ impl Spread {
         *self.owners.lock().unwrap_or_else(PoisonError::into_inner) = owners;
     }
 
-    /// Sends again what went to a node that does not have the key (any more), and forgets the
-    /// owners of all slots if anything failed: after a failover they have changed.
-    async fn ask_again(
+    /// Sends commands again that went to a node without the key, and forgets the owners of all
+    /// slots if anything failed: after a failover they have changed.
+    async fn send_moved_again(
         &self,
         cluster: &Cluster,
         batch: &Batch<'_>,
@@ -128,7 +131,7 @@ impl Spread {
     }
 }
 
-/// All that one server gets of a batch, in one trip.
+/// Sends the part of a batch for one server, in one trip.
 async fn trip(
     transport: &Transport,
     node: &Node,
@@ -156,7 +159,7 @@ async fn trip(
     answers.collect()
 }
 
-/// One key's command and what follows it, wherever the key is now.
+/// Sends one key's command and those that follow it, to the node that has the key now.
 async fn alone(cluster: &Cluster, batch: &Batch<'_>, at: usize) -> Result<Value, Failure> {
     let after = (batch.after)(&[at]);
     let command = |_| (batch.command)(at);
@@ -166,7 +169,7 @@ async fn alone(cluster: &Cluster, batch: &Batch<'_>, at: usize) -> Result<Value,
     values.find_map(Result::err).map_or(first, Err)
 }
 
-/// The slot of a key: of what is between its first braces, if there is anything.
+/// Returns the slot of a key: of the text between its first braces, if there is any.
 fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -176,7 +179,7 @@ fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16/XMODEM, which is what slots are counted by.
+/// Computes the CRC-16/XMODEM, from which slots are computed.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |sum, byte| {
         (0..8).fold(sum ^ (u16::from(*byte) << 8), |sum, _| {

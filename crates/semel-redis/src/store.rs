@@ -1,7 +1,7 @@
-//! The store's connection, and the scripts that write a record: what they take, and what they answer.
+//! The store's connection, and the scripts that write a record: their arguments and answers.
 //!
-//! Nothing is decided here. Fences, leases and expiry are computed by the scripts from the server's
-//! clock. The verbs of the store are in `ledger`.
+//! Nothing is decided here. The scripts compute fences, leases and expiry from the server's clock.
+//! The verbs of the store are in `ledger`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,13 +23,14 @@ use crate::script::{self, Call, Script};
 use crate::settings::Settings;
 use crate::transport::{Replicas, Transport};
 
-/// A ledger on Redis. Cheap to clone: clones share the connection, which is closed with the last of them. There is
-/// no schema to migrate.
+/// A ledger on Redis. Cheap to clone: clones share the connection, which is closed when the last
+/// clone is dropped. There is no schema to migrate.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) transport: Transport,
     pub(crate) settings: Arc<Settings>,
-    /// Where the last sweep stopped. Shared by clones, so that together they get round.
+    /// The position at which the last sweep stopped. Clones share it, so that together they sweep
+    /// all records.
     pub(crate) swept: Arc<tokio::sync::Mutex<Option<Position>>>,
     pub(crate) guarantee: Arc<GuaranteeState>,
 }
@@ -51,7 +52,8 @@ impl RedisStore {
         &self.settings.keys
     }
 
-    /// Runs a writing script. Also returns an error if too few replicas have confirmed it.
+    /// Runs a script that writes. Also returns an error if too few replicas have confirmed the
+    /// write.
     pub(crate) async fn run(
         &self,
         operation: &'static str,
@@ -159,8 +161,8 @@ impl RedisStore {
         self.write("swap", &script::REDATE, digest, &args).await
     }
 
-    /// Takes a claim back that too few replicas have confirmed, so that a failover cannot grant it
-    /// again while its holder works. Without a settlement its lease ends at once.
+    /// Takes back a claim that too few replicas have confirmed, so that a failover cannot grant it
+    /// again while its holder works. Without a settlement, only its lease ends, at once.
     pub(crate) async fn take_back(
         &self,
         draft: &Draft,
@@ -202,9 +204,9 @@ impl RedisStore {
         self.run("open", &script::RENEW, &lease.digest, &args).await
     }
 
-    /// Confirms a claim of the caller's own, found by asking again after its reply was lost: it is unknown whether
-    /// replicas have it. A further write shows it, since replicas confirm in order. `false` if the claim is not the
-    /// caller's any more.
+    /// Confirms a claim of the caller that was found after its reply was lost: it is unknown
+    /// whether replicas have it. A further write shows that, since replicas confirm in order.
+    /// Returns `false` if the caller no longer has the claim.
     pub(crate) async fn confirm(&self, draft: &Draft, record: &Record) -> Result<bool> {
         let ours = record.attempt_id == draft.attempt_id && record.state == State::Running;
         if self.settings.replicas.is_none() || !ours {
@@ -213,19 +215,19 @@ impl RedisStore {
         let lease = record.lease(draft.key.digest());
         match Box::pin(self.extend(&lease, draft.lease)).await? {
             (value, None) => Ok(value == Value::Int(1)),
-            // Ambiguous: the claim stands, and the caller asks again or gives it back.
+            // Ambiguous: the claim exists, and the caller opens it again or gives it back.
             (_, Some(short)) => Err(short),
         }
     }
 }
 
-/// How a claim is taken back under which nothing ran; `None` where the attempt before it may have
-/// crashed and must be asked about, so that only its lease may end.
+/// Returns the settlement that takes back a claim under which nothing ran; `None` if the previous
+/// attempt may have crashed and must be verified, so that only the lease may end.
 pub(crate) fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
     match draft.on_crash {
         _ if !goes_on => Some(Settlement::Removed),
         OnCrash::Verify => None,
-        // The operation's id and its count of attempts survive.
+        // The operation's id and its number of attempts stay.
         OnCrash::Rerun | OnCrash::Hold => {
             let error =
                 ErrorText::new("too few replicas confirmed the claim; nothing ran under it");
@@ -234,7 +236,7 @@ pub(crate) fn untouched(draft: &Draft, goes_on: bool) -> Option<Settlement> {
     }
 }
 
-/// A claim as the scripts take it.
+/// A claim as arguments of the scripts.
 pub(crate) struct PackedClaim {
     pub(crate) attempt_id: [u8; 16],
     pub(crate) rest: Vec<u8>,
@@ -246,7 +248,7 @@ impl PackedClaim {
         let rest = layout::claim(draft)
             .map_err(|what| Error::new(ErrorKind::Capacity, operation, what))?;
         let collect = match draft.on_crash {
-            // An operator must look at it, however late.
+            // Never collected: an operator must decide on it, however late.
             OnCrash::Hold | OnCrash::Verify => String::new(),
             OnCrash::Rerun => {
                 let micros = layout::collectable(draft.lease) + layout::collectable(draft.keep);
@@ -257,7 +259,7 @@ impl PackedClaim {
     }
 }
 
-/// A settlement as the script takes it.
+/// A settlement as arguments of the script.
 struct PackedEnding {
     head: Vec<u8>,
     spans: [u8; 24],
@@ -299,7 +301,7 @@ fn unconfirmed(operation: &'static str, replicas: Replicas, confirmed: u32) -> E
     Error::new(ErrorKind::Ambiguous, operation, what)
 }
 
-/// The answer of a guarded script.
+/// Reads the answer of a guarded script: the fence, or `None` if the guard did not hold.
 pub(crate) fn fence_of(operation: &'static str, value: &Value) -> Result<Option<Fence>> {
     match reply::int(value) {
         Some(0) => Ok(None),
@@ -314,7 +316,7 @@ pub(crate) fn unreadable(operation: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, operation, what)
 }
 
-/// A record with the clock, as the scripts answer them.
+/// Reads a record and the clock from the answer of a script.
 pub(crate) fn record_and_now(operation: &'static str, value: Value) -> Result<(Record, Timestamp)> {
     let Value::Array(fields) = value else { return Err(unexpected(operation, &value)) };
     let Ok([Value::BulkString(bytes), Value::Int(now)]) = <[Value; 2]>::try_from(fields) else {

@@ -1,9 +1,9 @@
 //! Events over Redis Streams: a publisher for relays, and a source for consumer groups.
 //!
 //! Events are divided by their aggregate into a fixed number of streams, each under one key
-//! (`{semel:events:3}`), so that a cluster can spread them and every script touches one key. An entry
-//! has one field, `event`: a CloudEvent in JSON. A consumer group is a Redis consumer group on each of
-//! the streams.
+//! (`{semel:events:3}`), so that a cluster can spread them and every script touches one key. An
+//! entry has one field, `event`: a CloudEvent in JSON. A consumer group of Semel is a Redis
+//! consumer group on each of the streams.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), semel_core::store::Error> {
@@ -18,19 +18,20 @@
 //!
 //! # What it promises
 //!
-//! A confirmed event is as durable as the server is: [`Streams::check`] says what weakens that, as
+//! A confirmed event is as durable as the server: [`Streams::check`] reports what weakens that, as
 //! the ledger's `check` does (no append-only file, eviction, a failover). A message that gets no
-//! answer is delivered again when the group's [patience](SourceBuilder::patience) ends, to any consumer of the group.
-//! What is put off by longer than the patience is held by the process that put it off, and comes sooner if that
-//! process dies.
+//! answer is delivered again when the group's [patience](SourceBuilder::patience) ends, to any
+//! consumer of the group. The process that puts a message off for longer than the patience holds it
+//! until then; if that process dies, the message is delivered sooner.
 //!
 //! # What stays in the streams
 //!
-//! Everything, by default: an acked entry is only removed from its group's pending list, so that a new group
-//! can begin at the beginning. [`Streams::trim`] removes what every group has acked and what is old
-//! enough; call it now and then, or let [`SourceBuilder::delete_acked`] remove each entry at its
-//! ack where there is only one group. Nothing is ever removed that a group has not acked, so a group
-//! that is not used any more must be destroyed (`XGROUP DESTROY`) before its streams can shrink.
+//! Every entry, by default: an acked entry is only removed from its group's pending list, so that a
+//! new group can begin with the oldest entry. [`Streams::trim`] removes entries that every group
+//! has acked and that are old enough; call it now and then, or let [`SourceBuilder::delete_acked`]
+//! remove each entry at its ack if there is only one group. Nothing is ever removed that a group
+//! has not acked, so a group that is no longer used must be destroyed (`XGROUP DESTROY`) before its
+//! streams can shrink.
 
 mod entry;
 mod message;
@@ -62,13 +63,13 @@ use crate::transport::Transport;
 #[derive(Clone)]
 pub struct Streams(pub(crate) Arc<Shared>);
 
-/// What publishers and sources of one prefix share.
+/// The connection and settings that publishers and sources of one prefix share.
 pub(crate) struct Shared {
     pub(crate) transport: Transport,
     pub(crate) settings: Arc<Settings>,
-    /// The streams' keys, by partition.
+    /// The keys of the streams, by partition.
     pub(crate) keys: Vec<String>,
-    /// The largest event that is sent, in bytes as it is written.
+    /// The size of the largest event that is sent, in bytes as written.
     pub(crate) largest: usize,
 }
 
@@ -80,7 +81,7 @@ impl std::fmt::Debug for Streams {
 
 impl Shared {
     pub(crate) fn partitions(&self) -> u16 {
-        u16::try_from(self.keys.len()).expect("as many as were asked for")
+        u16::try_from(self.keys.len()).expect("the number of partitions is a u16")
     }
 
     /// Runs a script on the stream of a partition.
@@ -130,21 +131,21 @@ impl Streams {
         SourceBuilder::new(Arc::clone(&self.0), group)
     }
 
-    /// Returns what about the server weakens the promise that a confirmed event is not lost.
+    /// Checks the server and returns what weakens the guarantee that a confirmed event is not lost.
     ///
     /// # Errors
-    /// `Unavailable` if it cannot be asked.
+    /// `Unavailable` if the server cannot be queried.
     pub async fn check(&self) -> Result<Vec<Finding>> {
         let servers = check::facts(&self.0.transport).await;
         let servers = servers.map_err(|failure| failure.during("check", Effect::Reads))?;
         Ok(check::findings(&servers, false))
     }
 
-    /// Removes what every group has acked and what was published longer than `keep` ago; returns how
-    /// many entries. A stream without groups is left alone.
+    /// Removes the entries that every group has acked and that were published longer than `keep`
+    /// ago, and returns their number. A stream without groups is not trimmed.
     ///
     /// # Errors
-    /// `Unavailable` or `Ambiguous`: some may have been removed.
+    /// `Unavailable` or `Ambiguous`: some entries may have been removed.
     pub async fn trim(&self, keep: Duration) -> Result<u64> {
         let span = keep.as_millis().min(1 << 50).to_string();
         let mut removed = 0;
@@ -157,7 +158,7 @@ impl Streams {
     }
 }
 
-/// A setting that cannot work.
+/// Returns the error for a setting that cannot work.
 fn misconfigured(what: &str) -> Error {
     Error::new(ErrorKind::Misconfigured, "connect", what)
 }

@@ -1,4 +1,4 @@
-//! For tests: time that passes at once.
+//! Moves stored times, so that tests need not wait.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::script::{self, Call};
 use crate::store::RedisStore;
 
 impl RedisStore {
-    /// Moves every stored time of this prefix back by `span`, as if so much time had passed. Answers
-    /// how many records there were.
+    /// Moves every stored time of this prefix back by `span`, as if so much time had passed.
+    /// Returns the number of records.
     ///
     /// # Errors
     /// As the store's own verbs.
@@ -38,7 +38,7 @@ impl RedisStore {
                 == Value::Int(1)
             {
                 true => count += 1,
-                false => tracing::warn!("left an unreadable record where it is"),
+                false => tracing::warn!("skipped an unreadable record"),
             }
         }
         Ok(count)

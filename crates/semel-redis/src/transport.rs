@@ -1,7 +1,7 @@
-//! The way to the records, whether one server has them all or a cluster shares them.
+//! Sends commands to one server or to a cluster.
 //!
-//! What is the same for both: a script is called by its hash and, where the server does not know it,
-//! by its text; a call may wait for replicas; walking the keyspace goes node by node.
+//! Both have in common: a script is called by its hash and, if the server does not know it, by its
+//! text; a call may wait for replicas; a scan of the keyspace goes node by node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::link::Link;
 use crate::reply;
 use crate::script::{By, Call};
 
-/// Keys fetched, or leases renewed, in one write: enough to fill a packet many times over, and few
-/// enough that other commands on the connection are not held up.
+/// The largest number of keys read, or leases renewed, in one write: enough to fill many packets,
+/// and few enough that other commands on the connection are not delayed.
 pub(crate) const BATCH: usize = 128;
 
-/// Ask so many replicas to confirm a write, for so long.
+/// How many replicas must confirm a write, and within what time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) count: u32,
     pub(crate) within: Duration,
 }
 
-/// One server or many. Cheap to clone.
+/// The connection to one server or to a cluster. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Transport {
     Single(Arc<Link>),
     Cluster(Arc<Cluster>),
 }
 
-/// A server with records.
+/// A server that has records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Only,
@@ -41,7 +41,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// The address, empty where there is no choice.
+    /// Returns the address of the node; empty for a single server.
     pub(crate) fn address(&self) -> String {
         match self {
             Node::Only => String::new(),
@@ -55,13 +55,13 @@ impl Transport {
         matches!(self, Transport::Cluster(_))
     }
 
-    /// Runs a script.
+    /// Runs a script and returns its answer.
     pub(crate) async fn call(&self, call: &Call<'_>) -> Result<Value, Failure> {
         let (value, _) = self.deliver(call, None).await?;
         Ok(value)
     }
 
-    /// Runs a script and then waits for replicas. Also answers how many have confirmed it.
+    /// Runs a script and then waits for replicas. Also returns how many have confirmed the write.
     pub(crate) async fn call_replicated(
         &self,
         call: &Call<'_>,
@@ -70,7 +70,7 @@ impl Transport {
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas.count).arg(replicas.within.as_millis().max(1).to_string());
         let (value, confirmed) = self.deliver(call, Some(&wait)).await?;
-        // A WAIT that failed has confirmed nothing, but the script before it has run.
+        // If WAIT failed, nothing is confirmed, but the script has run.
         let confirmed = confirmed.as_ref().and_then(reply::int);
         Ok((value, confirmed.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)))
     }
@@ -81,7 +81,7 @@ impl Transport {
         more: Option<&Cmd>,
     ) -> Result<(Value, Option<Value>), Failure> {
         match self.send(call, By::Hash, more).await {
-            // NOSCRIPT proves that nothing ran, so this is not a repeat.
+            // NOSCRIPT proves that nothing ran, so the script is not run twice.
             Err(failure) if is_no_script(&failure) => {
                 Box::pin(self.send(call, By::Source, more)).await
             }
@@ -89,8 +89,8 @@ impl Transport {
         }
     }
 
-    /// What is seldom taken, or is a longer way anyhow, is boxed here and below: the future of a
-    /// step of the store has room for the longest way that it could take.
+    /// Sends a script and, after it, `more`. Futures of rare or long paths are boxed here and
+    /// below, because the future of a store's step is as large as its largest path.
     async fn send(
         &self,
         call: &Call<'_>,
@@ -113,7 +113,7 @@ impl Transport {
         Ok((answer(first)?, values.next()))
     }
 
-    /// Runs many scripts, together where one server has all keys. One answer each, in order.
+    /// Runs many scripts, together if one server has all keys. Returns one answer each, in order.
     pub(crate) async fn call_many(&self, calls: &[Call<'_>]) -> Vec<Result<Value, Failure>> {
         let Transport::Single(link) = self else {
             return join_all(calls.iter().map(|call| self.call(call))).await;
@@ -141,7 +141,7 @@ impl Transport {
         answers
     }
 
-    /// The servers to walk through.
+    /// Returns the servers to scan.
     pub(crate) async fn nodes(&self) -> Result<Vec<Node>, Failure> {
         match self {
             Transport::Single(_) => Ok(vec![Node::Only]),
@@ -152,7 +152,7 @@ impl Transport {
         }
     }
 
-    /// Sends commands to one node, once; errors among the answers are left where they are.
+    /// Sends commands to one node, once. Errors among the answers are returned as values.
     pub(crate) async fn send_all(
         &self,
         node: &Node,
@@ -167,7 +167,7 @@ impl Transport {
         }
     }
 
-    /// Sends one reading command per key, to the server that has it.
+    /// Sends one command that reads for each key, to the server that has the key.
     pub(crate) async fn read_keys(
         &self,
         keys: &[Vec<u8>],

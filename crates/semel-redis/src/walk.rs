@@ -1,7 +1,8 @@
-//! Walking over all records, for operators and for the sweeper.
+//! Scans all records, for operators and for the sweeper.
 //!
-//! Redis has no order to walk in, only `SCAN`: it shows every key that stays at least once, and some
-//! of them twice. Every call does a bounded number of steps and remembers where it stopped.
+//! Redis keeps keys in no order, and has only `SCAN`: it returns every key that stays at least
+//! once, and some of them twice. Every call makes a bounded number of steps and remembers where it
+//! stopped.
 
 use std::collections::HashSet;
 
@@ -22,11 +23,11 @@ use crate::reply;
 use crate::store::RedisStore;
 use crate::transport::{BATCH, Node};
 
-/// Keys that the server looks at in one step: about a millisecond of its time.
+/// The number of keys that the server scans in one step: about a millisecond of its time.
 const STEP: u32 = 1_000;
-/// Steps of one page.
+/// The largest number of steps of one page.
 const PAGE_STEPS: u32 = 16;
-/// Steps of one sweep.
+/// The largest number of steps of one sweep.
 const SWEEP_STEPS: u32 = 100;
 struct Walk<'a> {
     store: &'a RedisStore,
@@ -47,8 +48,8 @@ impl<'a> Walk<'a> {
         let mut position = from.unwrap_or_default();
         let index = nodes.iter().position(|node| node.address() == position.node);
         let index = index.unwrap_or_else(|| {
-            // The node is gone, and its records with it to the others: begin again, since showing
-            // some of them twice is allowed and leaving some out is not.
+            // The node is gone, and its records are on other nodes: the scan begins again, since
+            // showing some records twice is allowed and leaving some out is not.
             position =
                 Position { pending: std::mem::take(&mut position.pending), ..Position::default() };
             0
@@ -56,13 +57,13 @@ impl<'a> Walk<'a> {
         Ok(Self { store, operation, nodes, index, position, now: Timestamp::from_micros(0) })
     }
 
-    /// Goes to one record and nowhere else: a whole digest is a record's name.
+    /// Restricts the scan to one record: its name follows from the whole digest.
     fn only(&mut self, digest: Digest) {
         self.index = self.nodes.len().saturating_sub(1);
         self.position = Position { exhausted: true, pending: vec![digest], ..Position::default() };
     }
 
-    /// Whether every node has been walked over and nothing is pending.
+    /// Returns whether every node has been scanned and nothing is pending.
     fn is_done(&self) -> bool {
         self.position.pending.is_empty()
             && self.position.exhausted
@@ -109,7 +110,8 @@ impl<'a> Walk<'a> {
         command: impl Fn(&[u8]) -> Cmd,
     ) -> Result<Vec<(Digest, Vec<u8>)>> {
         let count = count.min(BATCH).min(self.position.pending.len());
-        // They stay pending until they have been read, so that a failure here loses none of them.
+        // The records stay pending until they have been read, so that a failure here loses none of
+        // them.
         let digests = self.position.pending[..count].to_vec();
         let names: Vec<_> = digests.iter().map(|digest| self.store.keys().name(digest)).collect();
         let answers = self.store.transport.read_keys(&names, command).await;
@@ -117,7 +119,8 @@ impl<'a> Walk<'a> {
         self.position.pending.drain(..count);
         let mut found = Vec::with_capacity(count);
         for (digest, value) in digests.into_iter().zip(answers) {
-            // Otherwise it is gone meanwhile, or is no string: not a record.
+            // Any other value means that the record is gone meanwhile, or that the key is not a
+            // record.
             if let Value::BulkString(bytes) = value
                 && !bytes.is_empty()
             {
@@ -129,8 +132,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The record, or its outline, in these bytes, which lie under this digest; nothing if it is gone
-    /// before all of it was read.
+    /// Decodes a record, or its outline, and verifies that it is stored under its own digest.
+    /// Returns `None` if the record vanished before all of it was read.
     async fn read(
         &self,
         digest: &Digest,
@@ -144,7 +147,7 @@ impl Walk<'_> {
             false => whole(bytes),
         };
         if cut && read.is_err() {
-            // What comes before the body may be longer than an outline.
+            // The bytes before the body may be longer than an outline, so the whole record is read.
             let names = [self.store.keys().name(digest)];
             let answers = self.store.transport.read_keys(&names, get).await;
             let answers = answers.map_err(|failure| self::read(failure, self.operation))?;
@@ -155,7 +158,7 @@ impl Walk<'_> {
         }
         Ok(Some(read.and_then(|read| match read.0.key.digest() == *digest {
             true => Ok(read),
-            false => Err("it lies under another's name".to_owned()),
+            false => Err("it is stored under the name of another record".to_owned()),
         })))
     }
 }
@@ -164,7 +167,7 @@ fn read(failure: Failure, operation: &'static str) -> Error {
     failure.during(operation, Effect::Reads)
 }
 
-/// A page of whole records that match.
+/// Returns a page of matching records.
 pub(crate) async fn list(
     store: &RedisStore,
     filter: &Filter,
@@ -176,7 +179,8 @@ pub(crate) async fn list(
     Ok(Page { entries, unreadable, next })
 }
 
-/// The same without the bytes of answers and retry payloads, which stay where they are.
+/// Returns a page of matching records without the bytes of outcomes and retry payloads, which are
+/// not read.
 pub(crate) async fn survey(
     store: &RedisStore,
     filter: &Filter,
@@ -194,7 +198,7 @@ pub(crate) async fn survey(
     Ok(Page { entries: entries.into_iter().map(listed).collect(), unreadable, next })
 }
 
-/// Records that match, or their outlines with how long their bodies are.
+/// Returns a page of matching records, or of their outlines with the lengths of their bodies.
 async fn page(
     store: &RedisStore,
     filter: &Filter,
@@ -216,7 +220,7 @@ async fn page(
     }
     let mut page = Page::default();
     let mut steps = 0;
-    // The time comes with a step, and `due` needs it.
+    // At least one step is made: it reads the time, which the filter `due` needs.
     let count = u32::try_from(limit).unwrap_or(STEP).clamp(16, STEP);
     while page.entries.len() < limit && steps < PAGE_STEPS && !(steps > 0 && walk.is_done()) {
         walk.step(count).await?;
@@ -225,7 +229,7 @@ async fn page(
             let room = limit - page.entries.len();
             for (digest, bytes) in walk.take(room, if outlines { get_outline } else { get }).await?
             {
-                // All that is known of a record that cannot be read.
+                // Of a record that cannot be read, only the digest is known.
                 let head = filter.digest.as_deref().unwrap_or_default();
                 match walk.read(&digest, bytes, outlines).await? {
                     Some(Ok(read)) if filter.matches(&read.0, walk.now) => page.entries.push(read),
@@ -242,14 +246,14 @@ async fn page(
     Ok(page)
 }
 
-/// Counts the records that match. Of those in another state only the header is read; the server is
-/// asked for a bounded number of keys at a time.
+/// Counts the matching records. Of records in another state only the header is read; every request
+/// covers a bounded number of keys.
 pub(crate) async fn tally(store: &RedisStore, filter: &Filter) -> Result<Tally> {
     let mut walk = Walk::resume(store, "tally", None).await?;
     if let Some(digest) = filter.digest.as_deref().and_then(Digest::from_bytes) {
         walk.only(digest);
     }
-    // A walk may come across a record twice.
+    // A scan may return a record twice.
     let (mut tally, mut seen, mut first) = (Tally::default(), HashSet::new(), true);
     while std::mem::take(&mut first) || !walk.is_done() {
         walk.step(STEP).await?;
@@ -299,14 +303,14 @@ fn get_header(key: &[u8]) -> Cmd {
     command
 }
 
-/// Removes and suspends what is due, going on where the last sweep stopped.
+/// Removes and suspends due records, continuing where the last sweep stopped.
 pub(crate) async fn sweep(store: &RedisStore, limit: u32) -> Result<Swept> {
     // One sweep at a time: two would only read the same keys twice.
     let mut from = store.swept.lock().await;
     let mut walk = Walk::resume(store, "sweep", from.clone()).await?;
     let mut swept = Swept::default();
     let outcome = sweep_steps(&mut walk, limit, &mut swept).await;
-    // Kept after a failure too: a walk that began again at every failure would never get round.
+    // Kept after a failure too: a scan that began again at every failure would never finish.
     swept.more = !walk.is_done();
     *from = swept.more.then_some(walk.position);
     outcome.map(|()| swept)
@@ -331,12 +335,12 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
     let due = read.into_iter().filter_map(|(digest, bytes)| match Header::read(&bytes) {
         Ok(header) => Some((digest, header, due(&header, walk.now)?)),
         Err(what) => {
-            tracing::warn!(%digest, what, "left an unreadable record where it is");
+            tracing::warn!(%digest, what, "skipped an unreadable record");
             None
         }
     });
-    // Every write is conditional on the version that was just read. A lapsed claim can only come
-    // back to life by a write, so what was due then is due still.
+    // Every write is conditional on the version that was just read. A lapsed claim can only become
+    // live by a write, so a record that was due then is still due.
     let store = walk.store;
     let settlements = due.map(|(digest, header, settlement)| async move {
         let guard = version_guard(header.version());
@@ -353,7 +357,8 @@ async fn sweep_some(walk: &mut Walk<'_>, room: usize, swept: &mut Swept) -> Resu
     Ok(())
 }
 
-/// Returns how a record ends that is not needed any more, or that an operator must look at.
+/// Returns the settlement for a record that is no longer needed, or on which an operator must
+/// decide; `None` if neither is so.
 fn due(header: &Header, now: Timestamp) -> Option<Settlement> {
     let past = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
     let kept = header.lease_until.map(|until| until.after(header.keep));
@@ -372,7 +377,7 @@ fn due(header: &Header, now: Timestamp) -> Option<Settlement> {
     }
 }
 
-/// The names of all records, each once.
+/// Returns the names of all records, each once.
 #[cfg(feature = "testing")]
 pub(crate) async fn names(store: &RedisStore) -> Result<Vec<Vec<u8>>> {
     let mut walk = Walk::resume(store, "rewind", None).await?;

@@ -1,6 +1,6 @@
 //! The command line of `semel`.
 //!
-//! The flags of a command are declared beside its code. Arguments that are not valid are answered with one
+//! The flags of a command are declared in the module of the command. Invalid arguments print one
 //! line.
 
 use std::ffi::OsString;
@@ -55,7 +55,7 @@ enum Command {
     Completions(completions::Arguments),
 }
 
-/// Reads this process's arguments. Ends the process with code 2 if they are not valid.
+/// Parses the arguments of this process. Ends the process with code 2 if they are not valid.
 pub(crate) fn parse() -> Cli {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match Cli::try_parse_from(&arguments) {
@@ -67,7 +67,7 @@ pub(crate) fn parse() -> Cli {
     }
 }
 
-/// Prints why the arguments are not valid, on one line; or the help that was asked for. Returns the exit code.
+/// Prints one line about invalid arguments, or the requested help. Returns the exit code.
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
     let kind = error.kind();
     let asked = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
@@ -76,20 +76,20 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> i32 {
     if asked || bare {
         let _ = error.print();
     } else {
-        let failure = ExitError::usage(said(error, &wanted(arguments)));
+        let failure = ExitError::usage(one_line(error, &command_path(arguments)));
         let _ = writeln!(std::io::stderr(), "semel: {failure}");
     }
     if asked { 0 } else { Code::Usage as i32 }
 }
 
 /// Returns the parser's message on one line, and the command that prints the help.
-fn said(error: &clap::Error, command: &str) -> String {
+fn one_line(error: &clap::Error, command: &str) -> String {
     let more = format!("see `{command} --help`");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return format!("`{command}`: missing subcommand; {more}");
     }
     let mut text = error.render().to_string();
-    // It quotes the arguments, which may hold a password.
+    // The message quotes the arguments, which may contain a password.
     for (_, value) in error.context() {
         if let ContextValue::String(written) = value {
             text = text.replace(written, &redacted(written));
@@ -101,8 +101,9 @@ fn said(error: &clap::Error, command: &str) -> String {
     format!("{}; {more}", words.collect::<Vec<_>>().join("; ").replace(":; ", ": "))
 }
 
-/// Returns the command that the arguments name, as far as they name one.
-fn wanted(arguments: &[OsString]) -> String {
+/// Returns the path of the command in the arguments, such as `semel outbox list`, as far as they
+/// contain one.
+fn command_path(arguments: &[OsString]) -> String {
     let (mut path, mut command) = (String::from("semel"), described());
     for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
         if let Some(below) = command.find_subcommand(word).cloned() {
@@ -123,11 +124,11 @@ impl Cli {
         let settings = || ServerSettings::read(self.config.as_deref());
         match self.command {
             Command::Gateway(arguments) => {
-                let _logs = logs::start(self.log)?;
+                let _logs = logs::start(self.log, logs::INFO)?;
                 gateway::run(*arguments, settings()?, self.config.clone()).await
             }
             Command::Demo(arguments) => {
-                let _logs = logs::start(self.log)?;
+                let _logs = logs::start(self.log, arguments.log_filter())?;
                 demo::run(arguments, settings()?).await
             }
             Command::Doctor(arguments) => doctor::run(arguments, settings()?).await,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_are_one_line_that_names_the_command() {
+    fn invalid_arguments_print_one_line_with_the_command() {
         for (words, named) in [
             (&["semel", "outbox", "list", "--nope"][..], "semel outbox list --help"),
             (&["semel", "outbox"], "semel outbox --help"),
@@ -174,7 +175,7 @@ mod tests {
         ] {
             let arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
             let error = Cli::try_parse_from(&arguments).unwrap_err();
-            let shown = ExitError::usage(said(&error, &wanted(&arguments))).to_string();
+            let shown = ExitError::usage(one_line(&error, &command_path(&arguments))).to_string();
             assert!(shown.contains(named), "{shown}");
             assert!(!shown.contains("pw") && !shown.contains("Usage"), "{shown}");
         }

@@ -1,7 +1,7 @@
 //! The operators' commands.
 //!
-//! Each opens a store as it is, does one thing and reports it: `shown` prints, `watch` shows the progress of
-//! long work. What a verb means is defined by the libraries.
+//! Each command opens an existing store, does one thing and reports the result: `shown` prints it,
+//! `watch` shows the progress of long work. The libraries define what each verb does.
 
 pub(crate) mod audit;
 pub(crate) mod check;
@@ -41,23 +41,23 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// Returns the store's URL: of the flag, else of the settings, else the default.
+    /// Returns the store's URL: from the flag, else from the settings, else the default.
     pub(crate) fn url(&self, settings: &ServerSettings) -> StoreUrl {
         let named = self.store.clone().or_else(|| settings.ledger.store.clone());
         named.unwrap_or_else(StoreUrl::usual)
     }
 
-    /// Whether the flag or the settings name a store.
+    /// Returns whether the flag or the settings set a store.
     pub(crate) fn named(&self, settings: &ServerSettings) -> bool {
         self.store.is_some() || settings.ledger.store.is_some()
     }
 
-    /// Opens the store as it is: nothing is created.
+    /// Opens an existing store. Creates nothing.
     pub(crate) async fn open(&self, settings: &ServerSettings) -> Result<StoreHandle, ExitError> {
         let url = self.url(settings);
         if url.kind() == StoreKind::Memory {
             return Err(ExitError::usage(
-                "memory: exists inside one process only, and this is another; name a persistent store \
+                "memory: exists only inside the process that created it; name a persistent store \
                  with --store",
             ));
         }
@@ -65,22 +65,22 @@ impl StoreArgs {
     }
 }
 
-/// The error of `--all` without a filter, for verbs that cannot be undone.
+/// Returns the error for `--all` without a filter, for verbs that cannot be undone.
 pub(crate) fn unfiltered(verb: &str, flags: &str) -> ExitError {
     ExitError::usage(format_args!(
         "--all without a filter would {verb} everything; narrow it: {flags}"
     ))
 }
 
-/// The error of a store that has no outbox and no id map.
+/// Returns the error for a store that has no outbox and no id map.
 pub(crate) fn no_database(what: &str) -> ExitError {
     ExitError::usage(format_args!(
         "this store has no {what}; use a SQL database: sqlite:PATH, postgres://… or mysql://…"
     ))
 }
 
-/// How long the shared cache may take to answer. A resolver asks the map after a quarter of a second; an
-/// operator wants to know whether the cache answers at all.
+/// The longest time that the shared cache may take to answer a command. A resolver falls back to
+/// the map after a quarter of a second; an operator wants to know whether the cache answers at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The events that a verb applies to: these, or all that match its filters.
@@ -110,7 +110,7 @@ impl<W: Args> EventArgs<W> {
         ids
     }
 
-    /// Begins the audit of a verb, with the ids or the filters.
+    /// Writes the first audit line of a verb, with the ids or the filters.
     fn trail(
         &self,
         verb: &str,
@@ -142,11 +142,12 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// The most that `--all` changes without a flag, unless a verb has a limit of its own.
+    /// The largest number of items that `--all` changes without `--yes` or `--max`, unless a verb
+    /// has a limit of its own.
     pub(crate) const USUAL: u64 = 1_000;
 
-    /// Refuses to change `count` items if that is more than allowed; `exact` is false where there may be
-    /// more. `usual` is the most that needs neither flag.
+    /// Refuses to change `count` items if that is more than allowed. `exact` is false if there may
+    /// be more items than `count`. `usual` is the largest number that needs neither flag.
     pub(crate) fn allows(
         &self,
         verb: &str,

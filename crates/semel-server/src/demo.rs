@@ -1,8 +1,8 @@
 //! `semel demo`: an orders service that shows every part of Semel on one screen.
 //!
-//! It runs on one database: an order is placed once for a key, over HTTP or gRPC; it is found by its public
-//! id; and three consumer groups handle its event, each of which writes one effect. Nothing here retries,
-//! deduplicates or acknowledges: the libraries do.
+//! The demo runs on one database. An order is placed once for a key, over HTTP or gRPC, and can be
+//! read by its public id. Three consumer groups handle its event, and each writes one effect. The
+//! demo itself does not retry, deduplicate or acknowledge: the libraries do.
 
 mod arrivals;
 mod calls;
@@ -39,6 +39,7 @@ use self::tables::Tables;
 use crate::admin::Admin;
 use crate::broker::{BrokerHandle, BrokerUrl};
 use crate::exit::ExitError;
+use crate::logs;
 use crate::serve::Listener;
 use crate::settings::{ServerSettings, duration};
 use crate::signals;
@@ -82,7 +83,19 @@ pub struct DemoArguments {
     chaos_for: Option<String>,
 }
 
-/// What HTTP and gRPC share.
+impl Arguments {
+    /// Returns the default filter of the logs. Chaos makes handlers fail by the dozen, and their warnings
+    /// would bury its table.
+    pub(crate) fn log_filter(&self) -> &'static str {
+        if self.chaos || self.chaos_for.is_some() {
+            "info,semel_core::inbox=error"
+        } else {
+            logs::INFO
+        }
+    }
+}
+
+/// The state that the HTTP and the gRPC service share.
 #[derive(Clone, Debug)]
 struct OrderService {
     executor: Executor<Database>,
@@ -118,9 +131,9 @@ pub(crate) async fn run(
     let listeners = Listeners::bind(&arguments).await?;
     let stop = signals::stop()?;
     let handle = StoreHandle::open(&store, OpenMode::Serve, &settings.ledger.prefix).await?;
-    let carrier = (url, arguments.name.clone());
+    let broker_arguments = (url, arguments.name.clone());
     let drain = arguments.drain;
-    let demo = Demo { settings, store, carrier, chaos, listeners, stop, drain };
+    let demo = Demo { settings, store, broker_arguments, chaos, listeners, stop, drain };
     let ended = match handle.database() {
         Some(database) => demo.serve(database).await,
         None => Err(no_database(&demo.store)),
@@ -134,8 +147,8 @@ fn broker(url: &BrokerUrl, name: &str) -> Result<BrokerHandle, ExitError> {
         .map_err(|error| ExitError::usage(format_args!("--name: {error}")))
 }
 
-/// Returns the store that `--store` names, if it is a SQL database. The settings are not asked: what they
-/// name is a service's ledger, in which the demo's orders have no business.
+/// Returns the store of `--store`, which must be a SQL database. The settings are not used: they
+/// contain the ledger of a service, which must not get the demo's orders.
 fn store(arguments: &DemoArguments) -> Result<StoreUrl, ExitError> {
     let text = arguments.store.as_deref().unwrap_or("sqlite:semel-demo.db");
     let store: StoreUrl =
@@ -186,30 +199,30 @@ impl Listeners {
     }
 }
 
-/// What a run was asked for, except the open database.
+/// The arguments and listeners of one run of the demo.
 struct Demo {
     settings: ServerSettings,
     store: StoreUrl,
     /// The broker's URL, and the value of `--name`.
-    carrier: (BrokerUrl, Option<String>),
+    broker_arguments: (BrokerUrl, Option<String>),
     chaos: Option<Chaos>,
     listeners: Listeners,
     stop: CancellationToken,
-    /// How long calls under way may take after `stop`.
+    /// The time limit for calls under way after `stop`.
     drain: Duration,
 }
 
 impl Demo {
-    /// Serves until it is asked to stop, or the load has ended.
+    /// Serves until `stop` is cancelled or the built-in load has ended.
     async fn serve(self, database: Database) -> Result<(), ExitError> {
-        let Self { settings, store: url, carrier, chaos, listeners, stop, drain } = self;
+        let Self { settings, store: url, broker_arguments, chaos, listeners, stop, drain } = self;
         let fault = chaos.as_ref().map(Chaos::tenant);
         let service = open(database, &url, &settings, fault.clone()).await?;
-        let named = match carrier.1 {
+        let named = match broker_arguments.1 {
             Some(name) => Ok(name),
             None => service.tables.name().await,
         };
-        let broker = broker(&carrier.0, &named.map_err(|error| unmade(&url, &error))?)?;
+        let broker = broker(&broker_arguments.0, &named.map_err(|error| unmade(&url, &error))?)?;
         let events = Events::start(&service.executor, &broker, &settings, fault).await?;
         let addresses = listeners.addresses();
         let Listeners { orders, grpc, admin } = listeners;
@@ -235,14 +248,14 @@ impl Demo {
         let _ = (orders.await, grpc.await);
         let cut = calls.under_way();
         events.stop().await;
-        // Calls that were cut have used up their time.
+        // If calls were cut, the time limit has already passed.
         service.executor.shutdown(if cut == 0 { drain } else { Duration::ZERO }).await;
         service.tables.close().await;
         closed.cancel();
         if let Some(admin) = admin {
             let _ = admin.await;
         }
-        // A finding of --chaos counts for more than a call that was cut.
+        // A finding of --chaos is more important than a call that was cut.
         ended?;
         match cut {
             0 => Ok(()),
@@ -256,7 +269,7 @@ impl Demo {
     }
 }
 
-/// Creates the tables, and returns what HTTP and gRPC need.
+/// Creates the tables, and returns the state for the HTTP and the gRPC service.
 async fn open(
     database: Database,
     url: &StoreUrl,
@@ -267,8 +280,8 @@ async fn open(
     let tables = Tables::at(url).map_err(refused)?.ok_or_else(|| no_database(url))?;
     if let Some(table) = tables.foreign().await.map_err(refused)? {
         return Err(ExitError::usage(format_args!(
-            "--store {url}: its table `{table}` is not the demo's, and is left as it is; give --store a \
-             database without a table of that name"
+            "--store {url}: its table `{table}` belongs to another program and was not changed; give \
+             --store a database without a table of that name"
         )));
     }
     tables.set_up().await.map_err(refused)?;
@@ -281,7 +294,7 @@ fn unmade(url: &StoreUrl, error: &sqlx::Error) -> ExitError {
     ExitError::failed(format_args!("cannot create the demo's tables in {url}: {error}"))
 }
 
-/// Writes to stdout, which may be closed.
+/// Writes to stdout. A closed stdout is ignored.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

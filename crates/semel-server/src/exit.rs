@@ -1,4 +1,4 @@
-//! How a failed command ends: one line on stderr, and an exit code for scripts.
+//! The end of a failed command: one line on stderr, and an exit code for scripts.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use semel_core::store::{Error, ErrorKind, ForeignCursor};
 
 use crate::redact::redacted;
 
-/// Why a command failed. Displayed as one line without secrets.
+/// The error of a failed command. Displayed as one line without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitError {
     code: Code,
@@ -19,45 +19,45 @@ pub struct ExitError {
 pub enum Code {
     /// The command was tried and failed.
     Failed = 1,
-    /// Bad usage or input: a flag, a file, an id.
+    /// A flag, a file, an id or other input is invalid.
     Usage = 2,
-    /// A check has found something.
+    /// A check has findings.
     Findings = 3,
     /// A store or a broker cannot be reached.
     Unreachable = 4,
 }
 
 impl ExitError {
-    /// Creates the error of a command that was tried and failed: exit code 1.
+    /// Creates the error of a command that was tried and failed, with exit code 1.
     pub fn failed(words: impl fmt::Display) -> Self {
         Self::new(Code::Failed, words)
     }
 
-    /// Creates the error of bad usage or input: exit code 2.
+    /// Creates the error of invalid usage or input, with exit code 2.
     pub fn usage(words: impl fmt::Display) -> Self {
         Self::new(Code::Usage, words)
     }
 
-    /// Creates the error of a check with findings: exit code 3. The text summarises; the findings were
-    /// printed.
+    /// Creates the error of a check with findings, with exit code 3. The text is a summary; the
+    /// findings were printed before.
     pub fn findings(words: impl fmt::Display) -> Self {
         Self::new(Code::Findings, words)
     }
 
-    /// Creates the error of an unreachable store or broker: exit code 4.
+    /// Creates the error of an unreachable store or broker, with exit code 4.
     pub fn unreachable(words: impl fmt::Display) -> Self {
         Self::new(Code::Unreachable, words)
     }
 
     fn new(code: Code, words: impl fmt::Display) -> Self {
-        // Messages of servers may have several lines. Every text passes here, so no password in a quoted
-        // URL is shown.
+        // Messages of servers may have several lines. Every text is redacted here, so that no
+        // password in a quoted URL is shown.
         let words = words.to_string();
         let words: Vec<String> = words.split_whitespace().map(redacted).collect();
         Self { code, words: words.join(" ").replace(char::is_control, " ") }
     }
 
-    /// Returns the error with what was attempted in front.
+    /// Returns the error with a description of the attempt in front.
     #[must_use]
     pub fn during(self, attempt: impl fmt::Display) -> Self {
         Self::new(self.code, format_args!("{attempt}: {}", self.words))
@@ -99,7 +99,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 impl From<Error> for ExitError {
     fn from(error: Error) -> Self {
-        // A mistyped cursor is the operator's error, not the store's.
+        // A mistyped cursor is an error of the operator, not of the store.
         let cause = std::error::Error::source(&error);
         if cause.is_some_and(|cause| cause.is::<ForeignCursor>()) {
             return Self::usage("the cursor is not one of this store; copy it from the last list");
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line_without_a_password() {
-        let said = "line 2:\n  store = 'postgres://ann:se/cr?et@db/shop'\n\x1b[1mno\tserver";
-        let failure = ExitError::usage(said).during("cannot open redis://:pw@cache:1");
+        let message = "line 2:\n  store = 'postgres://ann:se/cr?et@db/shop'\n\x1b[1mno\tserver";
+        let failure = ExitError::usage(message).during("cannot open redis://:pw@cache:1");
         let shown = failure.to_string();
         assert!(!shown.contains(char::is_control), "{shown:?}");
         for secret in ["se/cr", "et@", "pw"] {

@@ -1,6 +1,7 @@
 //! `semel gateway`: a reverse proxy that gives any HTTP service idempotent writes, with no code.
 //!
-//! It is the library's HTTP and gRPC layers around a forwarding service; claims are the layers' concern.
+//! The gateway wraps a forwarding service in the library's HTTP and gRPC layers, which handle all
+//! claims.
 
 mod access;
 mod body;
@@ -105,7 +106,7 @@ pub struct GatewayArguments {
 }
 
 impl GatewayArguments {
-    /// Returns the settings with the flags laid over them.
+    /// Returns the settings with the values of the flags that are set.
     fn over(&self, mut settings: ServerSettings) -> ServerSettings {
         fn lay<T: Clone>(over: &Option<T>, under: &mut T) {
             if let Some(value) = over {
@@ -149,9 +150,9 @@ pub(crate) async fn run(
             "the upstream is missing: give --upstream URL, or set gateway.upstream",
         ));
     };
-    admits(gateway)?;
+    check_limits(gateway)?;
     let certificate = Certificate::read(gateway)?;
-    let (stop, asked) = (signals::stop()?, signals::hangup()?);
+    let (stop, hangup) = (signals::stop()?, signals::hangup()?);
     let admin = admin::Admin::bind(&gateway.admin_listen).await?;
     let limits = Limits { connections: gateway.max_connections, head: gateway.header_timeout };
     let mut listener = Listener::bind("--listen", &gateway.listen).await?.limits(limits);
@@ -166,7 +167,7 @@ pub(crate) async fn run(
         };
         let forward = Forward::new(gateway, upstream)?.map_request(passing);
         let service = Access { service: forward, trusted: gateway.trust_forwarded };
-        serve::say(&[("gateway", &shown)]);
+        serve::print_ready(&[("gateway", &shown)]);
         listener.serve(service, stop, gateway.drain).await;
         return Ok(());
     }
@@ -181,8 +182,8 @@ pub(crate) async fn run(
     let admin = admin
         .map(|admin| admin.start(executor.clone(), store.kind(), stop.clone(), closed.clone()));
     let reload = Reload { arguments, started: settings.clone(), file, certificate };
-    match asked {
-        Some(asked) => drop(tokio::spawn(reload.run(asked, service.clone()))),
+    match hangup {
+        Some(hangup) => drop(tokio::spawn(reload.run(hangup, service.clone()))),
         None => tracing::warn!(
             "SIGHUP is ignored (started with nohup): routes are reloaded by a restart only"
         ),
@@ -194,12 +195,12 @@ pub(crate) async fn run(
     tracing::info!(%upstream, %store, guarantee = ?executor.guarantee(), "gateway started");
     let admin_line = admin_url.as_deref().map(|url| ("admin", url));
     let lines: Vec<_> = [("gateway", &*shown)].into_iter().chain(admin_line).collect();
-    serve::say(&lines);
+    serve::print_ready(&lines);
 
     let service = Access { service, trusted: gateway.trust_forwarded };
     let serving = listener.serve(service, stop.clone(), gateway.drain);
     let (in_time, since) = finish(serving, &stop, &executor).await;
-    // Attempts go on without their callers, for what is left of the time limit.
+    // Attempts continue without their callers for the rest of the time limit.
     let left = gateway.drain.saturating_sub(since.elapsed());
     let shutdown = executor.shutdown(left).await;
     handle.close().await;
@@ -217,38 +218,39 @@ pub(crate) async fn run(
 }
 
 /// Refuses limits under which no request could pass.
-fn admits(gateway: &GatewaySettings) -> Result<(), ExitError> {
+fn check_limits(gateway: &GatewaySettings) -> Result<(), ExitError> {
     match gateway.zero_limit() {
         Some(name) => Err(ExitError::usage(format_args!("{name} must be greater than 0"))),
         None => Ok(()),
     }
 }
 
-/// Builds what [`run`] would start, from the same settings, routes and files, and starts nothing: for
-/// `semel doctor`. The upstream may be missing: `--upstream` may name it later.
+/// Builds the service that [`run`] would start, from the same settings, routes and files, for
+/// `semel doctor`. Starts nothing. The upstream may be missing, because `--upstream` may be given
+/// later.
 pub(crate) fn rehearse(settings: &ServerSettings) -> Result<(), ExitError> {
     let gateway = &settings.gateway;
     let anywhere = || "http://127.0.0.1".parse().expect("an upstream");
     let upstream = gateway.upstream.clone().unwrap_or_else(anywhere);
-    admits(gateway)?;
+    check_limits(gateway)?;
     Certificate::read(gateway)?;
     let executor = settings.ledger.executor(AnyStore::new(MemoryStore::new()))?;
     let forward = Forward::new(gateway, upstream)?;
     GatewayService::new(gateway, &settings.route, executor, forward).map(drop)
 }
 
-/// Returns the result of `serving`, and when it was asked to stop.
+/// Waits for `serving`. Returns its result, and the time at which `stop` was cancelled.
 async fn finish(
     serving: impl Future<Output = bool>,
     stop: &CancellationToken,
     executor: &Executor<AnyStore>,
 ) -> (bool, Instant) {
-    let asked = async {
+    let stopping = async {
         stop.cancelled().await;
         // Duplicates that wait for a response can retry elsewhere; only running calls are finished.
         executor.stop_waiting();
         tracing::info!("stopping: calls under way may finish, new ones are refused");
         Instant::now()
     };
-    tokio::join!(serving, asked)
+    tokio::join!(serving, stopping)
 }

@@ -1,8 +1,8 @@
 //! The program `semel`.
 //!
-//! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows every part of Semel on one
-//! screen, `command` has the operators' verbs. Nothing here decides about claims, events or ids: the
-//! libraries do, and this program chooses their store and broker by URL.
+//! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows every part of Semel on
+//! one screen, `command` has the operators' verbs. The libraries decide about claims, events and
+//! ids; this program opens their store and broker by URL.
 
 mod admin;
 pub mod broker;
@@ -28,7 +28,8 @@ pub use exit::{Code, ExitError};
 /// Runs the program with this process's arguments and environment.
 pub fn main() -> ExitCode {
     let arguments = cli::parse();
-    // One provider for every TLS connection. It fails only if one is installed already.
+    // Installs one provider for every TLS connection. This fails only if a provider is already
+    // installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

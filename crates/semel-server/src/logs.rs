@@ -13,7 +13,10 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::exit::ExitError;
 
-/// The variables that name the collector of traces.
+/// The filter of a process whose failures are an operator's business.
+pub(crate) const INFO: &str = "info";
+
+/// The environment variables with the address of the trace collector.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
 /// The format of the logs.
@@ -25,7 +28,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Flushes the traces when it is dropped.
+/// A guard that flushes the traces when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Logs {
     #[cfg(feature = "otlp")]
@@ -35,15 +38,15 @@ pub(crate) struct Logs {
 /// The layer that exports traces.
 type Traces = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging in this process.
-pub(crate) fn start(format: Format) -> Result<Logs, ExitError> {
+/// Starts logging in this process. `filter` applies unless `RUST_LOG` is set.
+pub(crate) fn start(format: Format, filter: &str) -> Result<Logs, ExitError> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) => text
             .parse::<EnvFilter>()
             .map_err(|error| ExitError::usage(format_args!("RUST_LOG={text}: {error}")))?,
-        Err(_) => EnvFilter::new("info"),
+        Err(_) => EnvFilter::new(filter),
     };
-    // No colours in files and collectors.
+    // Colours are only for terminals, not for files and collectors.
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
     let lines = match format {
@@ -86,10 +89,11 @@ fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
         .with_batch_exporter(exporter)
         .build();
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
-    // Spans of requests only: events of libraries go to the log.
+    // Exports only the spans of requests; events of libraries go to the log.
     let ours = tracing_subscriber::filter::Targets::new()
         .with_target("semel::request", tracing::Level::INFO)
-        // The layer's span of a request with a key is the innermost one: the upstream's parent.
+        // The layer's span of a request with a key is the innermost one, and becomes the parent of
+        // the upstream's span.
         .with_target("semel_tower::span", tracing::Level::INFO);
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("semel"));
     Ok((Some(layer.with_filter(ours).boxed()), Logs { traces: Some(provider) }))
@@ -99,7 +103,7 @@ fn traces() -> Result<(Option<Traces>, Logs), ExitError> {
 impl Drop for Logs {
     fn drop(&mut self) {
         if let Some(traces) = &self.traces {
-            // Waits for its own timeout at most.
+            // The shutdown has its own timeout.
             let _ = traces.shutdown();
         }
     }

@@ -1,8 +1,8 @@
 //! The program `semel`.
 #![forbid(unsafe_code)]
 
-/// Calls allocate and free kilobytes on all threads beside records that stay, which is what the system's
-/// allocator is slowest at and returns least memory of.
+/// The allocator of the process. Calls allocate and free kilobytes on all threads between records
+/// that live long; for this pattern the system's allocator is slow and returns little memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,17 +1,17 @@
 //! Removes passwords and other secrets from URLs before they are shown.
 
-/// Parts of the names of secret parameters.
+/// Texts that occur in the names of secret parameters.
 const SECRET: [&str; 4] = ["pass", "pwd", "secret", "token"];
 
-/// Returns a URL without its password, for people and logs. A password may hold any character, and half a
-/// URL is pasted as easily as a whole one: what stands before the last `@`, or after `password=`, may be it.
-/// Where both occur, nothing but the scheme is shown.
+/// Returns a URL without its password, for people and logs. A password may contain any character,
+/// and the URL may be incomplete, so everything before the last `@` or after `password=` may be a
+/// password. If both occur, only the scheme is shown.
 pub(crate) fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.find("://").map(|end| url.split_at(end + 3)) {
         Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
         Some(_) | None => ("", url),
     };
-    // A path has no password, and may have an `@`.
+    // The path of a file has no password, but may have an `@`.
     if url.trim_start_matches(QUOTES).starts_with("sqlite:") {
         return url.to_owned();
     }
@@ -36,10 +36,10 @@ pub(crate) fn redacted(url: &str) -> String {
     }
 }
 
-/// Characters that people and messages put in front of a URL.
+/// Characters that may stand in front of a URL in a message.
 const QUOTES: [char; 5] = ['\'', '"', '`', '(', '['];
 
-/// Whether `text`, which ends with `://`, is a scheme: a password may contain `://` too.
+/// Returns whether `text`, which ends with `://`, is a scheme. A password may contain `://` too.
 fn is_scheme(text: &str) -> bool {
     let name = text.trim_start_matches(QUOTES).trim_end_matches("://");
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
@@ -52,9 +52,9 @@ fn user_alone(scheme: &str, user: &str) -> String {
     };
     match user.split_once(':') {
         Some((name, _)) if !scheme.is_empty() && plain(name) => format!("{name}:***"),
-        // An e-mail address, or other text with an `@`.
+        // The text is an e-mail address or another text with an `@`.
         None if scheme.is_empty() => user.to_owned(),
-        // A lone name is a user to a database, and a token to NATS.
+        // A name without a password is a user of a database, but a token of NATS.
         None if (scheme.contains("sql") || scheme.contains("postgres")) && plain(user) => {
             user.to_owned()
         }
@@ -62,8 +62,8 @@ fn user_alone(scheme: &str, user: &str) -> String {
     }
 }
 
-/// Returns the user of a URL without `@` whose `:` is followed by something else than a port: that is the
-/// beginning of a password.
+/// Returns the user in a URL without `@` if something other than a port follows its `:`, which is
+/// then the beginning of a password.
 fn unfinished(rest: &str) -> Option<&str> {
     let host = &rest[..rest.find(['/', '?', '#', ',']).unwrap_or(rest.len())];
     let (before, port) = host.rsplit_once(':')?;
@@ -73,7 +73,7 @@ fn unfinished(rest: &str) -> Option<&str> {
     (!is_port && !host.ends_with(']')).then_some(before)
 }
 
-/// Returns where the value of the first secret parameter begins.
+/// Returns the position at which the value of the first secret parameter begins.
 fn secret(text: &str) -> Option<usize> {
     text.match_indices('=').map(|(at, _)| at + 1).find(|value| {
         let before = text[..value - 1].to_ascii_lowercase();

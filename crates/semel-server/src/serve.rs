@@ -1,8 +1,8 @@
 //! A listener that serves a tower service until it is stopped, then lets calls under way finish.
 //!
-//! An upgraded connection (WebSocket) is not served here, but it keeps its connection's permit and may
-//! finish like a call. Services and streams are type-erased: the HTTP server is compiled once, not once for
-//! each listener.
+//! The listener does not serve upgraded connections (WebSocket), but such a connection keeps its
+//! permit and may finish like a call. Services and streams are type-erased, so that the HTTP server
+//! is compiled once and not for each listener.
 
 mod opening;
 
@@ -34,26 +34,27 @@ use tower::{Service, ServiceExt as _};
 use self::opening::Opening;
 use crate::exit::ExitError;
 
-/// Concurrent requests of one HTTP/2 connection; further ones wait, or open another connection.
+/// The largest number of concurrent requests on one HTTP/2 connection. A client with more waits, or
+/// opens another connection.
 const STREAMS: u32 = 128;
-/// The read buffer of an HTTP/1 connection, which must hold a request's head: what a connection takes beside
-/// the counted bodies.
+/// The size of an HTTP/1 connection's read buffer in bytes, into which a request's head must fit.
+/// Each connection takes this memory in addition to the bodies, which are counted separately.
 const BUFFER: usize = 64 << 10;
 /// The interval of HTTP/2 pings.
 const PING: Duration = Duration::from_secs(15);
-/// TCP keepalive: the silence before the first probe, and the interval of probes. Nothing else detects a peer
-/// that vanished while nothing is sent to it, as on a WebSocket.
+/// TCP keepalive: the idle time before the first probe, and the interval of probes. Without it, a
+/// peer that vanished is not detected while nothing is sent to it, as on a WebSocket.
 pub(crate) const KEEPALIVE: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(15));
-/// How long cut connections may take to close.
+/// The time that cut connections have to close.
 const CUT: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, which mostly means that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Prints the listeners' URLs and `ready` to stdout, for the process that started this one.
-pub(crate) fn say(listeners: &[(&str, &str)]) {
+pub(crate) fn print_ready(listeners: &[(&str, &str)]) {
     let mut out = std::io::stdout().lock();
-    // Stdout may be closed; that is no reason to fail.
+    // A closed stdout is ignored.
     for (name, url) in listeners {
         let _ = writeln!(out, "{name}: {url}");
     }
@@ -64,9 +65,9 @@ pub(crate) fn say(listeners: &[(&str, &str)]) {
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Concurrent connections; further ones wait to be accepted.
+    /// The largest number of concurrent connections; further ones wait to be accepted.
     pub(crate) connections: u32,
-    /// Time limit of a TLS handshake, of the first bytes, and of a request's head.
+    /// The time limit of a TLS handshake, of the first bytes, and of a request's head.
     pub(crate) head: Duration,
 }
 
@@ -76,14 +77,14 @@ impl Default for Limits {
     }
 }
 
-/// The caller's end of a connection. In every request's extensions.
+/// The caller's address and the permit of the connection, in the extensions of every request.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) permit: ConnectionPermit,
 }
 
-/// A connection's permit among those of its listener. It is released with its last clone.
+/// The permit of one connection of a listener. It is released when its last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPermit(Arc<PermitState>);
 
@@ -99,7 +100,7 @@ impl ConnectionPermit {
         self.0.cut.cancelled().await;
     }
 
-    /// Returns a token that is cancelled when the connection must end.
+    /// Returns a token that is cancelled when the connection must be closed.
     pub(crate) fn ending(&self) -> CancellationToken {
         self.0.cut.clone()
     }
@@ -115,7 +116,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`, which the flag `flag` gave.
+    /// Listens on `address`, the value of the flag `flag`.
     pub(crate) async fn bind(flag: &str, address: &str) -> Result<Self, ExitError> {
         let cannot = |error: std::io::Error| match error.kind() == std::io::ErrorKind::InvalidInput
         {
@@ -129,26 +130,26 @@ impl Listener {
         Ok(Self { socket, address, tls: None, limits: Limits::default() })
     }
 
-    /// Sets the limits.
+    /// Sets the limits of the listener.
     pub(crate) fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Serves TLS.
+    /// Makes the listener serve TLS with this configuration.
     pub(crate) fn tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.tls = Some(config);
         self
     }
 
-    /// Returns the address; the port is the one in use.
+    /// Returns the address with the port that is in use.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves HTTP/1.1 and HTTP/2 until `stop`, then waits `grace` for calls under way and for upgraded
-    /// connections, and cuts the rest. Returns whether all calls finished; an upgraded connection or an event
-    /// stream that was cut does not count.
+    /// Serves HTTP/1.1 and HTTP/2 until `stop` is cancelled, then waits up to `grace` for calls
+    /// under way and for upgraded connections, and cuts the rest. Returns whether all calls
+    /// finished; a cut upgraded connection or event stream does not count.
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
@@ -198,10 +199,10 @@ impl Listener {
                 watcher: calls.watcher(),
             };
             match &self.tls {
-                None => tokio::spawn(caller.speak(Box::new(stream), service.clone())),
+                None => tokio::spawn(caller.serve(Box::new(stream), service.clone())),
                 Some(config) => {
                     let config = Arc::clone(config);
-                    tokio::spawn(caller.shake(stream, config, service.clone(), stop.clone()))
+                    tokio::spawn(caller.serve_tls(stream, config, service.clone(), stop.clone()))
                 }
             };
         }
@@ -209,21 +210,21 @@ impl Listener {
         let end = Instant::now() + grace;
         let mut calls = pin!(calls.shutdown());
         let mut over = timeout_at(end, &mut calls).await.is_ok();
-        // Once all calls are over, a permit is still held by an upgraded connection or, rarely, by an
-        // attempt whose caller has left.
+        // After all calls are over, an upgraded connection or, rarely, an attempt whose caller has
+        // left may still hold a permit.
         if timeout_at(end, permits.acquire_many(all)).await.is_err() {
             cut.cancel();
-            let noticed = Instant::now() + CUT;
+            let closing = Instant::now() + CUT;
             if !over {
-                // Event streams do not end by themselves: they end now.
-                over = timeout_at(noticed, calls).await.is_ok();
+                // Event streams do not end by themselves; cancelling `cut` has ended them.
+                over = timeout_at(closing, calls).await.is_ok();
             }
             if over {
                 tracing::info!(
                     "connections were still open after {grace:?}: upgraded connections are closed, \
                      event streams end"
                 );
-                let _ = timeout_at(noticed, permits.acquire_many(all)).await;
+                let _ = timeout_at(closing, permits.acquire_many(all)).await;
             }
         }
         over
@@ -234,8 +235,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type AnyResponse = Response<UnsyncBoxBody<Bytes, AnyError>>;
 type Answering = Pin<Box<dyn Future<Output = Result<AnyResponse, AnyError>> + Send>>;
 
-/// An error of a service or of its body. A type of its own, because the compiler cannot prove a boxed error
-/// to be one for every lifetime.
+/// An error of a service or of its body. This wrapper is needed because the compiler cannot prove
+/// that a boxed error implements `Error` for every lifetime.
 #[derive(Debug)]
 struct AnyError(BoxError);
 
@@ -251,7 +252,7 @@ impl std::error::Error for AnyError {
     }
 }
 
-/// A service of some type. Cheap to clone.
+/// A type-erased service. Cheap to clone.
 #[derive(Clone)]
 struct AnyService(Arc<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>);
 
@@ -278,7 +279,7 @@ impl AnyService {
     }
 }
 
-/// The bytes of a connection, with or without TLS.
+/// The byte stream of a connection, with or without TLS.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<I: AsyncRead + AsyncWrite + Unpin + Send> Stream for I {}
@@ -291,8 +292,9 @@ struct Caller {
 }
 
 impl Caller {
-    /// Does the TLS handshake first. No call is under way meanwhile, so `stop` ends it.
-    async fn shake(
+    /// Does the TLS handshake, then serves the connection. No call is under way during the
+    /// handshake, so `stop` ends it.
+    async fn serve_tls(
         self,
         stream: TcpStream,
         config: Arc<ServerConfig>,
@@ -300,19 +302,19 @@ impl Caller {
         stop: CancellationToken,
     ) {
         let peer = self.peer.address;
-        let shaken = TlsAcceptor::from(config).accept(stream);
-        let shaken = tokio::select! {
-            shaken = tokio::time::timeout(self.patience, shaken) => shaken,
+        let handshake = TlsAcceptor::from(config).accept(stream);
+        let handshake = tokio::select! {
+            handshake = tokio::time::timeout(self.patience, handshake) => handshake,
             () = stop.cancelled() => return,
         };
-        match shaken {
-            Ok(Ok(stream)) => self.speak(Box::new(stream), service).await,
+        match handshake {
+            Ok(Ok(stream)) => self.serve(Box::new(stream), service).await,
             Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
         }
     }
 
-    async fn speak(self, stream: Box<dyn Stream>, service: AnyService) {
+    async fn serve(self, stream: Box<dyn Stream>, service: AnyService) {
         let Self { peer, patience, watcher } = self;
         let address = peer.address;
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {

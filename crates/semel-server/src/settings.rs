@@ -1,8 +1,9 @@
 //! The settings of `semel.toml` and of `SEMEL_*` variables.
 //!
-//! `lease` under `[ledger]` is `SEMEL_LEDGER__LEASE` in the environment. The environment overrides the file,
-//! flags override both. Unknown names are refused, because a misspelt limit must not become the default; so
-//! are values that cannot work, such as a lease of 0. Defaults that the libraries have are left to them.
+//! `lease` under `[ledger]` is `SEMEL_LEDGER__LEASE` in the environment. The environment overrides
+//! the file, flags override both. Unknown names are refused, because a misspelt limit must not
+//! become the default; values that cannot work, such as a lease of 0, are refused too. A setting
+//! that is not given gets the default of the library.
 
 pub(crate) mod duration;
 mod environment;
@@ -33,30 +34,31 @@ pub use self::relay::RelaySettings;
 pub use self::upstream::Upstream;
 use crate::exit::ExitError;
 
-/// All settings.
+/// All settings of the program.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerSettings {
-    /// `[ledger]`.
+    /// The section `[ledger]`.
     pub ledger: LedgerSettings,
-    /// `[gateway]`.
+    /// The section `[gateway]`.
     pub gateway: GatewaySettings,
-    /// `[[route]]`.
+    /// The sections `[[route]]`.
     pub route: Vec<RouteSettings>,
-    /// `[relay]`.
+    /// The section `[relay]`.
     pub relay: RelaySettings,
-    /// `[inbox]`.
+    /// The section `[inbox]`.
     pub inbox: InboxSettings,
-    /// `[idresolve]`.
+    /// The section `[idresolve]`.
     pub idresolve: IdResolveSettings,
 }
 
-/// Returns how long a duplicate waits. Zero does not wait.
+/// Converts the longest wait of a duplicate into the library's setting. With zero, a duplicate does
+/// not wait.
 pub(crate) fn waits(limit: Duration) -> Wait {
     if limit.is_zero() { Wait::No } else { Wait::UpTo(limit) }
 }
 
-/// Returns the backoff as set, with the library's defaults.
+/// Returns the backoff with these settings; a missing value gets the library's default.
 fn pauses(base: Option<Duration>, cap: Option<Duration>) -> OnFailure {
     match OnFailure::backoff() {
         OnFailure::Backoff { base: first, cap: longest } => {
@@ -72,10 +74,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl ServerSettings {
-    /// Reads the file, if there is one, and this process's environment.
+    /// Reads the settings from the file, if one is given, and from this process's environment.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it or in the environment is unknown or wrong.
+    /// Returns an error if the file cannot be read, or if a setting in the file or in the
+    /// environment is unknown or invalid.
     pub fn read(file: Option<&Path>) -> Result<Self, ExitError> {
         let mut table = match file {
             None => Table::new(),
@@ -84,40 +87,41 @@ impl ServerSettings {
                 let text = std::fs::read_to_string(path).map_err(|error| {
                     ExitError::usage(format_args!("cannot read the settings {shown}: {error}"))
                 })?;
-                Self::written(&text).map_err(|failure| failure.during(shown))?
+                Self::parse_table(&text).map_err(|failure| failure.during(shown))?
             }
         };
-        environment::lay_over(&mut table, environment::variables()?.into_iter())?;
-        let settings = Self::meant(table)?;
+        environment::override_with(&mut table, environment::variables()?.into_iter())?;
+        let settings = Self::from_table(table)?;
         sane::together(&settings)?;
         Ok(settings)
     }
 
-    /// Reads settings from the text of a file alone.
+    /// Reads settings from the text of a file, without the environment.
     #[cfg(test)]
     pub(crate) fn parse(text: &str) -> Result<Self, ExitError> {
-        Self::written(text).and_then(Self::meant)
+        Self::parse_table(text).and_then(Self::from_table)
     }
 
-    fn written(text: &str) -> Result<Table, ExitError> {
-        let table = text.parse::<Table>().map_err(|error| garbled(text, &error))?;
-        let known = names::ours(table)?;
-        // Checked before the environment is laid over it, so that an error is the file's.
-        Self::meant(known.clone())?;
+    fn parse_table(text: &str) -> Result<Table, ExitError> {
+        let table = text.parse::<Table>().map_err(|error| not_toml(text, &error))?;
+        let known = names::canonical_names(table)?;
+        // The file is checked before the environment overrides it, so that an error is reported for
+        // the file.
+        Self::from_table(known.clone())?;
         Ok(known)
     }
 
-    fn meant(table: Table) -> Result<Self, ExitError> {
-        let meant: Result<Self, toml::de::Error> = Value::Table(table).try_into();
-        let settings = meant.map_err(ExitError::usage)?;
+    fn from_table(table: Table) -> Result<Self, ExitError> {
+        let parsed: Result<Self, toml::de::Error> = Value::Table(table).try_into();
+        let settings = parsed.map_err(ExitError::usage)?;
         sane::each(&settings)?;
         Ok(settings)
     }
 }
 
-/// Returns the error of a text that is not TOML, with its line. The parser's own display quotes the line,
-/// which may hold a password.
-fn garbled(text: &str, error: &toml::de::Error) -> ExitError {
+/// Returns the error for a text that is not TOML, with the number of the line. The parser's own
+/// message quotes the line, which may contain a password.
+fn not_toml(text: &str, error: &toml::de::Error) -> ExitError {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
     ExitError::usage(format_args!("line {line}: {}", error.message()))
@@ -136,7 +140,8 @@ mod tests {
 
     #[test]
     fn an_empty_file_sets_nothing() {
-        let settings = ServerSettings::meant(ServerSettings::written("").unwrap()).unwrap();
+        let settings =
+            ServerSettings::from_table(ServerSettings::parse_table("").unwrap()).unwrap();
         assert_eq!(settings.ledger.policy(), Policy::default());
         assert!(settings.ledger.store.is_none());
     }
@@ -145,7 +150,8 @@ mod tests {
     fn the_seeds_names_and_durations_are_known() {
         let text = "[ledger]\nlockTtl = \"PT1M\"\ndefault_ttl = \"2h\"\n\
                     [idresolve.cache]\nl1MaxSize = 7\n[inbox]\nmaxRetry = 3";
-        let settings = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
+        let settings =
+            ServerSettings::from_table(ServerSettings::parse_table(text).unwrap()).unwrap();
         assert_eq!(settings.ledger.lease, Some(Duration::from_secs(60)));
         assert_eq!(settings.ledger.keep, Some(Duration::from_secs(7200)));
         assert_eq!(settings.idresolve.resolver.cache.l1_max_size, 7);
@@ -154,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_originals_sections_are_accepted_or_refused_with_the_right_name() {
-        let read = |text: &str| ServerSettings::written(text).and_then(ServerSettings::meant);
+        let read =
+            |text: &str| ServerSettings::parse_table(text).and_then(ServerSettings::from_table);
         let bluecone = "[bluecone.idresolve]\nbatchMaxIn = 7\n\
                         [bluecone.idresolve.cache]\nl1-ttl = \"PT1M\"\nl2Enabled = false";
         let settings = read(bluecone).unwrap();
@@ -190,7 +197,8 @@ mod tests {
     #[test]
     fn the_example_file_has_the_defaults() {
         let text = include_str!("../../../semel.example.toml");
-        let example = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
+        let example =
+            ServerSettings::from_table(ServerSettings::parse_table(text).unwrap()).unwrap();
         let ServerSettings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
         let store = ledger.store.as_ref().map(ToString::to_string);
         assert_eq!(store, Some(crate::store::StoreUrl::usual().to_string()));
@@ -203,24 +211,25 @@ mod tests {
         // The only setting without a default.
         assert!(gateway.upstream.take().is_some());
         assert_eq!(gateway, GatewaySettings::default());
-        // The Debug output of a relay is its settings.
+        // The `Debug` output of a relay shows its settings.
         let builder =
             || semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
-        let [said, usual] = [relay.over(builder()), builder()];
+        let [from_file, usual] = [relay.over(builder()), builder()];
         let shown = |builder: RelayBuilder<_, _>| format!("{:?}", builder.build().unwrap());
-        assert_eq!(shown(said), shown(usual));
+        assert_eq!(shown(from_file), shown(usual));
     }
 
     #[test]
     fn every_setting_of_the_example_has_an_effect() {
-        // Another value makes a difference for each of them.
+        // Each value differs from its default.
         let text = "[ledger]\nkeep = \"1h\"\nlease = \"1s\"\nwait = \"2s\"\n\
                     wait_interval = \"3ms\"\nwait_max_interval = \"4ms\"\n\
                     [inbox]\nlease = \"5s\"\nwait_if_in_progress = true\nwait_max = \"6s\"\n\
                     max_attempts = 7\nbase_backoff = \"8s\"\nmax_backoff = \"9s\"\n\
                     [relay]\nbatch = 10\nlease = \"11s\"\nbase_backoff = \"12s\"\n\
                     max_backoff = \"13s\"\nmax_attempts = 14\nkeep = \"15s\"";
-        let settings = ServerSettings::meant(ServerSettings::written(text).unwrap()).unwrap();
+        let settings =
+            ServerSettings::from_table(ServerSettings::parse_table(text).unwrap()).unwrap();
         let (seconds, millis) = (Duration::from_secs, Duration::from_millis);
         let policy = settings.ledger.policy();
         assert_eq!((policy.keep, policy.lease), (seconds(3600), seconds(1)));
@@ -233,8 +242,8 @@ mod tests {
         let builder =
             semel_core::outbox::Relay::builder(MemoryOutbox::new(), Bus::<MemoryStore>::new());
         let relay = format!("{:?}", settings.relay.over(builder).build().unwrap());
-        for said in ["batch: 10", "11s", "12s", "13s", "14", "keep: 15s"] {
-            assert!(relay.contains(said), "{said} in {relay}");
+        for value in ["batch: 10", "11s", "12s", "13s", "14", "keep: 15s"] {
+            assert!(relay.contains(value), "{value} in {relay}");
         }
     }
 
@@ -251,7 +260,7 @@ mod tests {
             ("[ledger", "line 1"),
             ("\n\n[ledger]\nlock_ttl = = 3", "line 4"),
         ] {
-            let failure = ServerSettings::written(text).unwrap_err().to_string();
+            let failure = ServerSettings::parse_table(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");
         }
     }

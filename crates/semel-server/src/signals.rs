@@ -1,4 +1,4 @@
-//! Signals: stop, reload and interrupt.
+//! Handles the signals that stop the program, reload settings or interrupt a command.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,7 @@ pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
     let (mut terminate, mut interrupt) =
         (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
-    let asked = stop.clone();
+    let cancelled = stop.clone();
     tokio::spawn(async move {
         for first in [true, false] {
             tokio::select! {
@@ -18,7 +18,7 @@ pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
                 _ = interrupt.recv() => {}
             }
             if first {
-                asked.cancel();
+                cancelled.cancel();
             }
         }
         tracing::warn!("second signal to stop: calls under way are cut");
@@ -27,8 +27,9 @@ pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
     Ok(stop)
 }
 
-/// Runs an operator's command until it ends or a signal (SIGINT, SIGTERM, SIGHUP) interrupts it. The command
-/// is then dropped, so that its [audit](crate::command::audit) still writes its last line.
+/// Runs an operator's command until it ends or a signal (SIGINT, SIGTERM, SIGHUP) interrupts it. An
+/// interrupted command is dropped, so that its [audit](crate::command::audit) still writes the last
+/// line.
 pub(crate) async fn until_interrupted(
     work: impl Future<Output = Result<(), ExitError>>,
 ) -> Result<(), ExitError> {
@@ -55,8 +56,9 @@ pub(crate) async fn until_interrupted(
     }
 }
 
-/// Returns a listener for SIGHUP; `None` if the process was started with it ignored, as `nohup` does: a
-/// handler would undo that, and closing a terminal would interrupt a command or reload a service.
+/// Returns a listener for SIGHUP; `None` if the process was started with SIGHUP ignored, as `nohup`
+/// does. A handler would undo that, and closing a terminal would interrupt a command or reload a
+/// service.
 pub(crate) fn hangup() -> Result<Option<Signal>, ExitError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if ignores(&status, SignalKind::hangup()) {
@@ -65,8 +67,8 @@ pub(crate) fn hangup() -> Result<Option<Signal>, ExitError> {
     listen(SignalKind::hangup()).map(Some)
 }
 
-/// Whether a process with this status (proc(5)) ignores a signal. Where the system has no such file, no
-/// signal counts as ignored.
+/// Returns whether a process with this status (proc(5)) ignores a signal. On a system without such
+/// a file, no signal counts as ignored.
 fn ignores(status: &str, kind: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -1,6 +1,6 @@
-//! Stores by URL: parsed, checked, and opened for a service or for an operator.
+//! Parses and checks the URLs of stores, and opens stores for a service or for an operator.
 //!
-//! A URL may hold a password, so it is only shown redacted.
+//! A URL may contain a password, so it is only shown redacted.
 
 pub(crate) mod capacity;
 pub(crate) mod database;
@@ -34,7 +34,7 @@ pub struct StoreUrl {
 /// The kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// `memory:` or `memory:?capacity=KEYS`; lost with the process.
+    /// `memory:` or `memory:?capacity=KEYS`; its records are lost when the process ends.
     Memory,
     /// `sqlite:PATH`.
     Sqlite,
@@ -96,8 +96,10 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
         |why: String| Err(format!("`{}` is not a {} URL: {why}", redacted(text), kind.name()));
     match kind {
         StoreKind::Memory => capacity(text).map(drop).or_else(wrong),
-        // sqlx would read its own parameters from it.
-        StoreKind::Sqlite if text.contains('?') => wrong("it takes no parameters".to_owned()),
+        // sqlx would interpret the parameters as its own.
+        StoreKind::Sqlite if text.contains('?') => {
+            wrong("a SQLite URL takes no parameters".to_owned())
+        }
         StoreKind::Sqlite => Ok(()),
         StoreKind::Postgres => match text.parse::<sqlx::postgres::PgConnectOptions>() {
             Ok(_) => Ok(()),
@@ -122,7 +124,7 @@ fn check(kind: StoreKind, text: &str) -> Result<(), String> {
     }
 }
 
-/// Returns how many keys a memory store may hold.
+/// Returns the number of keys that a memory store may hold, from its URL.
 fn capacity(text: &str) -> Result<usize, String> {
     let Some((_, parameters)) = text.split_once('?') else { return Ok(MemoryStore::CAPACITY) };
     let keys = match parameters.split_once('=') {
@@ -137,7 +139,7 @@ fn capacity(text: &str) -> Result<usize, String> {
 }
 
 impl StoreUrl {
-    /// Returns the default: `sqlite:semel.db`.
+    /// Returns the default URL, `sqlite:semel.db`.
     pub fn usual() -> Self {
         Self { kind: StoreKind::Sqlite, text: "sqlite:semel.db".to_owned() }
     }
@@ -152,7 +154,7 @@ impl StoreUrl {
         &self.text
     }
 
-    /// Returns the file of a SQLite store.
+    /// Returns the path of a SQLite store's file; `None` for other stores.
     pub fn path(&self) -> Option<&Path> {
         let path = self.text.strip_prefix("sqlite:")?;
         // sqlx writes `sqlite://orders.db`, and `sqlite:///var/orders.db` for an absolute path.
@@ -172,27 +174,27 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// How a store is opened.
+/// The mode in which a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For a service: a missing SQLite file and missing tables are created.
+    /// Opens the store for a service: a missing SQLite file and missing tables are created.
     Serve,
-    /// For an operator: nothing is created, and a missing SQLite file is an error.
+    /// Opens the store for an operator: nothing is created, and a missing SQLite file is an error.
     Look,
 }
 
 /// An open store.
 #[derive(Clone, Debug)]
 pub enum StoreHandle {
-    /// In this process.
+    /// A store in the memory of this process.
     Memory(MemoryStore),
-    /// A file.
+    /// A store in a SQLite file.
     Sqlite(SqliteStore),
-    /// A server.
+    /// A store on a PostgreSQL server.
     Postgres(PgStore),
-    /// A server.
+    /// A store on a MySQL or MariaDB server.
     MySql(MySqlStore),
-    /// A server or a cluster.
+    /// A store on a Redis server or cluster.
     Redis(RedisStore),
 }
 
@@ -200,7 +202,7 @@ impl StoreHandle {
     /// Opens the store at `url`; `prefix` is the prefix of a Redis ledger's keys.
     ///
     /// # Errors
-    /// The store cannot be reached or has no ledger; the error names the URL.
+    /// Returns an error with the URL if the store cannot be reached or has no ledger.
     pub async fn open(url: &StoreUrl, opening: OpenMode, prefix: &str) -> Result<Self, ExitError> {
         let opened = Self::try_open(url, opening, prefix).await;
         opened.map_err(|failure| failure.during(format_args!("cannot open {url}")))
@@ -218,14 +220,15 @@ impl StoreHandle {
                 if !serve && !path.exists() {
                     return Err(ExitError::unreachable("there is no such file"));
                 }
-                // Verified before it is opened: opening turns a file into one with a write-ahead log,
-                // and another program's database must not be changed by looking at it.
+                // The file is verified before it is opened, because opening it turns on its
+                // write-ahead log, and the database of another program must not be changed by
+                // looking at it.
                 if !serve {
                     schema::usable(&schema::of_file(&path).await?)?;
                 }
                 let opened = SqliteStore::builder(&path).migrate(serve).open().await;
                 let opened = match opened {
-                    // A file that may not be written can be read.
+                    // A file that cannot be written may still be readable.
                     Err(error) if !serve && error.kind() == ErrorKind::Misconfigured => {
                         let reading = SqliteStore::builder(&path).migrate(false).read_only(true);
                         reading.open().await.map_err(|_| error)
@@ -254,7 +257,7 @@ impl StoreHandle {
         })
     }
 
-    /// Returns the ledger.
+    /// Returns the ledger of the store.
     pub fn ledger(&self) -> AnyStore {
         match self.clone() {
             StoreHandle::Memory(store) => AnyStore::new(store),
@@ -275,7 +278,7 @@ impl StoreHandle {
         }
     }
 
-    /// Finishes what is under way and closes files.
+    /// Finishes the work under way and closes files.
     pub async fn close(&self) {
         if let StoreHandle::Sqlite(store) = self {
             store.close().await;
@@ -283,7 +286,8 @@ impl StoreHandle {
     }
 }
 
-/// Returns the error of a SQLite file that could not be opened, with the reason if the file shows one.
+/// Returns the error for a SQLite file that could not be opened, with the reason if it can be
+/// determined.
 fn unopened(path: &Path, error: semel_core::store::Error) -> ExitError {
     match obstacle(path) {
         Some(why) => ExitError::unreachable(why),
@@ -291,7 +295,8 @@ fn unopened(path: &Path, error: semel_core::store::Error) -> ExitError {
     }
 }
 
-/// Returns why a file cannot be opened as a database, and what to do about it.
+/// Returns the reason why a file cannot be opened as a database, with a fix; `None` if none is
+/// found.
 fn obstacle(path: &Path) -> Option<String> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -332,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_character_of_a_password_makes_it_shown(
+        fn no_password_is_shown_whatever_its_characters(
             password in "\\PC{4,24}|(?s).{4,24}|[a-z@:/?#&=, ]{4,24}",
         ) {
             for (before, after, shown) in [
@@ -346,20 +351,20 @@ mod tests {
             ] {
                 let url = format!("{before}{password}{after}");
                 if before == "ann:" && password.starts_with("//") {
-                    continue; // That is a whole URL, with another user.
+                    continue; // Together that is a whole URL with another user.
                 }
-                // Only the scheme is left where the parts are ambiguous.
+                // Only the scheme is shown if the parts are ambiguous.
                 let scheme = before.find("://").map_or("", |end| &before[..end + 3]);
                 let redacted_url = redacted(&url);
                 prop_assert!(redacted_url == shown || redacted_url == format!("{scheme}***"), "{url:?}: {redacted_url:?}");
-                // Errors show no more.
+                // Error messages must not show more.
                 let parsed = url.parse::<StoreUrl>().map(|url| format!("{url} {url:?}"));
                 let failure = ExitError::usage(format_args!("--store: `{redacted_url}` is not a store URL"));
                 let refused = [parsed.unwrap_or_else(|why| why), failure.to_string()];
                 // A short password may occur in a sentence by chance.
-                for said in refused.into_iter().filter(|_| password.len() >= 10) {
-                    let left = said.replace(&redacted_url, "").replace(shown, "");
-                    prop_assert!(!left.contains(&password), "{url:?}: {said}");
+                for message in refused.into_iter().filter(|_| password.len() >= 10) {
+                    let left = message.replace(&redacted_url, "").replace(shown, "");
+                    prop_assert!(!left.contains(&password), "{url:?}: {message}");
                 }
             }
         }
@@ -370,15 +375,17 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("semel-way-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let file = directory.join("a.db");
-        assert!(obstacle(&directory).is_some_and(|said| said.contains("directory; name a file")));
+        assert!(
+            obstacle(&directory).is_some_and(|message| message.contains("directory; name a file"))
+        );
         let below = obstacle(&directory.join("b").join("a.db"));
-        assert!(below.is_some_and(|said| said.contains("create it, or name another")));
-        // It should have been created, and was not.
-        assert!(obstacle(&file).is_some_and(|said| said.contains("beside it in")));
+        assert!(below.is_some_and(|message| message.contains("create it, or name another")));
+        // The file does not exist, although it should have been created.
+        assert!(obstacle(&file).is_some_and(|message| message.contains("beside it in")));
         std::fs::write(&file, "").unwrap();
         assert_eq!(obstacle(&file), None);
         std::fs::write(&file, "a letter to the editor").unwrap();
-        assert!(obstacle(&file).is_some_and(|said| said.contains("not a SQLite database")));
+        assert!(obstacle(&file).is_some_and(|message| message.contains("not a SQLite database")));
         std::fs::write(&file, MAGIC).unwrap();
         assert_eq!(obstacle(&file), None);
         let denied = unwritable("/var", &std::io::ErrorKind::PermissionDenied.into());
@@ -387,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_one_kind_of_store() {
+    fn a_url_determines_the_kind_of_store() {
         let kind = |text: &str| text.parse::<StoreUrl>().map(|url| url.kind());
         assert_eq!(kind("sqlite:semel.db"), Ok(StoreKind::Sqlite));
         assert_eq!(kind("postgresql://db/x"), Ok(StoreKind::Postgres));
@@ -432,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_be_written_as_sqlx_writes_it() {
+    fn a_path_may_be_in_the_notation_of_sqlx() {
         for (url, path) in [
             ("sqlite:a.db", "a.db"),
             ("sqlite://a.db", "a.db"),

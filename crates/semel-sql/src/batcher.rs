@@ -1,13 +1,15 @@
 //! Batches the ledger's concurrent steps over a few connections.
 //!
-//! A step that finds an idle connection is sent at once and alone: nothing waits for company. While all are
-//! busy, steps queue, and a connection that becomes free takes as many as fit of the oldest step's verb in one
-//! statement. The connections come from a [`ConnectionPool`], with the lifetime and the limit that the store's other
-//! connections have; no caller borrows one, none is pinged, and statements are the [`Dialect`]'s.
+//! A step that finds an idle connection is sent at once and alone: no step waits for others to fill
+//! a batch. While all connections are busy, steps queue, and a connection that becomes free takes
+//! as many queued steps as fit, of the oldest step's verb, in one statement. The connections come
+//! from a [`ConnectionPool`], with the same lifetime and limits as the store's other connections.
+//! The application never borrows one, and none is pinged before use. The statements are the
+//! [`Dialect`]'s.
 //!
-//! No caller hangs: every statement has a time limit; a connection on which a statement did not end cleanly
-//! (an error, a timeout, a caller that left) is closed, never reused; and a request whose batch vanished
-//! without an answer gets `Ambiguous`.
+//! No caller hangs: every statement has a time limit; a connection on which a statement did not end
+//! cleanly (an error, a timeout, a cancelled caller) is closed, never reused; and a request whose
+//! batch vanished without an answer gets `Ambiguous`.
 
 mod queue;
 mod step;
@@ -27,47 +29,50 @@ use tokio::time::timeout;
 
 use crate::error::{Stage, again, timed_out};
 use crate::pool::{ConnectionPool, Pooled, closed};
-use queue::{Queue, Queued, Standing, Verb, Waiting};
+use queue::{Queue, Queued, Verb, Waiting, WaitingSingle};
 use step::Step;
 
 pub(crate) use step::SettleRequest;
 
-/// Most steps in one statement. Beyond it a batch gains little and its slowest member waits long.
+/// The largest number of steps in one statement. A larger batch gains little, and every step in it
+/// waits for the slowest.
 pub(crate) const BATCH: usize = 64;
-/// Most steps that wait for a connection. Beyond it a caller is better served by an error now.
+/// The largest number of steps that wait for a connection. When the queue is full, a further step
+/// fails at once with `Unavailable`.
 pub(crate) const QUEUE: usize = 4096;
 
-/// What a database brings to its batcher. Every batch holds each digest once, and at least one step;
-/// answers are in the order of the steps. An error of the whole batch means the same for all of it.
+/// The statements that a batcher runs on one kind of database. Every batch holds at least one step
+/// and each digest once; answers are in the order of the steps. An error of the whole batch applies
+/// to every step in it.
 pub(crate) trait Dialect: Send + Sync + 'static {
-    /// A connection, closed when it is dropped.
+    /// A connection to the database. Dropping it closes it.
     type Connection: Send + 'static;
 
     /// Opens a connection. `Unavailable` or `Misconfigured` when it fails.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection>> + Send;
 
-    /// Inserts or reads.
+    /// Inserts each draft as a record, or reads the record that already has its digest.
     fn open(
         &self,
         connection: &mut Self::Connection,
         drafts: &[Draft],
     ) -> impl Future<Output = Result<Vec<Result<Opened>>>> + Send;
 
-    /// Ends claims.
+    /// Writes each settlement to the record whose claim it ends.
     fn settle(
         &self,
         connection: &mut Self::Connection,
         settlements: &[SettleRequest],
     ) -> impl Future<Output = Result<Vec<Result<Settled>>>> + Send;
 
-    /// Reads.
+    /// Reads the records with these digests.
     fn peek(
         &self,
         connection: &mut Self::Connection,
         digests: &[Digest],
     ) -> impl Future<Output = Result<Vec<Result<Option<Peeked>>>>> + Send;
 
-    /// Writes over a judged version.
+    /// Applies `change` to the record of `key` if the record still has the version `judged`.
     fn swap(
         &self,
         connection: &mut Self::Connection,
@@ -78,7 +83,7 @@ pub(crate) trait Dialect: Send + Sync + 'static {
 }
 
 struct State<D: Dialect> {
-    /// Connections of the pool that no step uses, open or not.
+    /// The number of the pool's connections that no step uses, including those not opened yet.
     free: usize,
     queue: Queue<D>,
 }
@@ -91,7 +96,7 @@ struct Inner<D: Dialect> {
     runtime: tokio::runtime::Handle,
 }
 
-/// The connections of one ledger, and the steps that wait for them.
+/// Runs the steps of one ledger over its connections, and queues the steps that find none free.
 pub(crate) struct Batcher<D: Dialect>(Arc<Inner<D>>);
 
 impl<D: Dialect> Clone for Batcher<D> {
@@ -101,8 +106,8 @@ impl<D: Dialect> Clone for Batcher<D> {
 }
 
 impl<D: Dialect> Batcher<D> {
-    /// Creates a batcher over the connections of `pool`, which no other user has; a statement may take
-    /// `limit`. To be called on the runtime whose reactor the connections are to use.
+    /// Creates a batcher that alone uses the connections of `pool` and ends a statement after
+    /// `limit`. Must be called on the runtime whose reactor the connections are to use.
     pub(crate) fn new(
         dialect: Arc<D>,
         pool: Arc<ConnectionPool<D::Connection>>,
@@ -141,7 +146,8 @@ impl<D: Dialect> Batcher<D> {
         }
     }
 
-    /// Writes over a judged version, alone on a connection: re-grants are rare and differ in shape.
+    /// Applies `change` if the record still has the version `judged`. Runs alone on a connection:
+    /// re-grants are rare and differ in shape.
     pub(crate) async fn swap(
         &self,
         key: &Key,
@@ -170,7 +176,7 @@ impl<D: Dialect> Batcher<D> {
             }
             let (reply, checkout) = oneshot::channel();
             let ticket = state.queue.ticket();
-            state.queue.singles.push_back(Standing { ticket, reply });
+            state.queue.singles.push_back(WaitingSingle { ticket, reply });
             checkout
         };
         let lost = |_| Error::new(ErrorKind::Unavailable, operation, "the store is shutting down");
@@ -216,50 +222,53 @@ impl<D: Dialect> Inner<D> {
         Ok(answer)
     }
 
-    /// Puts a connection to its next use: the oldest in the queue, or none.
+    /// Hands a connection to the oldest waiting step, or returns it to the pool if no step waits.
     fn release(self: &Arc<Self>, mut pooled: Pooled<D::Connection>) {
         pooled.recycle();
         let mut state = self.state();
-        // Callers that left while they waited want no connection any more.
-        while state.queue.singles.front().is_some_and(|standing| standing.reply.is_closed()) {
+        // Callers that were cancelled while they waited need no connection.
+        while state.queue.singles.front().is_some_and(|single| single.reply.is_closed()) {
             state.queue.singles.pop_front();
         }
         let Some(verb) = state.queue.oldest() else {
-            // Back in the pool before it counts as free.
+            // The connection is back in the pool before it counts as free.
             drop(pooled);
             state.free += 1;
             return;
         };
         if verb == Verb::Single
-            && let Some(standing) = state.queue.singles.pop_front()
+            && let Some(single) = state.queue.singles.pop_front()
         {
             drop(state);
-            let _ = standing.reply.send(Checkout::new(self, pooled));
+            let _ = single.reply.send(Checkout::new(self, pooled));
             return;
         }
         drop(state);
-        // A batch runs in a task of its own: should one of its callers leave, the others are served.
+        // A batch runs in a task of its own: if one of its callers is cancelled, the others still
+        // get their answers.
         let mut checkout = Checkout::new(self, pooled);
         checkout.unpolled = true;
         self.runtime.spawn(checkout.drain());
     }
 
-    /// Gives up what is queued: the runtime that would serve it has ended.
+    /// Drops all queued steps, because the runtime that would run them has ended.
     fn abandon(&self) {
         let queue = std::mem::replace(&mut self.state().queue, Queue::new());
-        // Dropped after the lock is: callers that still wait learn from their channels.
+        // Dropped after the lock is released: the closed reply channels wake the callers with an
+        // error.
         drop(queue);
     }
 }
 
-/// A connection in use. Dropping it puts the connection to its next use; one on which a statement did not end
-/// cleanly is closed first.
+/// A connection in use. Dropping the checkout hands the connection to the next waiting step, or
+/// returns it to the pool. A connection on which a statement did not end cleanly is closed first.
 pub(crate) struct Checkout<D: Dialect> {
     inner: Arc<Inner<D>>,
-    /// Taken by dropping it alone.
+    /// `None` only while the checkout is being dropped.
     pooled: Option<Pooled<D::Connection>>,
-    /// Handed to a task that has not run yet. Dropped like this, there is no runtime any more, and
-    /// spawning once more would drop once more, without end.
+    /// Whether the checkout was moved into a spawned task that has not been polled yet. If the
+    /// checkout is dropped in this state, the runtime has ended, and another spawn would drop it
+    /// again, without end.
     unpolled: bool,
 }
 
@@ -269,7 +278,7 @@ impl<D: Dialect> Checkout<D> {
     }
 
     fn pooled(&mut self) -> &mut Pooled<D::Connection> {
-        self.pooled.as_mut().expect("taken by dropping it alone")
+        self.pooled.as_mut().expect("a checkout has its connection until it is dropped")
     }
 
     async fn run<S: Step<D>>(&mut self, steps: &[S]) -> Result<Vec<Result<S::Answer>>> {
@@ -282,7 +291,8 @@ impl<D: Dialect> Checkout<D> {
         self.end(answers)
     }
 
-    /// Ends the use that [`Pooled::connection`] began: after a failure the connection is not used again.
+    /// Ends the use that [`Pooled::connection`] began: keeps the connection after a success, closes
+    /// it after a failure.
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {
         match &result {
             Ok(_) => self.pooled().keep(),
@@ -293,7 +303,8 @@ impl<D: Dialect> Checkout<D> {
 
     async fn connect(&mut self, operation: &'static str) -> Result<()> {
         let inner = Arc::clone(&self.inner);
-        // A checkout lives through a whole queue: what ended meanwhile is replaced here.
+        // A checkout may serve many batches: a connection that reached its lifetime meanwhile is
+        // replaced here.
         self.pooled().recycle();
         if self.pooled().is_open() {
             return Ok(());
@@ -306,7 +317,8 @@ impl<D: Dialect> Checkout<D> {
         self.pooled().open(connecting).await
     }
 
-    /// Serves the queue until it is empty or a caller wants the connection to itself.
+    /// Runs batches until the queue is empty or its oldest entry is a caller that needs a
+    /// connection for itself.
     async fn drain(mut self) {
         self.unpolled = false;
         loop {
@@ -329,7 +341,8 @@ impl<D: Dialect> Checkout<D> {
             batch.into_iter().map(|waiting| (waiting.step, waiting.reply)).unzip();
         match self.run(&steps).await {
             Ok(answers) => {
-                // A dialect that answers too few leaves the rest to learn it from their channels.
+                // If the dialect returned too few answers, the other callers get `Ambiguous` from
+                // their closed channels.
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     let _ = reply.send(answer);
                 }
@@ -343,7 +356,7 @@ impl<D: Dialect> Checkout<D> {
         }
     }
 
-    /// When no connection is open and none can be opened, queued steps fail at once instead of after one
+    /// Fails all queued steps if no connection is open and none can be opened, instead of after one
     /// connect timeout each.
     fn refuse_if_unreachable(&self, error: &Error) {
         let unreachable = error.kind() == ErrorKind::Unavailable && self.inner.pool.opened() == 0;
@@ -371,8 +384,8 @@ impl<D: Dialect> Drop for Checkout<D> {
         if self.unpolled {
             self.inner.abandon();
         }
-        // Of a caller that left in the middle of a statement the reply may still be under way: that connection
-        // is not clean, and is closed.
+        // If the caller was cancelled in the middle of a statement, the server's reply may still
+        // arrive: the connection is not clean, and `release` closes it.
         if let Some(pooled) = self.pooled.take() {
             self.inner.release(pooled);
         }
@@ -381,13 +394,13 @@ impl<D: Dialect> Drop for Checkout<D> {
 
 fn full(operation: &'static str) -> Error {
     let text = format!(
-        "{QUEUE} steps already wait for the store's connections; slow down or give it more connections"
+        "{QUEUE} steps already wait for the store's connections; send fewer requests or give the store more connections"
     );
     Error::new(ErrorKind::Unavailable, operation, text)
 }
 
 fn unanswered(operation: &'static str) -> Error {
-    let text = "the statement that carried this step ended without an answer for it";
+    let text = "the statement of this step ended without an answer for the step";
     Error::new(ErrorKind::Ambiguous, operation, text)
 }
 

@@ -1,8 +1,9 @@
-//! Business tables: a table of the application's whose rows have public ids, read for the id map.
+//! Reads business tables for the id map: tables of the application whose rows have public ids.
 //!
-//! Here is what the dialects share: the names (checked, since names cannot be bound as values), what
-//! columns and indexes a table must have, and what to say where it has not. Each dialect has its own
-//! statements. Nothing here writes, and nothing reads what was not named.
+//! The dialects share what is here: the names of tables and columns (validated, because names
+//! cannot be bound as values), the columns and indexes that a table must have, and the findings
+//! about a table that lacks them. Each dialect has its own statements. They only read, and only the
+//! configured columns.
 //!
 //! ```no_run
 //! # async fn example(pool: semel_sql::sqlx::SqlitePool, store: semel_sql::sqlite::SqliteStore)
@@ -34,17 +35,18 @@ pub(crate) use inspection::{Class, Column, Dialect, Facts, Index, inspect, usabl
 pub use names::Layout;
 pub(crate) use names::Names;
 
-/// A row with the cursor that stands on it.
+/// A business row, and the cursor from which a listing continues after it.
 pub(crate) struct Placed {
     pub(crate) cursor: String,
     pub(crate) row: BusinessRow,
 }
 
-/// A page of `limit` rows, from one more than that: the one more shows whether there is a next page,
-/// and whether it could be distinguished from this one.
+/// Makes a page of at most `limit` rows from up to `limit + 1` rows. The extra row shows whether
+/// there is a next page, and whether its key differs from the last key of this page.
 ///
 /// # Errors
-/// `Misconfigured` if the key is not unique just where a page ends: rows would be passed over.
+/// `Misconfigured` if the extra row has the same key as the last row of the page: the next page
+/// would skip it.
 pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<TablePage> {
     let limit = limit as usize;
     let mut next = None;
@@ -64,8 +66,8 @@ pub(crate) fn page(mut placed: Vec<Placed>, limit: u32) -> Result<TablePage> {
     Ok(TablePage { rows: placed.into_iter().map(|placed| placed.row).collect(), next })
 }
 
-/// Of the rows that a database found, those that have these very ids. A collation may have called
-/// others equal.
+/// Keeps only the rows whose tenant and public id equal the requested ones byte for byte. A
+/// collation may have matched others.
 pub(crate) fn exactly(
     rows: impl IntoIterator<Item = BusinessRow>,
     tenant: &str,
@@ -78,13 +80,17 @@ pub(crate) fn exactly(
     rows.into_iter().filter(exact).collect()
 }
 
-/// A cursor that this table did not make.
+/// Returns the error for a cursor that this table did not issue.
 pub(crate) fn foreign_cursor(cursor: &TableCursor) -> Error {
-    let text = format!("{:?} is no place in this table; begin anew", cursor.as_str());
+    let text = format!(
+        "the cursor {:?} does not belong to this table; begin without a cursor",
+        cursor.as_str()
+    );
     Error::new(ErrorKind::Misconfigured, "read the business table", text)
 }
 
-/// Whether `text` is how an integer is written, so that no two texts mean one tenant.
+/// Returns whether `text` is the canonical form of an integer, so that no two texts mean one
+/// tenant.
 pub(crate) fn is_integer(text: &str) -> bool {
     text.parse::<i128>().is_ok_and(|number| number.to_string() == text)
 }

@@ -1,7 +1,7 @@
-//! From what `sqlx` reports to what a caller may do about it.
+//! Converts `sqlx` errors into store errors, by what a caller may do about them.
 //!
-//! The server's own codes are not here: each dialect brings them as [`Codes`]. What is shared are the
-//! questions that all of them answer alike: was anything sent, did a reply come back, and is the schema there?
+//! Each dialect maps the codes of its server with its own [`Codes`]. All dialects share the rest:
+//! was a statement sent, did a reply come back, and does the schema exist?
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use sqlx::error::DatabaseError;
 
 use crate::missing;
 
-/// A dialect's reading of the codes with which its server refuses a statement; `None` where the
-/// code means no more than "refused, nothing was done".
+/// Maps the code with which a server refused a statement to an error kind; `None` if the code means
+/// no more than "refused, nothing was done".
 pub(crate) type Codes = fn(&dyn DatabaseError) -> Option<ErrorKind>;
 
 /// How far a step had come when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// No statement was sent yet: whatever failed, nothing happened.
+    /// No statement was sent yet, so nothing happened.
     Connecting,
-    /// A statement was on its way: without the server's answer it may have happened.
+    /// A statement was sent: without the server's answer, it may have taken effect.
     Running,
 }
 
@@ -34,14 +34,14 @@ pub(crate) fn classify(
         return explained(ErrorKind::Misconfigured, operation, text, error);
     }
     let kind = match (stage, kind(codes, &error)) {
-        // Before a statement was sent there is nothing to be in doubt about.
+        // Before a statement is sent, nothing can be in doubt.
         (Stage::Connecting, ErrorKind::Ambiguous) => ErrorKind::Unavailable,
         (_, kind) => kind,
     };
     Error::new(kind, operation, error)
 }
 
-/// A failure in our own words, with the driver's behind them.
+/// An explanation by this crate, followed by the driver's error.
 #[derive(Debug)]
 struct Explained {
     text: String,
@@ -60,7 +60,8 @@ impl std::error::Error for Explained {
     }
 }
 
-/// Names the failure of `operation` in our own words.
+/// Returns an error of `operation` whose text is the explanation `text`, followed by the driver's
+/// error.
 pub(crate) fn explained(
     kind: ErrorKind,
     operation: &'static str,
@@ -70,7 +71,8 @@ pub(crate) fn explained(
     Error::new(kind, operation, Explained { text: text.into(), source })
 }
 
-/// The failure of a step that did not answer within its time.
+/// Returns the error for a step that exceeded `limit`: `Unavailable` if no statement was sent yet,
+/// otherwise `Ambiguous`.
 pub(crate) fn timed_out(
     stage: Stage,
     operation: &'static str,
@@ -88,17 +90,18 @@ pub(crate) fn timed_out(
     }
 }
 
-/// A stored value that cannot be what we wrote. Names the column, never the key or the value.
+/// Returns the error for a value in `semel_record` that this crate cannot have written. The text
+/// contains the name of the column, never the key or the value.
 pub(crate) fn corrupt(operation: &'static str, column: &'static str) -> Error {
     damaged("semel_record", operation, column)
 }
 
-/// As [`corrupt`], of an event's row.
+/// As [`corrupt`], for a row of `semel_outbox`.
 pub(crate) fn corrupt_outbox(operation: &'static str, column: &'static str) -> Error {
     damaged("semel_outbox", operation, column)
 }
 
-/// As [`corrupt`], of a public id's row.
+/// As [`corrupt`], for a row of `semel_id_map`.
 pub(crate) fn corrupt_map(operation: &'static str, column: &'static str) -> Error {
     damaged("semel_id_map", operation, column)
 }
@@ -108,7 +111,7 @@ fn damaged(table: &str, operation: &'static str, column: &'static str) -> Error 
     Error::new(ErrorKind::Corrupt, operation, text)
 }
 
-/// The same failure once more, for another step that met it.
+/// Returns a copy of `error` for another step that failed for the same reason.
 pub(crate) fn again(error: &Error, operation: &'static str) -> Error {
     let cause = std::error::Error::source(error).map_or_else(String::new, ToString::to_string);
     Error::new(error.kind(), operation, cause)
@@ -116,18 +119,19 @@ pub(crate) fn again(error: &Error, operation: &'static str) -> Error {
 
 fn kind(codes: Codes, error: &sqlx::Error) -> ErrorKind {
     use sqlx::Error as E;
-    // Foreign and `non_exhaustive`: what a newer sqlx adds is unknown to us, so it is ambiguous.
+    // The enum is `non_exhaustive`: a variant that a newer sqlx adds is treated as ambiguous.
     #[allow(clippy::wildcard_enum_match_arm)]
     match error {
-        // The server spoke: the statement was refused and rolled back, unless its code says more.
+        // The server answered: the statement was refused and rolled back, unless the code means
+        // something else.
         E::Database(refusal) => codes(&**refusal).unwrap_or(ErrorKind::Unavailable),
         E::Configuration(_) | E::ConfigFile(_) | E::InvalidArgument(_) => ErrorKind::Misconfigured,
-        // A column or type that is not what our statements expect is a schema that is not ours.
+        // The schema has another column or type than the statements expect.
         E::TypeNotFound { .. } | E::ColumnNotFound(_) | E::ColumnIndexOutOfBounds { .. } => {
             ErrorKind::Misconfigured
         }
         E::ColumnDecode { .. } | E::Decode(_) => ErrorKind::Corrupt,
-        // Nothing leaves the process when a value cannot be encoded or no connection was to be had.
+        // Nothing was sent: a value could not be encoded, or no connection was available.
         E::Encode(_) | E::PoolTimedOut | E::PoolClosed => ErrorKind::Unavailable,
         _ => ErrorKind::Ambiguous,
     }

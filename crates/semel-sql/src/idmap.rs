@@ -1,7 +1,7 @@
-//! Bindings as rows of `semel_id_map`: in which order many are written, what a row that stands in the
-//! way means, and how rows are read. The same in every dialect.
+//! Bindings as rows of `semel_id_map`, the same in every dialect: the order in which many bindings
+//! are written, the answer if a conflicting row exists, and how rows are read.
 //!
-//! No statement is here, and no cache: see `semel-ids`.
+//! The statements are in the dialects, the caches in `semel-ids`.
 
 use std::collections::HashMap;
 
@@ -11,30 +11,33 @@ use ulid::Ulid;
 
 use crate::error::corrupt_map;
 
-/// What names a row: its type, its tenant, and one of its ids.
+/// A unique key of a row: the resource type, the tenant, and the public or the internal id.
 type Name<'b, I> = (String, &'b str, I);
 
 fn name<'b, I>(binding: &'b Binding, id: I) -> Name<'b, I> {
     (binding.kind().name().to_owned(), binding.tenant(), id)
 }
 
-/// Bindings of one call, parted so that those of a round have nothing in common and can be written by
-/// one statement. A round is in the order of the primary key, in which every call locks rows.
+/// The bindings of one call, split into rounds. No two bindings of a round share an id, so that one
+/// statement can write the round. A round is sorted by primary key, the order in which every call
+/// locks rows.
 ///
-/// Nearly always there is one round: two ids of one thing take two codecs.
+/// There is nearly always one round: only a call that contains one public or one internal id more
+/// than once needs another.
 pub(crate) struct Rounds<'b> {
     bindings: &'b [Binding],
     rounds: Vec<Vec<usize>>,
-    /// Those that are the same as an earlier one, and which.
+    /// The positions of bindings that equal an earlier one, each with the position of the earlier
+    /// one.
     twins: Vec<(usize, usize)>,
 }
 
-/// What to do with a binding that is in one call twice.
+/// How a call treats a binding that it contains twice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Twins {
-    /// The second learns what the first did.
+    /// The second is not written; its answer follows from that of the first.
     Follow,
-    /// It is written again, after what came between.
+    /// The second is written too, in a later round.
     Repeat,
 }
 
@@ -73,12 +76,12 @@ impl<'b> Rounds<'b> {
         parted
     }
 
-    /// The rounds, one after the other.
+    /// Returns the rounds in the order in which they must be written.
     pub(crate) fn each(&self) -> impl Iterator<Item = Vec<&'b Binding>> {
         self.rounds.iter().map(|round| round.iter().map(|at| &self.bindings[*at]).collect())
     }
 
-    /// The answers in the order of the call, from those of the rounds.
+    /// Returns the answers in the order of the call, given the answers of each round.
     pub(crate) fn answers(&self, inserted: Vec<Vec<Inserted>>) -> Vec<Inserted> {
         let mut answers = vec![Inserted::Conflict; self.bindings.len()];
         for (round, inserted) in self.rounds.iter().zip(inserted) {
@@ -96,24 +99,25 @@ impl<'b> Rounds<'b> {
     }
 }
 
-/// A row that has the public or the internal id of a binding.
+/// An existing row that has the public or the internal id of a binding.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
-    /// The place of the binding among those that were asked for.
+pub(crate) struct ExistingRow {
+    /// The position of the binding among those of the statement.
     pub(crate) place: usize,
-    /// Whether it has both.
+    /// Whether the row has both ids of the binding.
     pub(crate) same: bool,
-    /// Its status.
+    /// The stored status of the row.
     pub(crate) status: i16,
 }
 
-/// What the rows that stand in the way of `count` bindings mean; `None` where there is none.
-pub(crate) fn judged(count: usize, standing: &[Standing]) -> Vec<Option<Inserted>> {
+/// Returns for each of `count` bindings the answer that the existing rows imply, or `None` if no
+/// row has one of its ids.
+pub(crate) fn judged(count: usize, existing: &[ExistingRow]) -> Vec<Option<Inserted>> {
     let mut judged = vec![None; count];
-    for Standing { place, same, status } in standing {
+    for ExistingRow { place, same, status } in existing {
         if let Some(answer) = judged.get_mut(*place) {
             *answer = Some(match (*same, *answer) {
-                // The row itself; another one cannot have either of its ids.
+                // The row has both ids, so no other row can have either of them.
                 (true, _) if *status == LIVE => Inserted::Already,
                 (true, _) => Inserted::Revoked,
                 (false, Some(found)) => found,
@@ -124,10 +128,10 @@ pub(crate) fn judged(count: usize, standing: &[Standing]) -> Vec<Option<Inserted
     judged
 }
 
-/// The status of a row that counts.
+/// The stored status of a row that is not revoked.
 pub(crate) const LIVE: i16 = 1;
 
-/// A row as a dialect found it.
+/// The columns of a row of `semel_id_map`, as a dialect read them.
 pub(crate) struct Raw {
     pub(crate) tenant: String,
     pub(crate) public: String,
@@ -144,21 +148,22 @@ impl Raw {
     }
 }
 
-/// Which rows of a type a listing wants.
+/// The rows of one resource type that a listing returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window<'a> {
-    /// All of them.
+    /// All rows of the type.
     All,
-    /// Those after this tenant's public id.
+    /// The rows after this tenant and public id.
     After(&'a str, &'a str),
-    /// A tenant's.
+    /// All rows of this tenant.
     Of(&'a str),
-    /// A tenant's after this public id.
+    /// The rows of this tenant after this public id.
     OfAfter(&'a str, &'a str),
 }
 
 impl<'a> Window<'a> {
-    /// `None` if no row can match.
+    /// Returns the window of a listing of `tenant`, or of all tenants, that continues after the key
+    /// `after`; `None` if no row can match.
     pub(crate) fn of(tenant: Option<&'a str>, after: Option<&'a MapKey>) -> Option<Self> {
         let Some(tenant) = tenant else {
             return Some(after.map_or(Window::All, |at| Window::After(&at.tenant, &at.public)));
@@ -170,7 +175,8 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Whether no text of a database that refuses NUL can match.
+    /// Returns whether a text of the window contains NUL: no row of a database that refuses NUL can
+    /// match it.
     pub(crate) fn holds_nul(&self) -> bool {
         match self {
             Window::All => false,

@@ -1,11 +1,12 @@
 //! Semel's ledger, outbox and id map in a SQL database: SQLite, PostgreSQL, MySQL and MariaDB.
 //!
-//! The dialects share how rows are read (`row`, `outbox`, `idmap`), how failures are named (`error`), how the schema
-//! comes about ([`migrate`]) and how concurrent steps share statements (`batcher`); each has its own
-//! statements. Nothing here decides anything: the judge of `semel` does.
+//! The dialects share how rows are read (`row`, `outbox`, `idmap`), how errors are classified
+//! (`error`), how the schema is migrated ([`migrate`]) and how concurrent steps share statements
+//! (`batcher`). Each dialect has its own statements. This crate decides nothing about records: the
+//! judge in `semel-core` does.
 
-// Each dialect uses its part of the shared modules: what a build without all three does not use is not
-// dead code.
+// Each dialect uses a part of the shared modules: code that a build without all features leaves
+// unused is not dead.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "ids")),
     allow(dead_code)

@@ -1,7 +1,7 @@
-//! The schema: numbered migrations inside the binary, applied once each, and a check in words.
+//! Migrates and checks the schema: numbered migrations inside the binary, each applied once.
 //!
-//! A dialect brings its files and its `Migrator`: how it keeps two instances from migrating at once.
-//! There is no way back down: a ledger is never migrated to forget what happened.
+//! Each dialect has its own files and its own `Migrator`, which keeps two instances from migrating
+//! at once. There are no down migrations: undoing one would lose records.
 
 use std::fmt::Write as _;
 
@@ -11,18 +11,18 @@ use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 /// One numbered step of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its place in the order, counted from 1.
+    /// The number of the migration, counted from 1, in the order of application.
     pub version: i32,
-    /// What it brings.
+    /// A short name for what the migration creates.
     pub name: &'static str,
-    /// Its statements.
+    /// The statements of the migration.
     pub sql: &'static str,
 }
 
 impl Migration {
-    /// SHA-256 of the statements, in hex: shows whether the database ran exactly these.
+    /// Returns the SHA-256 of the statements in hex. It shows whether a database ran exactly these.
     pub fn checksum(&self) -> String {
-        // The first byte of a stored fingerprint names its scheme; the hash is what follows.
+        // The first byte of a fingerprint is its scheme; the hash follows.
         let hash = Fingerprint::of_bytes(self.sql.as_bytes());
         hash.as_bytes().iter().skip(1).fold(String::with_capacity(64), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -31,20 +31,21 @@ impl Migration {
     }
 }
 
-/// What a database says that it has run.
+/// A migration that the history of a database contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub(crate) version: i32,
     pub(crate) checksum: String,
 }
 
-/// A table as our statements need it.
+/// The columns, indexes and unique keys that the statements need in a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) table: &'static str,
     pub(crate) columns: &'static [&'static str],
     pub(crate) indexes: &'static [&'static str],
-    /// What must be unique, each by an index over exactly these columns: all correctness rests on it.
+    /// The sets of columns that must be unique, each by an index over exactly these columns: the
+    /// statements are only correct with them.
     pub(crate) keys: &'static [&'static [&'static str]],
 }
 
@@ -61,7 +62,7 @@ pub(crate) const RECORD: Shape = Shape {
     keys: &[&["digest"]],
 };
 
-/// What is remembered of the clock.
+/// The table with the watermark of the database's clock.
 pub(crate) const CLOCK: Shape = Shape {
     table: "semel_clock",
     columns: &["id", "trusted", "suspect"],
@@ -85,43 +86,45 @@ pub(crate) const ID_MAP: Shape = Shape {
     keys: &[&["resource_type", "tenant", "public_id"], &["resource_type", "tenant", "internal_id"]],
 };
 
-/// Its columns of text: two that differ in one byte are two.
+/// The text columns of [`ID_MAP`] that identify a row. The database must compare them byte for
+/// byte.
 pub(crate) const IDENTITY: [&str; 3] = ["resource_type", "tenant", "public_id"];
 
-/// A database under construction, for as long as one `apply` takes.
+/// The connection over which one `apply` migrates a database.
 ///
-/// Between `enter` and `leave` no other instance migrates. Where the database can, the whole of it
-/// is one transaction; where it cannot (MySQL commits every DDL statement), the statements are
-/// written so that running them again changes nothing.
+/// Between `enter` and `leave` no other instance migrates. If the database has transactional DDL,
+/// everything in between is one transaction; if not (MySQL commits every DDL statement), the
+/// statements are written so that running them again changes nothing.
 pub(crate) trait Migrator: Send {
-    /// Waits until no other instance migrates, and creates the table `semel_migration` if need be.
+    /// Waits until no other instance migrates, and creates the table `semel_migration` if it does
+    /// not exist.
     fn enter(&mut self) -> impl Future<Output = Result<()>> + Send;
-    /// What has been applied, in order of version.
+    /// Returns the migrations that were applied, in the order of their versions.
     fn applied(&mut self) -> impl Future<Output = Result<Vec<Applied>>> + Send;
     /// Runs the statements of a migration.
     fn run(&mut self, migration: &Migration) -> impl Future<Output = Result<()>> + Send;
-    /// Notes that it was run, by the database's clock.
+    /// Records that `migration` was applied, at the time of the database's clock.
     fn note(
         &mut self,
         migration: &Migration,
         checksum: &str,
     ) -> impl Future<Output = Result<()>> + Send;
-    /// Lets the next instance in.
+    /// Ends the exclusion that `enter` began, so that another instance can migrate.
     fn leave(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Applies what is missing, in order; gives the versions that it applied.
+/// Applies the missing migrations in order and returns their versions.
 ///
 /// # Errors
-/// `Misconfigured` if the database ran other statements under one of our numbers; nothing is
-/// changed then.
+/// `Misconfigured` if the database ran other statements under the number of a known migration;
+/// nothing is changed then.
 pub(crate) async fn apply<M: Migrator>(migrator: &mut M, all: &[Migration]) -> Result<Vec<i32>> {
     migrator.enter().await?;
     let outcome = apply_missing(migrator, all).await;
     match outcome {
         Ok(versions) => migrator.leave().await.map(|()| versions),
         Err(error) => {
-            // The first failure is the one to report; the lock ends with the connection anyway.
+            // The first failure is reported; the lock ends with the connection anyway.
             let _ = migrator.leave().await;
             Err(error)
         }
@@ -146,7 +149,7 @@ async fn apply_missing<M: Migrator>(migrator: &mut M, all: &[Migration]) -> Resu
     Ok(versions)
 }
 
-/// All statements as one script, for migrating by hand.
+/// Returns all statements as one script, for migrating by hand.
 pub(crate) fn print(dialect: &str, all: &[Migration], note: fn(&Migration) -> String) -> String {
     let mut text = format!(
         "-- Semel's schema for {dialect}. Written by the crate (`print` of its migrations); not \
@@ -163,7 +166,7 @@ const CHANGED: &str = "sql-migration-changed";
 const MISSING: &str = "sql-migration-missing";
 const ABSENT: &str = "sql-table-missing";
 
-/// What the history of a database says against ours.
+/// Compares the history of a database with the migrations of this program.
 pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for migration in all {
@@ -199,28 +202,29 @@ pub(crate) fn history(all: &[Migration], applied: &[Applied]) -> Vec<Finding> {
     findings
 }
 
-/// Says of a missing table how it comes back: not by migrating, where the history has every migration.
-pub(crate) fn unmended(findings: &mut [Finding]) {
+/// Corrects the advice for missing tables if the history contains every migration: migrating would
+/// not create them again.
+pub(crate) fn advise_on_missing_tables(findings: &mut [Finding]) {
     if findings.iter().any(|finding| finding.code == MISSING) {
         return;
     }
     for finding in findings.iter_mut().filter(|finding| finding.code == ABSENT) {
         finding.fix =
-            "create it as in the script of `semel migrate print`; the history says that it \
-                       was made, so migrating does not"
+            "create it as in the script of `semel migrate print`; its migration is recorded \
+                       as applied, so migrating does not"
                 .into();
     }
 }
 
-/// What a table lacks of its shape. Pass the names that the database lists for it; a table with no
-/// column at all is not there.
+/// Returns the columns and indexes of `shape` that a table lacks. `columns` and `indexes` are the
+/// names that the database lists; a table without any column does not exist.
 pub(crate) fn shape(shape: &Shape, columns: &[String], indexes: &[String]) -> Vec<Finding> {
     let Shape { table, .. } = shape;
     if columns.is_empty() {
         return vec![Finding {
             severity: Severity::Error,
             code: ABSENT,
-            found: format!("table {table} is not there"),
+            found: format!("table {table} does not exist"),
             fix: "call `migrate`, or run `semel migrate apply`".into(),
         }];
     }
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_is_compared_in_words() {
+    fn a_history_is_compared_with_the_known_migrations() {
         assert_eq!(history(&[ONE, TWO], &[applied(&ONE), applied(&TWO)]), []);
         let missing = history(&[ONE, TWO], &[applied(&ONE)]);
         assert!(missing[0].found.contains("migration 2 (more) was never applied"));
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lacking_column_and_index_are_named() {
+    fn a_missing_column_and_a_missing_index_are_reported() {
         let columns: Vec<String> =
             RECORD.columns.iter().filter(|c| **c != "fence").map(ToString::to_string).collect();
         let indexes = ["semel_record_open", "SEMEL_RECORD_REFERENCE", "semel_record_tenant"];
@@ -277,13 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_the_history_knows_is_not_brought_back_by_migrating() {
+    fn a_missing_table_that_was_migrated_is_created_by_hand() {
         for (done, fix) in
             [(&[][..], "semel migrate apply"), (&[applied(&ONE)], "semel migrate print")]
         {
             let mut found = shape(&RECORD, &[], &[]);
             found.extend(history(&[ONE], done));
-            unmended(&mut found);
+            advise_on_missing_tables(&mut found);
             assert!(found[0].fix.contains(fix), "{found:?}");
         }
     }

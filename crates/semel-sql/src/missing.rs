@@ -1,20 +1,21 @@
-//! Tables of the schema that are not there: explained to the caller, and logged once.
+//! Recognises errors about missing tables of the schema, explains them to the caller, and logs each
+//! table once.
 //!
-//! What comes of it is `Misconfigured`, which executors and relays count in
+//! The resulting error is `Misconfigured`, which executors and relays count in
 //! `semel_store_errors_total{kind="misconfigured"}`.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// The tables that the statements of this crate name.
+/// The tables that the statements of this crate use.
 const TABLES: [&str; 5] =
     ["semel_record", "semel_clock", "semel_outbox", "semel_id_map", "semel_migration"];
 
-/// The tables of which this process has said that they are missing.
+/// The tables that this process has already logged as missing.
 static LOGGED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Returns what to do about `error` if it says that a table of the schema does not exist. The first time in a
-/// process that is logged, too.
+/// Returns what to do about `error` if it reports that a table of the schema does not exist. Also
+/// logs the table, the first time in this process.
 pub(crate) fn explanation(operation: &'static str, error: &sqlx::Error) -> Option<String> {
     let table = missing_table(error)?;
     let text = format!(
@@ -29,10 +30,11 @@ pub(crate) fn explanation(operation: &'static str, error: &sqlx::Error) -> Optio
 
 fn missing_table(error: &sqlx::Error) -> Option<&'static str> {
     let refusal = error.as_database_error()?;
-    // PostgreSQL's code, the SQLSTATE of MySQL's 1146, and SQLite, which has one code for all such errors.
+    // PostgreSQL's code, and the SQLSTATE of MySQL's error 1146. SQLite has one code for all such
+    // errors, so its message is compared.
     let is_missing = matches!(refusal.code().as_deref(), Some("42P01" | "42S02"))
         || refusal.message().starts_with("no such table");
-    // A message may be in the server's language; the name in it is not.
+    // The message may be translated; the table's name in it is not.
     let named = |table: &&&'static str| refusal.message().contains(**table);
     TABLES.iter().filter(|_| is_missing).find(named).copied()
 }
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_table_is_recognised_by_each_servers_words_and_no_other_is_blamed() {
+    fn each_servers_error_about_a_missing_table_is_recognised_and_no_other_is() {
         let table = |code, message| missing_table(&refused(code, message));
         let postgres = "relation \"semel_outbox\" does not exist";
         assert_eq!(table("42P01", postgres), Some("semel_outbox"));
@@ -100,7 +102,7 @@ mod tests {
         assert_eq!(table("1", "no such column: semel_record"), None);
     }
 
-    /// Counts what is logged as an error.
+    /// Counts the events that are logged at level ERROR.
     #[derive(Clone, Default)]
     struct Errors(Arc<AtomicUsize>);
 
@@ -126,7 +128,7 @@ mod tests {
         let _here = tracing::subscriber::set_default(errors.clone());
         for _ in 0..3 {
             let error = refused("42P01", "relation \"semel_migration\" does not exist");
-            let text = explanation("migrate", &error).expect("it is one of ours");
+            let text = explanation("migrate", &error).expect("the table belongs to the schema");
             assert!(text.contains("semel migrate apply --store"), "{text}");
             assert!(text.contains("store.migrate().await"), "{text}");
         }

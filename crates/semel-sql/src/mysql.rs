@@ -5,7 +5,7 @@
 //! It takes none from the application's pool, and nothing in it waits for a row that an open transaction holds.
 //!
 //! The statements were run on MariaDB 10.11 and on MySQL 9.7, which lacks `INSERT … RETURNING` and
-//! `SET STATEMENT`; on MySQL 8 they were not, and `check` says so.
+//! `SET STATEMENT`; on MySQL 8 they were not, and `check` reports that.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), semel_core::store::Error> {
@@ -75,10 +75,10 @@ pub struct MySqlStore {
     ledger: Arc<Ledger>,
     batcher: Batcher<Ledger>,
     transactions: Arc<TransactionPool>,
-    /// For sweeping and operators.
+    /// Sessions for sweeping and for operators.
     operators: Arc<SessionPool>,
     outbox: Arc<outbox::OutboxSessions>,
-    /// For the id map, and for looking whether another transaction holds a key.
+    /// Sessions for the id map, and for checking whether another transaction holds a key.
     lookups: Arc<SessionPool>,
 }
 
@@ -125,10 +125,11 @@ impl MySqlStore {
         Builder::from_pool(pool).connect().await
     }
 
-    /// Returns what is wrong with the server's settings and the schema, in words. An empty list is good news.
+    /// Checks the server's settings and the schema, and returns what is wrong. An empty list means
+    /// that nothing is.
     ///
     /// # Errors
-    /// If the server cannot be asked.
+    /// If the server cannot be queried.
     pub async fn check(&self) -> Result<Vec<Finding>> {
         let session = self.operators.get("check").await?;
         let check = async |connection: &mut MySqlConnection| {
@@ -142,9 +143,9 @@ impl MySqlStore {
         session.operate(check).await
     }
 
-    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and every pooled
-    /// connection is closed. Clones are closed with it. Renewers belong to the executor that asked for them, and
-    /// end with it.
+    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and
+    /// every pooled connection is closed. Clones are closed with it. Renewers stay open: each ends
+    /// with the executor that created it.
     pub async fn close(&self) {
         self.batcher.close();
         self.transactions.close();
@@ -170,26 +171,26 @@ impl MySqlStore {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` if the database ran other statements under one of our numbers.
+    /// `Misconfigured` if the database ran other statements under the number of a known migration.
     pub async fn migrate(&self) -> Result<Vec<i32>> {
-        // On a session without our limits: building an index may take as long as it takes.
+        // On a session without a statement timeout: building an index may take long.
         let role = Role::Migration;
         let (connection, _) =
             session::connect(&self.ledger.options, role, self.ledger.limit).await?;
         migrate::apply(&mut schema::SchemaMigrator(connection), schema::MIGRATIONS).await
     }
 
-    /// Returns what is missing or wrong about the schema, in words. An empty list is good news.
+    /// Checks the schema and returns what is missing or wrong. An empty list means that nothing is.
     ///
     /// # Errors
-    /// If the server cannot be asked.
+    /// If the server cannot be queried.
     pub async fn verify(&self) -> Result<Vec<Finding>> {
         let session = self.operators.get("verify").await?;
         let verify = async |connection: &mut MySqlConnection| schema::verify(connection).await;
         session.operate(verify).await
     }
 
-    /// Returns the migrations, for tools of one's own.
+    /// Returns the migrations, for the application's own migration tools.
     pub fn migrations() -> &'static [Migration] {
         schema::MIGRATIONS
     }
@@ -199,7 +200,7 @@ impl MySqlStore {
         schema::print()
     }
 
-    /// Returns the version as the server gives it.
+    /// Returns the version of the server, as the server reports it.
     pub fn server_version(&self) -> &str {
         &self.ledger.server.version
     }
@@ -211,7 +212,7 @@ impl fmt::Debug for MySqlStore {
     }
 }
 
-/// Where the server is.
+/// How the server is reached: by a URL or with connect options.
 #[derive(Clone)]
 enum Address {
     Url(String),
@@ -225,7 +226,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// How many connections a store has, and how long it waits for an answer.
+/// The settings with which a [`MySqlStore`] connects.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -238,7 +239,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Returns the settings of a store that is reached with these options, for what a URL cannot say.
+    /// Returns the settings of a store that is reached with these options, for settings that a URL
+    /// cannot express.
     pub fn with(options: MySqlConnectOptions) -> Self {
         Self::at(Address::Options(Box::new(options)))
     }
@@ -261,20 +263,22 @@ impl Builder {
         }
     }
 
-    /// Connections for claiming and settling. Default 4; more of them make smaller batches.
+    /// Sets the number of connections for claiming and settling. Default 4; more of them make
+    /// smaller batches.
     pub fn connections(mut self, count: usize) -> Self {
         self.connections = count.max(1);
         self
     }
 
-    /// Transactions of ours that can be open at once; further ones wait. Default 16.
+    /// Sets how many transactions of the store can be open at once; further ones wait. Default 16.
     pub fn transactions(mut self, count: usize) -> Self {
         self.transactions = count.max(1);
         self
     }
 
-    /// How long a pooled connection is used before it is replaced by a new one. Default 30 minutes: after a
-    /// failover behind a name or a proxy no connection stays with the old server for longer.
+    /// Sets how long a pooled connection is used before a new one replaces it. Default 30 minutes:
+    /// after a failover behind a name or a proxy, no connection stays with the old server for
+    /// longer.
     pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = lifetime;
         self
@@ -287,19 +291,21 @@ impl Builder {
         self
     }
 
-    /// How long a step may take, connecting included, before its caller gets `Ambiguous`: the answer is
-    /// unknown. Default 5 s.
+    /// Sets the time limit of a connect, and of a step once it is connected. Default 5 s. A connect
+    /// that takes longer fails with `Unavailable`, a step with `Ambiguous`: it may have taken
+    /// effect.
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.statement_timeout = limit;
         self
     }
 
-    /// Connects once, to learn what the server is. To be called on the runtime that will drive the
-    /// connections. The schema is created by [`MySqlStore::migrate`].
+    /// Connects, reads the server's version and its replication, and returns the store. Must be
+    /// called on the runtime that will drive the connections. The schema is created by
+    /// [`MySqlStore::migrate`].
     ///
     /// # Errors
-    /// `Misconfigured` if the URL is wrong or the server too old; `Unavailable` if it cannot be
-    /// reached.
+    /// `Misconfigured` if the URL is wrong or the server too old; `Unavailable` if the server
+    /// cannot be reached.
     pub async fn connect(self) -> Result<MySqlStore> {
         let limit = self.statement_timeout;
         let options = self.address.options()?;
@@ -399,7 +405,7 @@ impl Store for MySqlStore {
     }
 }
 
-/// Extends leases over a connection of its own, which is opened again when it was lost.
+/// Renews leases over a connection of its own, and reconnects when that connection is lost.
 pub struct MySqlRenewer {
     ledger: Arc<Ledger>,
     connection: Option<Idle>,
@@ -423,7 +429,8 @@ impl fmt::Debug for MySqlRenewer {
 impl Renewer for MySqlRenewer {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
         let limit = self.ledger.limit;
-        // Taken out while in use: whatever interrupts us, a connection in mid-statement is not kept.
+        // Taken out while in use: if this future is dropped in mid-statement, the connection is not
+        // kept.
         let rested = match self.connection.take() {
             Some(idle) => idle.wake(limit).await,
             None => None,
@@ -438,7 +445,7 @@ impl Renewer for MySqlRenewer {
             .unwrap_or_else(|_| Err(timed_out(Stage::Running, "renew", limit)));
         match done {
             Ok(()) => self.connection = Some(Idle::new(connection)),
-            // Those that were written must not suffer for those that were not.
+            // The leases that were renewed are reported even if others could not be.
             Err(_) if answers.iter().any(|answer| *answer != Renewed::Unknown) => {}
             Err(error) => return Err(error),
         }

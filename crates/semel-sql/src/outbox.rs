@@ -1,7 +1,7 @@
-//! Events as rows of `semel_outbox`: what is written of an envelope, of a mark, of an operator's
-//! selection, and how a row is read back. The same in every dialect.
+//! Events as rows of `semel_outbox`, the same in every dialect: the columns of an event, of a mark
+//! and of an operator's selection, and how a row is read back.
 //!
-//! No statement is here, and nothing decides what becomes of a row: the relay of `semel` does.
+//! The statements are in the dialects. The relay in `semel-core` decides what becomes of a row.
 
 mod search;
 
@@ -69,8 +69,8 @@ pub(crate) const OUTBOX: Shape = Shape {
 /// The same in PostgreSQL, where a lease has a column of its own.
 pub(crate) const PG_OUTBOX: Shape = Shape { columns: columns!("leased_until"), ..OUTBOX };
 
-/// The attributes of a CloudEvent that have a column, or that the row's number is; the others are
-/// its headers.
+/// The CloudEvents attributes that are not stored in the column `headers`: each has a column, is
+/// derived from one, or is constant.
 const COLUMNS: [&str; 11] = [
     "specversion",
     "id",
@@ -123,7 +123,7 @@ impl<'e> EventRow<'e> {
         }
     }
 
-    /// About how many bytes of a statement it takes.
+    /// Returns about how many bytes of a statement the row takes.
     pub(crate) fn size(&self) -> usize {
         let texts = [self.tenant, self.aggregatetype, self.kind, self.source, self.content_type];
         let texts: usize = texts.into_iter().map(str::len).sum();
@@ -152,7 +152,7 @@ pub(crate) fn chunks<'r, 'e>(
     chunks
 }
 
-/// The columns of an event as they were found.
+/// The columns of an event, as a dialect read them.
 pub(crate) struct Stored {
     pub(crate) id: String,
     pub(crate) tenant: String,
@@ -167,7 +167,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The event, or why it cannot be read.
+    /// Returns the event, or why the columns are not a valid event.
     pub(crate) fn envelope(self, sequence: u64) -> std::result::Result<Event, String> {
         let id: EventId = self.id.parse().map_err(|error| format!("column id: {error}"))?;
         let headers: BTreeMap<String, String> = serde_json::from_str(&self.headers)
@@ -195,7 +195,8 @@ impl Stored {
     }
 }
 
-/// The partition of a row that is to be in one again. Its payload is not needed, nor need it be readable.
+/// Computes the partition of a row that an operator makes due again. Needs no payload, so it also
+/// works for a row that cannot be read.
 pub(crate) fn partition_key(
     tenant: &str,
     aggregatetype: &str,
@@ -205,7 +206,7 @@ pub(crate) fn partition_key(
     Partition::of(&about.build().ok()?).map(|partition| partition.0)
 }
 
-/// A row that was just leased, as a dialect found it.
+/// The columns of a row that was just leased, as a dialect read them.
 pub(crate) struct Claimed {
     pub(crate) sequence: i64,
     pub(crate) attempts: i64,
@@ -228,8 +229,8 @@ impl Claimed {
     }
 }
 
-/// A row for operators, as a dialect found it: with no bytes where the payload would be, which are
-/// `bytes` many.
+/// The columns of a row for operators, as a dialect read them. The payload in `stored` is empty;
+/// `bytes` is its length.
 pub(crate) struct Listed {
     pub(crate) sequence: i64,
     pub(crate) status: i16,
@@ -260,7 +261,7 @@ impl Listed {
     }
 }
 
-/// What a mark says, as statements want it.
+/// A relay's mark on a leased row, as the values that a statement binds.
 #[derive(Clone, Copy)]
 pub(crate) struct MarkRow<'m> {
     pub(crate) sequence: i64,
@@ -270,23 +271,23 @@ pub(crate) struct MarkRow<'m> {
     pub(crate) error: Option<&'m str>,
 }
 
-/// [`MarkRow::disposition`]: the broker has it.
+/// [`MarkRow::disposition`]: the broker has the event.
 pub(crate) const PUBLISHED: i16 = 0;
-/// [`MarkRow::disposition`]: to be tried again after `after_us`.
+/// [`MarkRow::disposition`]: the event is to be published again after `after_us`.
 pub(crate) const RETRY: i16 = 1;
-/// [`MarkRow::disposition`]: given up; it holds no partition.
+/// [`MarkRow::disposition`]: the event is given up, and its partition continues.
 pub(crate) const DEAD: i16 = 2;
-/// [`MarkRow::disposition`]: given up, and its partition waits.
+/// [`MarkRow::disposition`]: the event is given up, and its partition waits for an operator.
 pub(crate) const HOLDING: i16 = 3;
-/// [`MarkRow::disposition`]: as if it had not been claimed.
+/// [`MarkRow::disposition`]: the row is due again as if it had not been claimed.
 pub(crate) const UNTRIED: i16 = 4;
-/// [`MarkRow::disposition`]: the same, but not to be claimed again before `after_us`.
+/// [`MarkRow::disposition`]: as [`UNTRIED`], but the row is not due again before `after_us`.
 pub(crate) const LATER: i16 = 5;
 
-/// Marks in the order in which every statement meets their rows, each lease once.
+/// The marks of one call, one per lease, in the order in which every statement locks the rows.
 pub(crate) struct Marks<'m> {
     pub(crate) rows: Vec<MarkRow<'m>>,
-    /// Where in `rows` each lease is.
+    /// The position in `rows` of each lease's mark.
     places: HashMap<Ticket, usize>,
     tickets: Vec<Ticket>,
 }
@@ -299,7 +300,7 @@ impl<'m> Marks<'m> {
         let mut places = HashMap::with_capacity(marks.len());
         let mut rows = Vec::with_capacity(marks.len());
         for (ticket, disposition) in sorted {
-            // No table has such a row.
+            // No table has a row with such a number.
             let Ok(sequence) = i64::try_from(ticket.sequence) else { continue };
             if places.contains_key(ticket) {
                 continue;
@@ -327,7 +328,8 @@ impl<'m> Marks<'m> {
         Self { rows, places, tickets: marks.iter().map(|(ticket, _)| *ticket).collect() }
     }
 
-    /// The answers, from the places in `rows` that were written.
+    /// Returns the answers in the order of the call, given the positions in `rows` that were
+    /// written.
     pub(crate) fn answers(mut self, written: impl IntoIterator<Item = usize>) -> Vec<Marked> {
         let mut done = vec![false; self.rows.len()];
         for place in written {
@@ -335,7 +337,7 @@ impl<'m> Marks<'m> {
                 *done = true;
             }
         }
-        // Taken out with its first mark: a second one on the same lease comes too late.
+        // Removed at its first mark: a second mark on the same lease is answered with `Lost`.
         let mut answer = |ticket: &Ticket| match self.places.remove(ticket) {
             Some(place) if done[place] => Marked::Done,
             Some(_) | None => Marked::Lost,
@@ -344,19 +346,21 @@ impl<'m> Marks<'m> {
     }
 }
 
-/// The stored codes of the statuses in which `verb` changes rows that match; none, if it cannot.
+/// Returns the stored codes of the statuses in which `verb` changes matching rows; empty if there
+/// are none.
 pub(crate) fn statuses(selection: &Selection, verb: &RowAction) -> Vec<u8> {
     let reached = |status: &Status| selection.reaches(verb, *status);
     Status::ALL.into_iter().filter(reached).map(Status::code).collect()
 }
 
-/// Whether rows in all these statuses, by their codes, are due at some time: those have an index.
+/// Returns whether rows of all these statuses, given as stored codes, have a due time: an index
+/// covers those.
 pub(crate) fn are_due(wanted: &[u8]) -> bool {
     let due = [Status::Pending, Status::Leased, Status::Failed].map(Status::code);
     !wanted.is_empty() && wanted.iter().all(|code| due.contains(code))
 }
 
-/// Why a row is discarded; `None` for the verbs that discard nothing.
+/// Returns the reason to store with a discarded row; `None` for the verbs that discard nothing.
 pub(crate) fn discarded(verb: &RowAction) -> Option<ErrorText> {
     match verb {
         RowAction::Discard { reason } => Some(ErrorText::new(reason)),
@@ -364,8 +368,8 @@ pub(crate) fn discarded(verb: &RowAction) -> Option<ErrorText> {
     }
 }
 
-/// Where a claim by number would begin, which passes over whatever commits late: how it is not done.
-/// For the tests that show why.
+/// The highest sequence number claimed so far. Only tests use it: they show that a claim that
+/// continues after this number would skip rows that commit late. Real claims select rows by state.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     #[cfg(feature = "testing")]
@@ -374,7 +378,8 @@ pub(crate) struct Cursor {
 
 #[cfg(feature = "testing")]
 impl Cursor {
-    /// The number after which to look, if a test took the guard away.
+    /// Returns the number after which a claim selects rows, if a test has disabled claiming by
+    /// state.
     pub(crate) fn after(&self) -> Option<u64> {
         let removed = semel_core::testing::sabotaged(semel_core::testing::Guard::ClaimByState);
         removed.then(|| self.last.load(Ordering::SeqCst))

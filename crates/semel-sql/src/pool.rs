@@ -1,11 +1,11 @@
 //! A bounded pool of connections, opened when they are first needed.
 //!
-//! Every connection of a store comes from one of these, renewals, wake-ups and migrations aside. One is
-//! returned to its pool after a clean use only: where a statement did not end, the connection is closed, which
-//! rolls back what it had begun. What the pools of a store share is their [`Lifecycle`]: a connection is
-//! replaced when its lifetime is over, and with all others of the store when an error points at the server:
-//! after a switchover the old primary may still answer, read-only, while a new connection would reach the new
-//! one.
+//! Every connection of a store comes from such a pool, except those for renewals, wake-ups and
+//! migrations. A connection returns to its pool only after a clean use: if a statement did not end,
+//! the connection is closed, which rolls back its transaction. The pools of a store share a
+//! [`Lifecycle`]: a connection is replaced when its lifetime is over, and all connections of the
+//! store are replaced when an error points at the server. After a switchover the old primary may
+//! still answer, read-only, while a new connection would reach the new one.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,11 +19,11 @@ use tokio::time::{Instant, timeout};
 /// A lifetime that no connection reaches.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How often a transaction of the store's own that met a concurrent one is run again before its caller gets
-/// the error.
-pub(crate) const RIVALS: usize = 5;
+/// How often the store reruns one of its own transactions after a conflict with a concurrent one,
+/// before the caller gets the error.
+pub(crate) const MAX_CONFLICTS: usize = 5;
 
-/// How long the connections of one store are used, in all of its pools.
+/// Decides when the connections of one store are replaced, in all of its pools.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     lifetime: Duration,
@@ -37,8 +37,8 @@ impl Lifecycle {
         Arc::new(Self { lifetime, generation: AtomicU64::new(0) })
     }
 
-    /// Retires every connection of the store: idle ones are closed when their pool comes to them, those in use
-    /// when they are returned.
+    /// Retires every connection of the store: idle ones are closed when they are next taken from
+    /// their pool, those in use when they are returned.
     pub(crate) fn retire(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -56,15 +56,15 @@ impl Lifecycle {
     }
 }
 
-/// When a connection was opened, as far as its end depends on it.
+/// The generation of an open connection, and the end of its lifetime.
 #[derive(Clone, Copy)]
 struct Stamp {
     generation: u64,
     until: Instant,
 }
 
-/// The connections of one use: the batcher's, the outbox's, the id map's, the operators', the callers'
-/// transactions'.
+/// The connections for one purpose: batches, the outbox, the id map, operators, or callers'
+/// transactions.
 pub(crate) struct ConnectionPool<C> {
     size: usize,
     permits: Arc<Semaphore>,
@@ -112,7 +112,7 @@ impl<C> ConnectionPool<C> {
         })
     }
 
-    /// Returns the most connections that the pool has.
+    /// Returns the largest number of connections that the pool opens.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -122,8 +122,8 @@ impl<C> ConnectionPool<C> {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Waits until a connection may be used. Fails with `late` if none was returned within `wait`, and at once
-    /// if the pool is closed.
+    /// Waits until a connection may be used. Fails with the error of `late` if none becomes free
+    /// within `wait`, and at once if the pool is closed.
     pub(crate) async fn get(
         self: &Arc<Self>,
         operation: &'static str,
@@ -188,7 +188,7 @@ impl<C> ConnectionPool<C> {
     }
 }
 
-/// The failure of a use that came after the store was closed.
+/// Returns the error for a call on a closed store.
 pub(crate) fn closed(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, "the store is closed; connect again")
 }
@@ -199,8 +199,8 @@ impl<C> fmt::Debug for ConnectionPool<C> {
     }
 }
 
-/// The right to use one connection, and the connection once there is one. Dropping it returns the
-/// connection if its last use was clean, and closes it if not.
+/// A permit to use one connection, and the connection once it is taken or opened. When the permit
+/// is dropped, a connection whose last use was clean returns to the pool; any other is closed.
 pub(crate) struct Pooled<C> {
     open: Option<Open<C>>,
     is_clean: bool,
@@ -240,10 +240,10 @@ impl<C> Pooled<C> {
         self.open.is_some()
     }
 
-    /// Returns the connection for a use that is not clean until [`keep`](Self::keep) says so.
+    /// Returns the connection. The use counts as unclean until [`keep`](Self::keep) is called.
     ///
     /// # Panics
-    /// Without a connection.
+    /// If no connection was taken or opened.
     pub(crate) fn connection(&mut self) -> &mut C {
         self.is_clean = false;
         &mut self.open.as_mut().expect("a connection was taken or opened").connection
@@ -259,7 +259,8 @@ impl<C> Pooled<C> {
         self.open = None;
     }
 
-    /// Prepares for the next use: closes a connection whose last use was not clean, or whose time is over.
+    /// Prepares for the next use: closes a connection whose last use was not clean, or whose
+    /// lifetime is over.
     pub(crate) fn recycle(&mut self) {
         let ends = |open: &Open<C>| !self.is_clean || !self.pool.is_usable(open);
         if self.open.as_ref().is_some_and(ends) {
@@ -297,13 +298,13 @@ mod tests {
     }
 
     async fn opened(pool: &Arc<ConnectionPool<u32>>, number: u32) -> Pooled<u32> {
-        let mut pooled = got(pool, LONG).await.expect("there is room");
+        let mut pooled = got(pool, LONG).await.expect("a connection is free");
         pooled.open(async { Ok::<_, ()>(number) }).await.expect("opens");
         pooled
     }
 
     async fn reused(pool: &Arc<ConnectionPool<u32>>) -> Option<u32> {
-        let mut pooled = got(pool, LONG).await.expect("there is room");
+        let mut pooled = got(pool, LONG).await.expect("a connection is free");
         pooled.reuse()?;
         let number = *pooled.connection();
         pooled.keep();
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_reused_after_a_clean_use_alone() {
+    async fn a_connection_is_reused_only_after_a_clean_use() {
         let pool = pool();
         let mut pooled = opened(&pool, 1).await;
         let late = got(&pool, Duration::from_millis(1)).await.err().expect("one is the limit");
@@ -361,7 +362,7 @@ mod tests {
         pool.close();
         let error = waiting.await.expect("ends").expect_err("closed");
         assert!(error.to_string().contains("the store is closed"), "{error}");
-        assert_eq!(pool.opened(), 1, "what is in use is not taken away");
+        assert_eq!(pool.opened(), 1, "a connection in use stays open");
         drop(in_use);
         assert_eq!(pool.opened(), 0);
     }

@@ -1,8 +1,9 @@
 //! The ledger, the outbox and the id map in PostgreSQL 13 or later.
 //!
-//! One step is one statement and one trip; steps that come at the same time share statements (see
-//! `batcher`). Work in the caller's database joins one transaction with its claim. Rivals never wait
-//! for an open transaction: the statements that claim try a lock first, those that end claims skip locked rows.
+//! One step is one statement and one trip; concurrent steps share statements (see `batcher`). Work
+//! in the caller's database joins one transaction with its claim. Concurrent callers of a key never
+//! wait for an open transaction: the statements that claim try a lock first, those that end claims
+//! skip locked rows.
 //!
 //! ```no_run
 //! # async fn example() -> semel_core::store::Result<()> {
@@ -96,22 +97,22 @@ pub use transaction::PgTransaction;
 
 /// The ledger in PostgreSQL. Cheap to clone: clones share connections.
 ///
-/// Its connections belong to the tokio runtime on which it was connected.
+/// The store's connections belong to the tokio runtime on which it was connected.
 #[derive(Clone)]
 pub struct PgStore(Arc<Inner>);
 
 struct Inner {
     batcher: Batcher<Ledger>,
     transactions: TransactionPool,
-    /// For sweeping and operators.
+    /// Sessions for sweeping and for operators.
     operators: SessionPool,
     outbox: outbox::OutboxSessions,
     #[cfg(feature = "ids")]
     id_map: SessionPool,
     durability: Durability,
-    /// Sessions as the server sets them up.
+    /// Opens sessions with the settings of the server.
     plain: Session,
-    /// The ledger's own.
+    /// Opens sessions with the settings of the ledger.
     ours: Session,
     naming: Naming,
     address: PgConnectOptions,
@@ -133,8 +134,8 @@ impl PgStore {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` for a URL that cannot be one, credentials that are refused or a database whose
-    /// encoding is not UTF8, `Unavailable` if the server is not reached.
+    /// `Misconfigured` for an invalid URL, refused credentials or a database whose encoding is not
+    /// UTF8, `Unavailable` if the server cannot be reached.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder(url).connect().await
     }
@@ -173,7 +174,8 @@ impl PgStore {
         PgOptions::from_pool(pool).connect().await
     }
 
-    /// Returns what is wrong with the server's settings and the schema, in words. An empty list is good news.
+    /// Checks the server's settings and the schema, and returns what is wrong. An empty list means
+    /// that nothing is.
     ///
     /// ```no_run
     /// # async fn example(store: semel_sql::postgres::PgStore) -> semel_core::store::Result<()> {
@@ -185,7 +187,7 @@ impl PgStore {
     /// ```
     ///
     /// # Errors
-    /// If the server cannot be asked.
+    /// If the server cannot be queried.
     pub async fn check(&self) -> Result<Vec<Finding>> {
         let (inner, naming) = (Arc::clone(&self.0), self.0.naming);
         let checking = self.0.operators.transact("check", move |connection| {
@@ -203,9 +205,9 @@ impl PgStore {
         Ok(findings)
     }
 
-    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and every pooled
-    /// connection is closed. Clones are closed with it. Renewers and listeners belong to the executor that asked
-    /// for them, and end with it.
+    /// Closes the store: calls under way are answered, later ones fail with `Unavailable`, and
+    /// every pooled connection is closed. Clones are closed with it. Renewers and listeners stay
+    /// open: each ends with the executor that created it.
     pub async fn close(&self) {
         let Inner { batcher, transactions, operators, outbox, announcer, .. } = &*self.0;
         batcher.close();
@@ -221,7 +223,7 @@ impl PgStore {
         let address = settings.plain()?;
         let limit = settings.statement_timeout;
         let durability = Durability::new(settings.replication);
-        // Whatever is wrong with the address or the credentials is said here, not on first use.
+        // A wrong address or wrong credentials fail here, not on first use.
         let greeting = async {
             let direct = Session::plain(address.clone(), Pooling::Direct);
             let mut first = schema::greet(&direct).await?;
@@ -265,7 +267,8 @@ impl PgStore {
         })))
     }
 
-    /// Confirms the answer of a step that wrote, where it may have waited for a standby in vain.
+    /// Returns the answer of a step that wrote. If the step took unusually long, its wait for a
+    /// standby may have been cancelled, so a later commit must confirm it first.
     async fn confirmed<T>(
         &self,
         operation: &'static str,
@@ -278,15 +281,15 @@ impl PgStore {
         answer
     }
 
-    /// Waits until nothing that this server shows can be on it alone, where commits wait for a
-    /// standby and one of ours is in doubt.
+    /// Waits until a later commit confirms every step in doubt, if commits wait for a standby.
+    /// After that, nothing that this server returns can be on this server alone.
     pub(crate) async fn confirm(&self, operation: &'static str) -> Result<()> {
         let Inner { durability, plain, limit, .. } = &*self.0;
         durability.confirm(plain, operation, *limit).await
     }
 }
 
-/// Operators' statements may take this many times as long as a caller's.
+/// How many times longer than a caller's statement an operator's statement may take.
 const OPERATOR_PATIENCE: u32 = 6;
 
 impl fmt::Debug for PgStore {
@@ -317,7 +320,7 @@ impl Store for PgStore {
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        storable_ending("settle", settlement)?;
+        storable_settlement("settle", settlement)?;
         let settlement = SettleRequest { lease: *lease, settlement: settlement.clone() };
         let patience = Patience::new();
         loop {
@@ -378,7 +381,7 @@ impl Store for PgStore {
 }
 
 impl PgStore {
-    /// Whether a pooler hands out the server's sessions.
+    /// Returns whether a pooler shares the server's sessions among connections.
     async fn shares_sessions(&self) -> Result<bool> {
         let Inner { plain, limit, .. } = &*self.0;
         let looking = async {
@@ -392,7 +395,7 @@ impl PgStore {
     }
 }
 
-/// What stands in front of the server, as far as a second connection shows it.
+/// Opens a second connection to find out whether a pooler is in front of the server.
 async fn look_for_pooler(session: &Session, first: &mut PgConnection) -> Result<Pooling> {
     let pooled = is_pooled(session, first).await.map_err(unconnected("connect"))?;
     Ok(if pooled { Pooling::Unprepared } else { Pooling::Direct })
@@ -413,7 +416,7 @@ async fn sweep(naming: Naming, connection: &mut PgConnection, limit: u32) -> Res
     Ok(Swept { removed, suspended, more, clock_suspect: false })
 }
 
-fn storable_ending(operation: &'static str, settlement: &Settlement) -> Result<()> {
+fn storable_settlement(operation: &'static str, settlement: &Settlement) -> Result<()> {
     match crate::row::SettlementRow::of(settlement).content_type {
         Some(content_type) => ledger::storable(operation, "content type", content_type),
         None => Ok(()),
@@ -433,7 +436,7 @@ fn storable_draft(operation: &'static str, draft: &Draft) -> Result<()> {
 fn storable_change(change: &Change) -> Result<()> {
     match change {
         Change::Regrant(draft) | Change::Replace(draft) => storable_draft("swap", draft),
-        Change::Settle(settlement) => storable_ending("swap", settlement),
+        Change::Settle(settlement) => storable_settlement("swap", settlement),
         Change::Redrive | Change::Redate => Ok(()),
     }
 }

@@ -1,7 +1,8 @@
 //! The columns of `semel_record`, and conversions between rows and the domain's types.
 //!
-//! Rows are validated when they are read. A value that no version of this crate writes is a `Corrupt` error
-//! that names the column and shows neither key nor value. Statements are each dialect's own.
+//! Rows are validated when they are read. A value that no version of this crate writes is a
+//! `Corrupt` error, whose text contains the column but neither key nor value. Each dialect has its
+//! own statements.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use semel_core::store::{Cursor, Draft, Error, Listed, Page, Result, Settlement, 
 
 use crate::error::corrupt;
 
-/// Declares columns of `semel_record` once: the struct that a row is read into, the lists that statements
-/// name, and how the columns are read, by name.
+/// Declares columns of `semel_record` once: the struct that a row is read into, the column lists
+/// for statements, and the function that reads the columns by name.
 macro_rules! columns {
     (
         $(#[$doc:meta])*
@@ -31,10 +32,10 @@ macro_rules! columns {
             $(pub(crate) $column: $type,)+
         }
 
-        /// The columns of the struct of this name, as a list.
+        /// The columns of the struct, as a comma-separated list.
         pub(crate) const $list: &str =
             concat!(stringify!($first), $(", ", stringify!($column)),+);
-        /// The same list, of a table `r`.
+        /// The same list, with each column qualified by the table name `r`.
         pub(crate) const $qualified: &str =
             concat!("r.", stringify!($first), $(", r.", stringify!($column)),+);
         const $names: &[&str] = &[stringify!($first), $(stringify!($column)),+];
@@ -67,11 +68,12 @@ columns! {
 }
 
 columns! {
-    /// The columns of a record, as they are stored. `attempt` and `omitted_bytes` hold the bits of unsigned
-    /// numbers: values that read as negative are never reached, and must not be refused.
+    /// The columns of a record, as they are stored. `attempt` and `omitted_bytes` hold the bits of
+    /// unsigned numbers: a negative value stands for a large number and must not be refused.
     ///
-    /// A new column is added here, to the migrations of each dialect, and to the statements that write it:
-    /// the inserts name every column, in this order, so they fail without a value for it.
+    /// A new column is added here, to the migrations of each dialect, and to the statements that
+    /// write it: the inserts list every column in this order, so that they fail if they bind no
+    /// value for the new one.
     Raw, RECORD, R_RECORD, RECORD_NAMES:
     number: i64,
     fingerprint: Vec<u8>,
@@ -96,7 +98,7 @@ columns! {
     expires_at: Option<i64>,
 }
 
-/// All columns of `semel_record`. No record holds `sweep_at`: the sweeper alone reads it.
+/// All columns of `semel_record`. `sweep_at` belongs to no record: only the sweeper reads it.
 pub(crate) const COLUMNS: [&str; KEY_NAMES.len() + RECORD_NAMES.len() + 1] = {
     let mut all = ["sweep_at"; KEY_NAMES.len() + RECORD_NAMES.len() + 1];
     let mut at = 0;
@@ -125,17 +127,17 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
-/// Returns a list of a record's columns with `expression` in the place of `body`: what surveys select, which
-/// leave the bytes of responses and retry payloads where they are.
+/// Returns a list of a record's columns with `expression` in place of `body`. Listings for
+/// operators select it, so that they do not read the bytes of responses and retry payloads.
 pub(crate) fn without_body(list: &str, body: &str, expression: &str) -> String {
     list.replace(&format!(" {body},"), &format!(" {expression} as body,"))
 }
 
 impl Raw {
-    /// The record in this row.
+    /// Converts the row into a record.
     ///
     /// # Errors
-    /// `Corrupt`, naming the first column that cannot be read.
+    /// `Corrupt`, with the name of the first column that is invalid.
     pub(crate) fn record(mut self, operation: &'static str) -> Result<Record> {
         let bad = |column| move || corrupt(operation, column);
         let state = code(self.state).and_then(State::from_code).ok_or_else(bad("state"))?;
@@ -147,7 +149,7 @@ impl Raw {
         };
         let on_crash = code(self.on_crash).and_then(OnCrash::from_code);
         if state == State::Running && self.lease_until.is_none() {
-            // A claim without an end would never be judged lapsed: it could never be taken over.
+            // A claim whose lease has no end could never be taken over.
             return Err(corrupt(operation, "lease_until"));
         }
         let keep = u64::try_from(self.keep_us).map_err(|_| corrupt(operation, "keep_us"))?;
@@ -183,7 +185,8 @@ impl Raw {
         }
     }
 
-    /// Until a record succeeds, its retry payload lies where its outcome will.
+    /// Returns the retry payload: until a record succeeds, it is stored in the columns of the
+    /// outcome.
     fn retry_payload(&mut self, operation: &'static str) -> Result<Option<Outcome>> {
         if self.body.is_none() && self.content_type.is_none() {
             return Ok(None);
@@ -205,10 +208,11 @@ impl Raw {
 }
 
 impl RawKey {
-    /// The record in this row, with its key, which must still be the one its digest was made of.
+    /// Converts the row into a record and its key, and verifies that the key still has the stored
+    /// digest.
     ///
     /// # Errors
-    /// `Corrupt`, naming the first column that cannot be read.
+    /// `Corrupt`, with the name of the first column that is invalid.
     pub(crate) fn entry(self, raw: Raw, operation: &'static str) -> Result<Entry> {
         let bad = |column| move || corrupt(operation, column);
         let kind = code(self.kind).and_then(Kind::from_code).ok_or_else(bad("kind"))?;
@@ -222,8 +226,8 @@ impl RawKey {
     }
 }
 
-/// A record without the bytes of its answer or retry payload, which are `size` many: read like any other
-/// from a row that has no bytes where the body would be.
+/// Returns a record for a listing, from an entry that was read without its body. `size` is the
+/// number of bytes of its outcome or retry payload.
 pub(crate) fn outlined(entry: Entry, size: Option<i64>) -> Listed {
     let mut listed = Listed::from(entry);
     if let (Some(content), Some(size)) = (&mut listed.content, size) {
@@ -232,8 +236,9 @@ pub(crate) fn outlined(entry: Entry, size: Option<i64>) -> Listed {
     listed
 }
 
-/// A page of at most `limit` of these rows, each of which lies under a digest. What comes after them
-/// is `beyond`, if it was looked no further. A row that cannot be read hides no other.
+/// Makes a page of at most `limit` of these rows. A row that cannot be read is reported by its
+/// digest, and hides no other. The next page begins after the last row shown if there are more
+/// rows, and otherwise after `beyond`.
 pub(crate) fn page<R, E>(
     rows: &[R],
     limit: u32,
@@ -256,13 +261,14 @@ pub(crate) fn page<R, E>(
     page
 }
 
-/// What is wrong, without the verb that found it.
+/// Returns the cause of an error, without the operation that failed.
 fn words(error: &Error) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// What a draft binds. The statement adds what the store's clock says.
+/// The values that a statement binds for a draft. The statement adds the times of the store's
+/// clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftRow<'a> {
     pub(crate) digest: [u8; 32],
@@ -280,9 +286,9 @@ pub(crate) struct DraftRow<'a> {
     pub(crate) lease_us: i64,
     pub(crate) on_crash: i16,
     pub(crate) keep_us: i64,
-    /// Microseconds from the grant to when the sweeper may act.
+    /// Microseconds from the grant until the sweeper may act on the record.
     pub(crate) sweep_us: i64,
-    /// The retry payload's, as the next two: all null where there is none.
+    /// The bytes of the retry payload. Null, as are the next two, if there is none.
     pub(crate) body: Option<&'a [u8]>,
     pub(crate) content_type: Option<&'a str>,
     pub(crate) reference: Option<&'a str>,
@@ -320,8 +326,9 @@ impl<'a> DraftRow<'a> {
     }
 }
 
-/// What a settlement binds. `state` is `None` where nothing is to remain. Body, content type and
-/// reference are a success's; any other settlement leaves the retry payload there that it finds.
+/// The values that a statement binds for a settlement. `state` is `None` if the record is to be
+/// removed. Body, content type and reference are those of a success; any other settlement leaves
+/// the stored retry payload unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettlementRow<'a> {
     pub(crate) state: Option<i16>,
@@ -379,14 +386,15 @@ impl<'a> SettlementRow<'a> {
     }
 }
 
-/// A span as it is stored and added: whole microseconds, up to the largest 64-bit number. Adding it
-/// to a moment must saturate, in a statement as here: a keep of centuries is "for ever".
+/// Converts a duration to whole microseconds, as they are stored and added, at most `i64::MAX`.
+/// Adding them to a time must saturate, in a statement as here: a `keep` of centuries means "for
+/// ever".
 pub(crate) fn span(duration: Duration) -> i64 {
     micros(duration)
 }
 
-/// Whether all records in this state are in the index `semel_record_open`, which is for what operators
-/// look for by its state.
+/// Returns whether the index `semel_record_open` contains all records in this state. Operators
+/// search for these states.
 pub(crate) const fn is_open(state: State) -> bool {
     match state {
         State::Failed | State::Dead | State::Uncertain | State::Discarded => true,
@@ -394,14 +402,14 @@ pub(crate) const fn is_open(state: State) -> bool {
     }
 }
 
-/// The text under which the sweeper suspends a lapsed claim that must not be re-run.
+/// The error text with which the sweeper suspends a lapsed claim that must not be re-run.
 pub(crate) const SWEPT: &str = "the attempt ended without an answer (swept)";
 
 fn code(stored: i16) -> Option<u8> {
     u8::try_from(stored).ok()
 }
 
-/// Reads what a dialect could not decode as the damage that it is.
+/// Returns the error for a column that the driver could not decode: the row is corrupt.
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub(crate) fn undecodable(operation: &'static str, error: sqlx::Error) -> semel_core::store::Error {
     semel_core::store::Error::new(semel_core::store::ErrorKind::Corrupt, operation, error)

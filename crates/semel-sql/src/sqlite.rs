@@ -1,10 +1,11 @@
-//! The ledger, the outbox and the id map in a SQLite file: the embedded default, with nothing to run
-//! beside the program.
+//! The ledger, the outbox and the id map in a SQLite file: the embedded default, which needs no
+//! server.
 //!
 //! [`SqliteStore::open`] creates the file and its schema. One thread writes for the whole process
-//! and commits what waits together, so many callers share one flush to the disk; replays, waiters
-//! and operators read on connections of their own. Other processes may use the same file: they take
-//! turns by SQLite's lock, and one that waits too long gets `Busy`.
+//! and commits all waiting steps together, so that many callers share one flush to the disk;
+//! replays, waiters and operators read on connections of their own. Other processes may use the
+//! same file: they take turns by SQLite's lock, and a step that waits too long for it fails with
+//! `Unavailable`.
 //!
 //! Deliberately absent: databases in memory (refused: each connection would have its own; use
 //! [`MemoryStore`](semel_core::store::memory::MemoryStore)), network file systems (reported by `check`)
@@ -57,11 +58,11 @@ use self::statements::identity;
 pub use self::transaction::SqliteTransaction;
 use self::writer::Shared;
 
-/// Records that one turn of the writer sweeps: about a millisecond's work, so that a long sweep
-/// never delays another step for longer.
+/// The number of records that the writer sweeps in one turn: about a millisecond's work, so that a
+/// long sweep never delays another step for longer.
 const SLICE: u32 = 128;
 
-/// How long a step waits for the writer at most: longer than any transaction of ours may take.
+/// How long a step waits for the writer at most: longer than any transaction of the store may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The ledger in a SQLite file. Cheap to clone: clones share the writer.
@@ -84,12 +85,12 @@ impl Drop for Inner {
     }
 }
 
-/// What the writer has done so far.
+/// The work of the writer since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterCounts {
-    /// Groups committed, each with one flush to the disk at most.
+    /// The number of groups committed, each with at most one flush to the disk.
     pub commits: u64,
-    /// Steps in them.
+    /// The number of steps in all committed groups.
     pub steps: u64,
 }
 
@@ -117,9 +118,9 @@ impl SqliteStore {
         Self::builder(path).open().await
     }
 
-    /// Opens the ledger in the file of the application's pool, with the default settings. The path is all that is
-    /// taken from the pool: the store has its own writer and readers, which take turns with the pool's connections
-    /// by SQLite's lock.
+    /// Opens the ledger in the file of the application's pool, with the default settings. Only the
+    /// path is taken from the pool: the store has its own writer and readers, which take turns with
+    /// the pool's connections by SQLite's lock.
     ///
     /// ```
     /// # #[tokio::main]
@@ -168,27 +169,28 @@ impl SqliteStore {
         Builder::new(path.as_ref())
     }
 
-    /// Returns what the schema of the file at `path` lacks, in words. An empty list is good news. The file need not
-    /// be a ledger yet, which [`open`](Self::open) would make of it: nothing is written.
+    /// Checks the schema of the file at `path` and returns what is missing or wrong. An empty list
+    /// means that nothing is. Writes nothing, even if the file is no ledger yet;
+    /// [`open`](Self::open) would make it one.
     ///
     /// # Errors
-    /// If there is no such file, or it is no database.
+    /// If the file does not exist or is no database.
     pub async fn verify_file(path: impl AsRef<Path>) -> Result<Vec<Finding>> {
         schema::verify(&Self::builder(path)).await
     }
 
-    /// Brings the schema of the file at `path` up to date, creating the file if it is not there. Returns
-    /// the versions that were applied, which is none if there was nothing to do. What else is wrong is returned by
-    /// [`verify_file`](Self::verify_file).
+    /// Brings the schema of the file at `path` up to date, creating the file if it does not exist.
+    /// Returns the versions that were applied, none if the schema was up to date.
+    /// [`verify_file`](Self::verify_file) reports anything else that is wrong.
     ///
     /// # Errors
-    /// As [`Builder::open`], and `Misconfigured` if the file ran other statements under one of our
-    /// numbers.
+    /// As [`Builder::open`], and `Misconfigured` if the file ran other statements under the number
+    /// of a known migration.
     pub async fn migrate_file(path: impl AsRef<Path>) -> Result<Vec<i32>> {
         schema::migrate(&Self::builder(path).checked()?).await
     }
 
-    /// Returns what the schema lacks, in words. An empty list is good news.
+    /// Checks the schema and returns what is missing or wrong. An empty list means that nothing is.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -205,8 +207,8 @@ impl SqliteStore {
         schema::migrate(&self.0.settings).await
     }
 
-    /// Returns what is wrong with the schema, the settings and the file system, in words, and whether the file can
-    /// be written. An empty list is good news.
+    /// Checks the schema, the settings, the file system and whether the file can be written, and
+    /// returns what is wrong. An empty list means that nothing is.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -241,8 +243,8 @@ impl SqliteStore {
         Ok(Self(Arc::new(Inner { shared, readers, outbox_state, settings, ended })))
     }
 
-    /// Closes the store: calls that wait are answered, later ones fail with `Unavailable`, and the file is closed.
-    /// Clones are closed with it.
+    /// Closes the store: waiting calls are answered, later ones fail with `Unavailable`, and the
+    /// file is closed. Clones are closed with it.
     pub async fn close(&self) {
         self.0.shared.queue.close();
         let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -252,7 +254,7 @@ impl SqliteStore {
         }
     }
 
-    /// Returns what the writer has done so far, for metrics.
+    /// Returns how much the writer has done since the store was opened, for metrics.
     pub fn writer_counts(&self) -> WriterCounts {
         let Shared { commits, steps, .. } = &*self.0.shared;
         WriterCounts {
@@ -266,30 +268,32 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         match self.0.shared.queue.push(step, reply) {
             Ok(ticket) => Ok((ticket, Waiting { answer, operation })),
-            Err(refused) => Err(self.turned_away(operation, refused)),
+            Err(refused) => Err(self.refusal(operation, refused)),
         }
     }
 
-    fn turned_away(&self, operation: &'static str, refused: Refused) -> Error {
+    fn refusal(&self, operation: &'static str, refused: Refused) -> Error {
         let (kind, text) = match refused {
             Refused::Closed if self.0.settings.read_only => {
                 (ErrorKind::Misconfigured, "the file was opened read-only")
             }
-            Refused::Full => (ErrorKind::Unavailable, "the writer's queue is full; slow down"),
+            Refused::Full => {
+                (ErrorKind::Unavailable, "the writer's queue is full; send fewer requests")
+            }
             Refused::Overdue => (ErrorKind::Unavailable, queue::OVERDUE),
             Refused::Closed => (ErrorKind::Unavailable, "the store is closed; open it again"),
         };
         Error::new(kind, operation, text)
     }
 
-    async fn ask(&self, step: Step) -> Result<Answer> {
+    async fn submit(&self, step: Step) -> Result<Answer> {
         let (ticket, mut waiting) = self.enqueue(step)?;
-        self.patiently(ticket, &mut waiting).await
+        self.answer_in_time(ticket, &mut waiting).await
     }
 
     /// Waits for the writer's answer, but not for ever: a step that the writer has not taken up
-    /// after [`PATIENCE`] is withdrawn, and nothing happened.
-    async fn patiently(&self, ticket: Ticket, waiting: &mut Waiting) -> Result<Answer> {
+    /// after [`PATIENCE`] is withdrawn, and fails without effect.
+    async fn answer_in_time(&self, ticket: Ticket, waiting: &mut Waiting) -> Result<Answer> {
         match tokio::time::timeout(PATIENCE, waiting.answer()).await {
             Ok(answer) => answer,
             Err(_) if self.0.shared.queue.withdraw(ticket) => {
@@ -297,19 +301,20 @@ impl SqliteStore {
                     format!("a transaction has kept the writer for more than {PATIENCE:?}; end it");
                 Err(Error::new(ErrorKind::Unavailable, waiting.operation, text))
             }
-            // The writer is at it.
+            // The writer is already running the step.
             Err(_) => waiting.answer().await,
         }
     }
 
-    /// Writes something, to find out whether the file can be written.
+    /// Writes and then removes a probe, to find out whether the file can be written.
     async fn probe(&self) -> Result<()> {
-        self.ask(Step::Probe { write: true }).await?;
-        self.ask(Step::Probe { write: false }).await.map(drop)
+        self.submit(Step::Probe { write: true }).await?;
+        self.submit(Step::Probe { write: false }).await.map(drop)
     }
 
     async fn look(&self, key: &Key, operation: &'static str) -> Result<Option<Peeked>> {
-        // The clock before the record: what is read may be newer than `now`, never older.
+        // The clock is read before the record, so that `now` is never later than the state that is
+        // read.
         let now = self.0.shared.clock.now();
         let mut reader = self.0.readers.reader(operation).await?;
         let query = sqlx::query(statements::PEEK).bind(identity(key).to_vec());
@@ -320,8 +325,8 @@ impl SqliteStore {
         }
     }
 
-    /// Waits for the writer's answer; but while a caller's transaction keeps the writer, and
-    /// for a record that is there already, does not.
+    /// Waits for the writer's answer. While a caller's transaction keeps the writer, returns the
+    /// record instead, if it already exists.
     async fn open_or_look(
         &self,
         key: &Key,
@@ -331,20 +336,20 @@ impl SqliteStore {
         let mut lent = self.0.shared.lent.subscribe();
         tokio::select! {
             biased;
-            answer = self.patiently(ticket, &mut waiting) => return answer.map(opened),
+            answer = self.answer_in_time(ticket, &mut waiting) => return answer.map(opened),
             Ok(_) = lent.wait_for(|lent| *lent) => {}
         }
         if let Ok(Some(Peeked { record, now })) = self.look(key, "open").await
-            // If the writer has it by now, its answer is the one: it may have written.
+            // If the writer has taken the step meanwhile, its answer counts: it may have written.
             && self.0.shared.queue.withdraw(ticket)
         {
             return Ok(Opened::Existing { record: Box::new(record), now });
         }
-        self.patiently(ticket, &mut waiting).await.map(opened)
+        self.answer_in_time(ticket, &mut waiting).await.map(opened)
     }
 }
 
-/// A request that was queued.
+/// A queued step whose answer is awaited.
 struct Waiting {
     answer: oneshot::Receiver<Result<Answer>>,
     operation: &'static str,
@@ -360,17 +365,23 @@ impl Waiting {
 }
 
 fn opened(answer: Answer) -> Opened {
-    let Answer::Opened(opened) = answer else { unreachable!("an open is answered as one") };
+    let Answer::Opened(opened) = answer else {
+        unreachable!("the writer answers an open with `Opened`")
+    };
     opened
 }
 
 fn swapped(answer: Answer) -> Swapped {
-    let Answer::Swapped(swapped) = answer else { unreachable!("a swap is answered as one") };
+    let Answer::Swapped(swapped) = answer else {
+        unreachable!("the writer answers a swap with `Swapped`")
+    };
     swapped
 }
 
 fn settled(answer: Answer) -> Settled {
-    let Answer::Settled(settled) = answer else { unreachable!("a settle is answered as one") };
+    let Answer::Settled(settled) = answer else {
+        unreachable!("the writer answers a settle with `Settled`")
+    };
     settled
 }
 
@@ -384,8 +395,8 @@ impl Store for SqliteStore {
             Err(error) => return Err(error),
         };
         match asked {
-            // A transaction or another process keeps the lock, or the disk is full. What is there can
-            // be read all the same.
+            // A transaction or another process keeps the lock, or the disk is full. An existing
+            // record can still be read.
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Capacity) => {
                 match self.look(&draft.key, "open").await {
                     Ok(Some(Peeked { record, now })) => {
@@ -399,11 +410,11 @@ impl Store for SqliteStore {
     }
 
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
-        self.ask(Step::Swap(key.clone(), judged, change.clone())).await.map(swapped)
+        self.submit(Step::Swap(key.clone(), judged, change.clone())).await.map(swapped)
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        self.ask(Step::Settle(*lease, settlement.clone())).await.map(settled)
+        self.submit(Step::Settle(*lease, settlement.clone())).await.map(settled)
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
@@ -415,8 +426,8 @@ impl Store for SqliteStore {
         loop {
             let left = limit - total.removed - total.suspended;
             let slice = left.min(SLICE);
-            let Answer::Swept(swept) = self.ask(Step::Sweep(slice)).await? else {
-                unreachable!("a sweep is answered as one")
+            let Answer::Swept(swept) = self.submit(Step::Sweep(slice)).await? else {
+                unreachable!("the writer answers a sweep with `Swept`")
             };
             total.removed += swept.removed;
             total.suspended += swept.suspended;
@@ -445,21 +456,21 @@ impl Store for SqliteStore {
     }
 }
 
-/// Renews through the writer's queue, before all other steps. The writer's thread is its own, so a
-/// blocked application delays no renewal.
+/// Renews leases through the writer's queue, before all other steps. The writer has a thread of its
+/// own, so a blocked application delays no renewal.
 #[derive(Debug)]
 pub struct SqliteRenewer(SqliteStore);
 
 impl Renewer for SqliteRenewer {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
-        match self.0.ask(Step::Renew(leases.to_vec())).await? {
+        match self.0.submit(Step::Renew(leases.to_vec())).await? {
             Answer::Renewed(renewed) => Ok(renewed),
             Answer::Settled(_)
             | Answer::Opened(_)
             | Answer::Swapped(_)
             | Answer::Swept(_)
             | Answer::Probed
-            | Answer::Outbox(_) => unreachable!("a renewal is answered as one"),
+            | Answer::Outbox(_) => unreachable!("the writer answers a renewal with `Renewed`"),
         }
     }
 }
@@ -471,7 +482,7 @@ impl TransactionalStore for SqliteStore {
     async fn begin(&self) -> Result<SqliteTransaction> {
         let (borrower, lent) = oneshot::channel();
         let refused = self.0.shared.queue.push_borrower(borrower);
-        refused.map_err(|refused| self.turned_away("begin", refused))?;
+        refused.map_err(|refused| self.refusal("begin", refused))?;
         let gone = "the writer ended before the transaction's turn came";
         lent.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "begin", gone)))
     }

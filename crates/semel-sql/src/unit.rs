@@ -1,13 +1,13 @@
-//! Transactions as `sqlx` counts them, on a connection that its caller owns.
+//! Begins transactions that `sqlx` counts, on a connection that the caller owns.
 //!
-//! `sqlx` begins transactions only on borrowed connections or on a pool's. These two speak to its
-//! transaction manager directly, so that an owned connection can be in a transaction that `sqlx`
-//! knows of: a caller's nested `begin` on it is a savepoint, and its `commit` releases that alone.
+//! `sqlx` begins transactions only on borrowed connections or on a pool's. These functions call its
+//! transaction manager directly, so that `sqlx` counts a transaction on an owned connection: a
+//! nested `begin` on it creates a savepoint, and the nested `commit` releases only that.
 
 use sqlx::{Database, SqlStr};
 use sqlx_core::transaction::TransactionManager;
 
-/// Begins a transaction, with a statement of ours if one is given.
+/// Begins a transaction, with `statement` if it is given and with sqlx's own otherwise.
 pub(crate) async fn begin<DB: Database>(
     connection: &mut DB::Connection,
     statement: Option<SqlStr>,
@@ -15,7 +15,8 @@ pub(crate) async fn begin<DB: Database>(
     <DB::TransactionManager>::begin(connection, statement).await
 }
 
-/// How deep it is: 0 outside, 1 in a transaction, more inside savepoints.
+/// Returns the transaction depth of a connection: 0 outside a transaction, 1 in one, more inside
+/// savepoints.
 pub(crate) fn depth<DB: Database>(connection: &DB::Connection) -> usize {
     <DB::TransactionManager>::get_transaction_depth(connection)
 }

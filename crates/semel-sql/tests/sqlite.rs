@@ -4,7 +4,6 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -251,34 +250,6 @@ async fn a_damaged_record_spoils_no_neighbour() {
         matches!(good, Ok(Opened::Existing { record, .. }) if record.state == State::Succeeded)
     );
     assert!(matches!(new, Ok(Opened::Inserted { .. })));
-}
-
-#[test]
-fn a_claim_is_renewed_while_the_applications_runtime_is_blocked() {
-    let place = Place::new();
-    let (send, leases) = mpsc::channel::<(SqliteStore, Lease)>();
-    let (renewed, unblock) = mpsc::channel();
-    let heartbeat = std::thread::spawn(move || {
-        let (store, lease) = leases.recv().expect("a lease");
-        let answer = single().block_on(async {
-            let mut renewer = store.renewer().await.expect("a renewer");
-            renewer.renew(&[(lease, Duration::from_secs(30))]).await.expect("renews")
-        });
-        renewed.send(answer).expect("somebody waits");
-    });
-    single().block_on(async {
-        let store = place.open().await;
-        let lease = claim(&store, &draft("a")).await;
-        send.send((store, lease)).expect("somebody listens");
-        // Blocks the only thread of this runtime until the renewal is through.
-        let answer = unblock.recv_timeout(Duration::from_secs(60)).expect("renewed in time");
-        assert_eq!(answer, [Renewed::Extended]);
-    });
-    heartbeat.join().expect("no panic");
-}
-
-fn single() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 #[tokio::test]

@@ -1,17 +1,17 @@
-//! The behaviours that every broker must have, its publisher and its source: one async function
-//! each, generic over a [`BrokerFixture`], and one macro that makes a named test of each.
+//! The behaviours that every broker must have, with its publisher and its source: one async function
+//! per behaviour, generic over a [`BrokerFixture`], and a macro that makes a named test of each.
 //!
-//! The first groups speak to the broker itself; the later ones put a consumer and an inbox in memory
-//! on top. What not every broker can do is a *capability*, a group of behaviours that is named in
-//! [`broker_conformance!`](crate::broker_conformance!). Only [`outage`] uses an outbox and a relay, which
-//! have a suite of their own.
+//! The first groups call publisher and source directly; the later ones run a consumer with an inbox
+//! in memory. A *capability* is a group of behaviours that only some brokers have; a test lists the
+//! capabilities of its broker in [`broker_conformance!`](crate::broker_conformance!). Only [`outage`]
+//! uses an outbox and a relay, which have a suite of their own.
 //!
-//! | capability | what it takes |
+//! | capability | requirement |
 //! |---|---|
 //! | `ordered` | sources that deliver the events of an aggregate one after another |
-//! | `raw` | messages that are no events can be put among them |
+//! | `raw` | the fixture can publish messages that are not events |
 //! | `restart` | the broker can be killed and started again |
-//! | `outage` | as `restart`; takes more than a minute, most of it asleep |
+//! | `outage` | as `restart`; the behaviour takes more than a minute, mostly asleep |
 
 pub mod consuming;
 pub mod handling;
@@ -37,7 +37,8 @@ pub use outage::leave_dead_for;
 pub use shorthand::give_up_after;
 pub use watched::{Watched, WatchedMessage};
 
-/// The messages of one test: a stream, an exchange, a prefix. Dropping it cleans up.
+/// The messages of one test: a stream, an exchange, a key prefix. Dropping the fixture removes
+/// them.
 ///
 /// Every behaviour gets a fixture of its own, so nothing that one test publishes reaches another.
 pub trait BrokerFixture: Send + Sync + 'static {
@@ -46,45 +47,46 @@ pub trait BrokerFixture: Send + Sync + 'static {
     /// The source under test.
     type Source: Source;
 
-    /// Opens a publisher. A second call returns another one with its own connection.
+    /// Opens a publisher. Every further call returns another publisher with its own connection.
     fn publisher(&self) -> impl Future<Output = Self::Publisher> + Send;
 
-    /// Opens a source of this consumer group, with its own connection. When the future ends, the broker
-    /// keeps for the group all that is published.
+    /// Opens a source of this consumer group, with its own connection. From the moment the future
+    /// completes, the broker keeps every published event for the group.
     ///
-    /// An `ordered` source delivers the events of an aggregate one after another. The suite never uses both
-    /// kinds in one group.
+    /// An `ordered` source delivers the events of an aggregate one after another. The suite never
+    /// uses both kinds of source in one group.
     fn source(&self, group: &str, ordered: bool) -> impl Future<Output = Self::Source> + Send;
 
-    /// Returns how long the broker waits for a reply before it redelivers a message.
+    /// Returns how long the broker waits for a reply before it redelivers a message. Default 3 s.
     ///
-    /// Set it short, for behaviours wait for it several times over; but so long that a loaded
-    /// machine [keeps](semel_core::inbox::Message::keep) a message in time. Default 3 s. Where the broker
-    /// waits for ever as long as its client lives, any span will do.
+    /// A short time makes the suite fast, because behaviours wait for several multiples of it; but
+    /// a loaded machine must still be able to [keep](semel_core::inbox::Message::keep) a message in
+    /// time. For a broker that waits as long as its client is connected, any time will do.
     fn patience(&self) -> Duration {
         Duration::from_secs(3)
     }
 
-    /// Returns the number of partitions of publisher and ordered source. Default 16.
+    /// Returns the number of partitions that the publisher and ordered sources use. Default 16.
     fn partitions(&self) -> u16 {
         16
     }
 
-    /// Publishes a message with exactly these bytes, which are not an event. Needed for the capability `raw`.
+    /// Publishes a message with exactly these bytes, which are not an event. Needed for the
+    /// capability `raw`.
     fn put_raw(&self, bytes: Bytes) -> impl Future<Output = ()> + Send {
         let _ = bytes;
-        async { panic!("this fixture claims to put raw messages and does not say how") }
+        async { panic!("a fixture with the capability `raw` must implement `put_raw`") }
     }
 
-    /// Kills the broker. Needed for the capabilities `restart` and `outage`.
+    /// Kills the broker process. Needed for the capabilities `restart` and `outage`.
     fn kill(&self) -> impl Future<Output = ()> + Send {
-        async { panic!("this fixture claims to kill its broker and does not say how") }
+        async { panic!("a fixture whose broker can be restarted must implement `kill`") }
     }
 
-    /// Restarts a killed broker at the same address on its data, and waits until it accepts connections.
-    /// Needed for the capabilities `restart` and `outage`.
+    /// Starts a killed broker again at the same address with the same data, and waits until it
+    /// accepts connections. Needed for the capabilities `restart` and `outage`.
     fn revive(&self) -> impl Future<Output = ()> + Send {
-        async { panic!("this fixture claims to revive its broker and does not say how") }
+        async { panic!("a fixture whose broker can be restarted must implement `revive`") }
     }
 
     /// Kills the broker and starts it again.
@@ -96,7 +98,7 @@ pub trait BrokerFixture: Send + Sync + 'static {
     }
 }
 
-/// Makes one `#[test]` of every behaviour of brokers, in a module per group.
+/// Makes one `#[test]` per behaviour of brokers, in one module per group.
 ///
 /// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
 /// own runtime. After a semicolon come the [capabilities](mod@crate::broker). Use it once per
@@ -124,12 +126,12 @@ macro_rules! broker_conformance {
     };
 }
 
-/// The behaviours that all brokers have and those of the capabilities that are named, as a name
-/// (`group::behaviour`) and a function that panics if the broker does not have it: for tests that a
-/// wrong broker is found.
+/// Returns a table of the behaviours that all brokers have and those of the given capabilities.
+/// Each entry is a name (`group::behaviour`) and a function that panics if the broker does not have
+/// the behaviour, for tests that the suite finds a wrong broker.
 ///
-/// The arguments are as for [`broker_conformance!`](crate::broker_conformance!); what they use of
-/// their surroundings must be `Copy`.
+/// The arguments are as for [`broker_conformance!`](crate::broker_conformance!). Variables that
+/// they capture must be `Copy`.
 #[macro_export]
 macro_rules! broker_behaviours {
     ($make:expr $(; $($capability:ident),+ $(,)?)?) => {{

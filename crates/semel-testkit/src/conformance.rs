@@ -1,15 +1,14 @@
-//! The behaviours that every store must have: one async function each over a [`Fixture`](crate::Fixture),
-//! and one macro that makes a named test of each.
+//! The behaviours that every store must have: one async function per behaviour, generic over a
+//! [`Fixture`](crate::Fixture), and a macro that makes a named test of each.
 //!
 //! Most groups use the store's own methods; the later ones ([`executing`], [`waiting`],
-//! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`joining`], [`committing`]) put an executor on
-//! top. Random histories are in [`model`](crate::model), failing networks in
-//! [`proxy`](crate::proxy). Each behaviour was written against a wrong store that someone could have
-//! built: one without a fence, one that compares no version, one that takes the application's clock,
-//! one whose collation merges keys, one that removes and inserts where it should replace, one whose
-//! lease is a TTL.
+//! [`crashing`], [`consuming`], [`serving`], [`transacting`], [`joining`], [`committing`]) run an
+//! executor on the store. Random histories are in [`model`](crate::model), failing networks in
+//! [`proxy`](crate::proxy). Each behaviour catches a plausible mistake: a store without a fence, that
+//! compares no version, that uses the application's clock, whose collation merges keys, that removes
+//! and inserts where it should replace, or whose lease is a TTL.
 //!
-//! A behaviour is listed once, in [`conformance!`](crate::conformance!), and so reaches every store.
+//! A behaviour is listed once, in [`conformance!`](crate::conformance!), so that every store runs it.
 
 pub mod committing;
 pub mod concurrency;
@@ -42,7 +41,7 @@ mod work;
 use crate::fixture::{FixtureFuture, run};
 use crate::suite::Groups;
 
-/// Makes one `#[test]` of every behaviour, in a module per group.
+/// Makes one `#[test]` per behaviour of stores, in one module per group.
 ///
 /// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
 /// own runtime. Use it once per module:
@@ -64,7 +63,7 @@ macro_rules! conformance {
     };
 }
 
-/// The one list of behaviours, handed to a macro that makes something of it.
+/// Passes the list of the behaviours of stores to the macro `$then`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __behaviours {
@@ -85,7 +84,7 @@ macro_rules! __behaviours {
                 another_handle_meets_the_same_records,
                 a_released_key_starts_anew,
                 a_completion_between_a_miss_and_a_claim_is_found_by_the_claim,
-                an_open_brings_the_answer_along,
+                an_open_returns_the_outcome_too,
                 a_draft_that_arrives_twice_is_granted_once,
                 a_grant_after_a_failure_starts_with_a_clean_record,
             }
@@ -141,12 +140,12 @@ macro_rules! __behaviours {
                 renewals_are_answered_in_order,
                 renewing_nothing_answers_nothing,
                 a_settled_claim_is_not_revived_by_a_renewal,
-                one_renewal_carries_hundreds_of_leases,
+                one_renewal_extends_hundreds_of_leases,
                 a_takeover_judged_before_a_renewal_is_refused,
                 a_lost_lease_does_not_spoil_the_next_renewal,
             }
             swapping {
-                a_regrant_keeps_the_birthday_and_nothing_else,
+                a_regrant_keeps_created_at_and_nothing_else,
                 a_replacement_keeps_nothing_of_the_old_record,
                 a_swap_over_an_older_write_is_lost,
                 a_swap_over_another_attempts_write_is_lost,
@@ -191,7 +190,7 @@ macro_rules! __behaviours {
                 keys_of_full_length_differ_in_their_last_byte,
                 tenants_and_scopes_do_not_meet,
                 principals_do_not_meet,
-                doors_do_not_meet,
+                kinds_do_not_meet,
                 equal_parts_are_one_key,
             }
             limits {
@@ -200,7 +199,7 @@ macro_rules! __behaviours {
                 any_content_type_reads_back,
                 a_reference_of_full_length_reads_back,
                 the_size_of_an_omitted_answer_reads_back,
-                the_words_of_a_failure_read_back,
+                an_error_text_reads_back,
                 an_owner_of_any_name_reads_back,
                 identifiers_of_any_bytes_read_back,
                 fingerprints_of_every_making_read_back,
@@ -221,7 +220,7 @@ macro_rules! __behaviours {
                 a_filter_on_a_scope_may_take_those_below_it,
                 a_record_is_found_by_its_digest_and_by_its_operation,
                 a_filter_on_the_id_matches_exactly,
-                a_damaged_record_is_told_and_hides_no_other,
+                a_damaged_record_is_reported_and_hides_no_other,
                 a_listing_follows_the_records,
                 a_tally_counts_all_and_finds_the_worst,
                 every_finding_says_what_to_do,
@@ -239,8 +238,8 @@ macro_rules! __behaviours {
                 an_ending_without_its_holder_keeps_the_retry_payload,
                 a_sweeps_suspension_keeps_the_retry_payload,
                 a_redrive_keeps_the_retry_payload,
-                a_success_takes_the_retry_payloads_place,
-                an_operators_success_takes_the_retry_payloads_place,
+                a_success_replaces_the_retry_payload,
+                an_operators_success_replaces_the_retry_payload,
                 an_answer_never_turns_into_a_retry_payload,
                 a_replacement_drops_the_retry_payload,
                 a_release_removes_the_retry_payload,
@@ -248,7 +247,7 @@ macro_rules! __behaviours {
                 a_retry_payload_of_any_bytes_reads_back,
                 a_retry_payloads_reference_leads_to_it,
                 a_claim_that_lapsed_with_its_retry_payload_is_due,
-                what_was_due_is_not_once_somebody_has_it,
+                a_lapsed_claim_that_is_held_again_is_not_due,
                 a_crashed_retry_still_has_the_retry_payload,
                 retry_payloads_of_many_at_once_do_not_mix,
                 a_commands_retry_payload_stays_until_it_succeeds,
@@ -290,7 +289,7 @@ macro_rules! __behaviours {
                 a_lapsed_holder_is_taken_over_and_its_late_result_is_refused,
                 a_late_failure_does_not_undo_a_success,
                 downstream_keys_are_stable_across_retries_and_takeovers,
-                a_held_crash_is_uncertain_until_somebody_resolves_it,
+                a_held_crash_is_uncertain_until_it_is_resolved,
                 an_overruled_holder_is_refused,
                 a_decision_is_about_the_version_that_was_seen,
                 a_crashed_attempt_is_verified_before_it_runs_again,
@@ -303,7 +302,7 @@ macro_rules! __behaviours {
                 a_shutdown_holds_what_must_not_run_again,
             }
             waiting {
-                a_duplicate_is_told_that_the_operation_is_in_progress,
+                a_duplicate_gets_in_progress,
                 a_waiter_is_answered_when_the_holder_finishes,
                 a_wait_ends_in_time,
                 a_waiter_that_joins_takes_over_a_failure,
@@ -315,9 +314,9 @@ macro_rules! __behaviours {
                 a_repeat_is_replayed,
                 another_type_under_the_same_id_is_a_conflict,
                 consumers_are_independent,
-                a_rival_is_told_that_it_is_in_progress,
+                a_rival_gets_in_progress,
                 a_waiter_replays_the_success,
-                a_waiter_is_told_of_the_failure,
+                a_waiter_gets_the_failure,
                 a_waiter_gives_up_after_its_time,
                 a_failure_is_stored_with_the_event,
                 a_failed_event_waits_for_its_time,
@@ -337,7 +336,7 @@ macro_rules! __behaviours {
                 a_group_shows_what_all_its_handlers_keep,
                 a_redrive_reaches_every_handler,
                 a_discard_reaches_every_handler,
-                a_discarded_event_stays_so_until_it_is_named,
+                a_discarded_event_stays_discarded_until_it_is_redriven,
                 a_redrive_of_what_was_seen_dead_spares_what_was_discarded,
                 handlers_that_are_gone_are_still_in_reach,
                 a_conflict_that_is_redriven_is_an_event_of_its_own,
@@ -367,8 +366,8 @@ macro_rules! __behaviours {
                 a_handlers_panic_under_hold_is_uncertain,
                 a_handler_over_its_limit_is_a_failure,
                 a_lost_claim_is_answered_with_the_winners_outcome,
-                a_lost_claim_is_in_progress_while_its_heir_runs,
-                a_request_beside_a_running_handler_is_told_so,
+                a_lost_claim_is_in_progress_while_its_successor_runs,
+                a_request_beside_a_running_handler_gets_in_progress,
                 many_requests_at_once_run_one_handler,
                 a_waiter_runs_when_the_holder_gives_its_claim_back,
                 a_caller_who_leaves_does_not_stop_the_handler,
@@ -377,7 +376,7 @@ macro_rules! __behaviours {
     };
 }
 
-/// Makes one `#[test]` of every behaviour of transactions, for stores that can join one. The
+/// Makes one `#[test]` per behaviour of transactions, for stores that can join a transaction. The
 /// fixture implements [`TransactionFixture`](transacting::TransactionFixture).
 #[macro_export]
 macro_rules! transactions {
@@ -389,7 +388,7 @@ macro_rules! transactions {
                 a_failure_outlives_its_rollback,
                 a_retry_from_the_ledger_is_one_commit,
                 a_retry_is_counted_before_it_begins,
-                a_rival_of_a_transaction_is_told,
+                a_rival_of_a_transaction_gets_in_progress,
                 a_handler_whose_lease_is_lost_has_no_effect,
                 a_failure_after_a_rollback_is_never_forgotten,
             }
@@ -420,7 +419,7 @@ macro_rules! transactions {
             }
             joining {
                 a_claim_handed_to_a_transaction_is_settled_in_it,
-                a_plain_clients_transaction_carries_a_claim,
+                a_claim_can_live_in_a_plain_clients_transaction,
                 a_committed_claim_is_settled_in_a_plain_clients_transaction,
                 a_claim_whose_plain_transaction_is_over_is_refused,
                 work_in_a_plain_clients_transaction_is_done_with_its_commit,
@@ -441,17 +440,18 @@ macro_rules! transactions {
                 a_handler_whose_unit_escapes_commits_nothing,
                 a_caller_who_leaves_takes_nothing_back,
                 many_requests_at_once_commit_one_row,
-                a_claim_that_comes_first_ends_alike,
+                claim_first_settles_like_any_transaction,
             }
         }
     };
 }
 
-/// Every behaviour as a name (`group::behaviour`) and a function that panics if the store does not have
-/// it: for programs that run the suite themselves, and for tests that a wrong store is found.
+/// Returns a table of the behaviours of stores. Each entry is a name (`group::behaviour`) and a
+/// function that panics if the store does not have the behaviour, for programs that run the suite
+/// themselves and for tests that the suite finds a wrong store.
 ///
 /// The argument is a future that makes a fresh fixture, as for
-/// [`conformance!`](crate::conformance!); what it uses of its surroundings must be `Copy`.
+/// [`conformance!`](crate::conformance!). Variables that it captures must be `Copy`.
 #[macro_export]
 macro_rules! behaviours {
     ($make:expr) => {
@@ -461,10 +461,10 @@ macro_rules! behaviours {
 
 crate::__behaviours!(__suite_dispatch, ());
 
-/// Runs one behaviour on the fixture that `making` makes. The macros use it.
+/// Runs one behaviour on the fixture that `making` makes. The macros call this function.
 ///
 /// # Panics
-/// If the store does not have the behaviour, or there is none of this name.
+/// If the store does not have the behaviour, or if there is no behaviour of this name.
 pub fn test(group: &str, behaviour: &str, making: FixtureFuture) {
     run(async {
         let fixture = making.await;
@@ -473,7 +473,7 @@ pub fn test(group: &str, behaviour: &str, making: FixtureFuture) {
     });
 }
 
-/// Every behaviour by group, for reports.
+/// The names of all behaviours, by group.
 pub const BEHAVIOURS: Groups = crate::__behaviours!(__suite_names, ());
 
 #[cfg(test)]
@@ -481,7 +481,7 @@ mod tests {
     use super::BEHAVIOURS;
     use crate::suite::written;
 
-    /// A behaviour that is written but not listed would run nowhere.
+    /// A behaviour that is not listed never runs.
     #[test]
     fn every_behaviour_that_is_written_is_listed() {
         let sources = [

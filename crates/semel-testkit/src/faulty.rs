@@ -1,7 +1,7 @@
-//! Wraps any store and fails the calls that a test names.
+//! Wraps any store and fails the calls that a test chooses.
 //!
-//! Every call can be refused, delayed, held, or lose its request or its reply, as on a network, but at
-//! the exact call that a test wants. [`proxy`](crate::proxy) breaks connections instead.
+//! Every call can be refused, delayed or held, or its request or reply can be lost, as on a network,
+//! but at the exact call that a test chooses. [`proxy`](crate::proxy) breaks connections instead.
 //!
 //! ```
 //! use semel_core::store::memory::MemoryStore;
@@ -34,7 +34,7 @@ use semel_core::{Hint, Key, Lease, Version};
 
 pub use self::script::{Fault, Faults, StoreCall};
 
-/// Any store, with faults. Clones share the store and its faults.
+/// Wraps a store and injects faults. Clones share the store and the script of faults.
 #[derive(Debug)]
 pub struct FaultyStore<S> {
     store: Arc<S>,
@@ -48,17 +48,17 @@ impl<S> Clone for FaultyStore<S> {
 }
 
 impl<S> FaultyStore<S> {
-    /// Wraps `store`. Without a script it behaves as `store` does.
+    /// Wraps `store`. Without a script, every call goes to `store` unchanged.
     pub fn new(store: S) -> Self {
         Self { store: Arc::new(store), faults: Faults::new() }
     }
 
-    /// Returns the script and its counters.
+    /// Returns the script of faults and its counters.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Returns the wrapped store, which does not fail.
+    /// Returns the wrapped store; calls on it never fail by the script.
     pub fn sound(&self) -> &S {
         &self.store
     }
@@ -70,8 +70,12 @@ impl Faults {
         Error::new(kind, verb.name(), what)
     }
 
-    /// Makes the call, or the fault that the script has for it.
-    async fn befall<T>(&self, verb: StoreCall, step: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Makes the call, or injects the fault that the script has for it.
+    async fn with_fault<T>(
+        &self,
+        verb: StoreCall,
+        step: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         match self.draw(verb) {
             None => step.await,
             Some(Fault::Refuse) => Err(self.refusal(verb)),
@@ -102,31 +106,32 @@ impl Faults {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Store> Store for FaultyStore<S> {
     type Renewer = FaultyRenewer<S::Renewer>;
 
     async fn open(&self, draft: &Draft) -> Result<Opened> {
-        self.faults.befall(StoreCall::Open, self.store.open(draft)).await
+        self.faults.with_fault(StoreCall::Open, self.store.open(draft)).await
     }
 
     async fn swap(&self, key: &Key, judged: Version, change: &Change) -> Result<Swapped> {
-        self.faults.befall(StoreCall::Swap, self.store.swap(key, judged, change)).await
+        self.faults.with_fault(StoreCall::Swap, self.store.swap(key, judged, change)).await
     }
 
     async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Result<Settled> {
-        self.faults.befall(StoreCall::Settle, self.store.settle(lease, settlement)).await
+        self.faults.with_fault(StoreCall::Settle, self.store.settle(lease, settlement)).await
     }
 
     async fn peek(&self, key: &Key) -> Result<Option<Peeked>> {
-        self.faults.befall(StoreCall::Peek, self.store.peek(key)).await
+        self.faults.with_fault(StoreCall::Peek, self.store.peek(key)).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.faults.befall(StoreCall::Sweep, self.store.sweep(limit)).await
+        self.faults.with_fault(StoreCall::Sweep, self.store.sweep(limit)).await
     }
 
     async fn renewer(&self) -> Result<Self::Renewer> {
-        let renewer = self.faults.befall(StoreCall::Renewer, self.store.renewer()).await?;
+        let renewer = self.faults.with_fault(StoreCall::Renewer, self.store.renewer()).await?;
         Ok(FaultyRenewer { renewer, faults: self.faults.clone() })
     }
 
@@ -154,15 +159,17 @@ impl<S: Store> Store for FaultyStore<S> {
         self.store.max_retry_payload()
     }
 
-    /// Never near: what can fail is asked as a server is, and tests count how often.
+    /// Returns `false`, so that an executor caches outcomes as it does with a remote store: tests
+    /// count the calls of the store.
     fn is_near(&self) -> bool {
         false
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Inspect> Inspect for FaultyStore<S> {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
-        self.faults.befall(StoreCall::List, self.store.list(filter, after, limit)).await
+        self.faults.with_fault(StoreCall::List, self.store.list(filter, after, limit)).await
     }
 
     async fn survey(
@@ -171,20 +178,21 @@ impl<S: Inspect> Inspect for FaultyStore<S> {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<Listed>> {
-        self.faults.befall(StoreCall::List, self.store.survey(filter, after, limit)).await
+        self.faults.with_fault(StoreCall::List, self.store.survey(filter, after, limit)).await
     }
 
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
-        self.faults.befall(StoreCall::List, self.store.tally(filter)).await
+        self.faults.with_fault(StoreCall::List, self.store.tally(filter)).await
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     type Connection = S::Connection;
     type Transaction = S::Transaction;
 
     async fn begin(&self) -> Result<S::Transaction> {
-        self.faults.befall(StoreCall::Begin, self.store.begin()).await
+        self.faults.with_fault(StoreCall::Begin, self.store.begin()).await
     }
 
     fn connection(transaction: &mut S::Transaction) -> &mut S::Connection {
@@ -196,7 +204,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     }
 
     async fn open_in(&self, connection: &mut S::Connection, draft: &Draft) -> Result<Opened> {
-        self.faults.befall(StoreCall::OpenIn, self.store.open_in(connection, draft)).await
+        self.faults.with_fault(StoreCall::OpenIn, self.store.open_in(connection, draft)).await
     }
 
     async fn swap_in(
@@ -207,7 +215,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         change: &Change,
     ) -> Result<Swapped> {
         let step = self.store.swap_in(connection, key, judged, change);
-        self.faults.befall(StoreCall::SwapIn, step).await
+        self.faults.with_fault(StoreCall::SwapIn, step).await
     }
 
     async fn hold_in(&self, connection: &mut S::Connection, lease: &Lease) -> Result<Held> {
@@ -221,14 +229,14 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         settlement: &Settlement,
     ) -> Result<Settled> {
         self.faults
-            .befall(StoreCall::SettleIn, self.store.settle_in(connection, lease, settlement))
+            .with_fault(StoreCall::SettleIn, self.store.settle_in(connection, lease, settlement))
             .await
     }
 
     async fn begin_and_open(&self, draft: &Draft) -> Result<(S::Transaction, Opened)> {
         let opening =
-            self.faults.befall(StoreCall::OpenIn, Box::pin(self.store.begin_and_open(draft)));
-        self.faults.befall(StoreCall::Begin, Box::pin(opening)).await
+            self.faults.with_fault(StoreCall::OpenIn, Box::pin(self.store.begin_and_open(draft)));
+        self.faults.with_fault(StoreCall::Begin, Box::pin(opening)).await
     }
 
     async fn settle_and_commit(
@@ -237,12 +245,13 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
         lease: &Lease,
         settlement: &Settlement,
     ) -> Committed {
-        // What is settled without an answer is rolled back: nothing of it is seen.
-        if let Err(error) = self.faults.befall(StoreCall::SettleIn, async { Ok(()) }).await {
+        // Whether the request or the reply is lost, the transaction is rolled back, so the
+        // settlement never becomes visible.
+        if let Err(error) = self.faults.with_fault(StoreCall::SettleIn, async { Ok(()) }).await {
             self.store.rollback(transaction).await;
             return Committed::Unsettled(error);
         }
-        let fault = match self.befall_commit().await {
+        let fault = match self.commit_fault().await {
             Ok(fault) => fault,
             Err(error) => {
                 self.store.rollback(transaction).await;
@@ -257,7 +266,7 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
     }
 
     async fn commit(&self, transaction: S::Transaction) -> Result<()> {
-        let fault = match self.befall_commit().await {
+        let fault = match self.commit_fault().await {
             Ok(fault) => fault,
             Err(error) => {
                 self.store.rollback(transaction).await;
@@ -278,9 +287,10 @@ impl<S: TransactionalStore> TransactionalStore for FaultyStore<S> {
 }
 
 impl<S> FaultyStore<S> {
-    /// What happens to a commit: an error in its place, which must roll back, since the transaction is gone
-    /// either way; else, perhaps, an error in the place of its reply.
-    async fn befall_commit(&self) -> Result<Option<Error>> {
+    /// Draws the fault of a commit. `Err`: the commit is not made; the caller must roll back,
+    /// because the transaction is used up. `Ok(Some(error))`: the commit is made, and its reply is
+    /// replaced by the error.
+    async fn commit_fault(&self) -> Result<Option<Error>> {
         match self.faults.draw(StoreCall::Commit) {
             None => Ok(None),
             Some(Fault::Refuse) => Err(self.faults.refusal(StoreCall::Commit)),
@@ -312,6 +322,6 @@ pub struct FaultyRenewer<R> {
 
 impl<R: Renewer> Renewer for FaultyRenewer<R> {
     async fn renew(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Renewed>> {
-        self.faults.befall(StoreCall::Renew, self.renewer.renew(leases)).await
+        self.faults.with_fault(StoreCall::Renew, self.renewer.renew(leases)).await
     }
 }

@@ -1,4 +1,4 @@
-//! What the author of a store provides for the suites: how to open it and how to advance its time.
+//! What the author of a store implements to run the suites: opens the store and advances its clock.
 //!
 //! The assertions are in [`conformance`](mod@crate::conformance) and [`model`](crate::model).
 
@@ -12,66 +12,68 @@ use semel_core::store::{BoxFuture, Inspect};
 
 pub use any::{AnyFixture, FixtureFuture};
 
-/// The records of one test: a database, a key prefix, a directory. Dropping it cleans up.
+/// The records of one test: a database, a key prefix, a directory. Dropping the fixture removes
+/// them.
 ///
-/// Every behaviour of the suites gets a fixture of its own, so nothing that one test stores can be
-/// seen by another.
+/// Every behaviour of the suites gets a fixture of its own, so nothing that one test stores is
+/// visible to another.
 pub trait Fixture: Send + Sync + 'static {
     /// The store under test.
     type Store: Inspect;
 
-    /// Opens the store. A second call returns another handle with its own connections **on the same
-    /// records**.
+    /// Opens the store. Every further call returns another handle with its own connections **on the
+    /// same records**.
     fn store(&self) -> impl Future<Output = Self::Store> + Send;
 
     /// Advances the store's clock by `span`: afterwards every stored time (`created_at`,
     /// `updated_at`, `lease_until`, `retry_at`, `completed_at`, `expires_at`) lies `span` further
-    /// in the past, as seen from the store's now.
+    /// in the past, relative to the store's clock.
     ///
-    /// Move the clock where the store takes one, or move the stored times back by `span` (times
-    /// that stand for "for ever" may stay). The default sleeps, which is enough for the behaviours
-    /// of the store's own verbs: they ask for less than half a second at a time. The behaviours
-    /// with an executor on top need a time that is moved, because an executor renews its leases
-    /// while one sleeps; and the [model](crate::model) would have to be told to use short units.
+    /// Either move the clock, if the store accepts one, or move the stored times back by `span`
+    /// (times that stand for "for ever" may stay). The default sleeps. That is enough for
+    /// behaviours that call the store directly: they advance by less than half a second at a time.
+    /// Behaviours with an executor need a clock that is moved, because an executor renews its
+    /// leases during a sleep. The [model](crate::model) would need a shorter
+    /// [`unit`](crate::model::Settings::unit).
     fn advance(&self, span: Duration) -> impl Future<Output = ()> + Send {
         tokio::time::sleep(span)
     }
 
     /// Sets the store's clock `span` ahead, or back again: no time passes, and the store's
-    /// [`Watermark`](semel_core::store::Watermark) stays. Returns `false`, the default, if that is not
-    /// possible.
+    /// [`Watermark`](semel_core::store::Watermark) stays. Returns `false`, the default, if that is
+    /// not possible.
     ///
-    /// Where the clock is a server's, the stored times and the mark are moved the other way.
+    /// If the clock belongs to a server, move the stored times and the watermark the other way.
     fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
         let _ = (span, ahead);
         async { false }
     }
 
-    /// Returns whether a sweep does nothing while the clock is far ahead. Default `true`; `false` for a
-    /// backend that expires records by its own clock.
+    /// Returns whether a sweep removes nothing while the clock is far ahead of the watermark.
+    /// Default `true`; `false` for a backend that expires records by its own clock.
     fn doubts_its_clock(&self) -> bool {
         true
     }
 
     /// Damages the stored record of `key` so that reading it must fail as
-    /// [`Corrupt`](semel_core::store::ErrorKind::Corrupt): cut it short, or give it a state that does
-    /// not exist. `None`, the default, is for stores whose records no other program can reach.
+    /// [`Corrupt`](semel_core::store::ErrorKind::Corrupt): cuts it short, or writes a state that
+    /// does not exist. Returns `None`, the default, if no other program can reach the records.
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
         let _ = key;
         None
     }
 
-    /// Returns whether the backend removes expired records by itself, by a TTL or with the next new key. A
-    /// record past its retention may then be gone before a sweep, and counts of removed records are upper
-    /// bounds. Default `false`.
+    /// Returns whether the backend removes expired records by itself, by a TTL or when a new key is
+    /// inserted. If so, an expired record may be gone before a sweep, and expected counts of
+    /// removed records are upper bounds. Default `false`.
     fn forgets_by_itself(&self) -> bool {
         false
     }
 }
 
-/// Runs a test on a runtime with two workers, so that races are real.
+/// Runs a test on a runtime with two worker threads, so that tasks really run in parallel.
 ///
-/// The macros use it; a test that is written by hand may use it too.
+/// The macros use this function; a test without them can use it too.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

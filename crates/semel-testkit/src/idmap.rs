@@ -1,20 +1,20 @@
-//! The behaviours that every id map must have: one async function each, generic over an
-//! [`IdMapFixture`], and one macro that makes a named test of each.
+//! The behaviours that every id map must have: one async function per behaviour, generic over an
+//! [`IdMapFixture`], and a macro that makes a named test of each.
 //!
-//! What not every map can do is a *capability*, a group of behaviours of its own that a store names in
-//! [`idmap_conformance!`](crate::idmap_conformance!). Caching is not tried here: nothing between a map
-//! and its caller.
+//! A *capability* is a group of behaviours that only some maps have; a test lists the capabilities of
+//! its map in [`idmap_conformance!`](crate::idmap_conformance!). Caches are not tested here: the
+//! behaviours call the map directly.
 //!
-//! | capability | what it takes |
+//! | capability | requirement |
 //! |---|---|
-//! | `rollback` | what is inserted is part of a transaction that can be rolled back |
+//! | `rollback` | inserts are part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
 //! | `foreign` | other programs can write rows |
 //! | `executor` | the map is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
-//! Each behaviour was written against a wrong map that someone could have built: one without the
-//! tenant in its key, one that is case-insensitive, one that forgets that internal ids are unique, one
-//! that shows revoked rows as live. Those are in `tests/flaws`.
+//! Each behaviour catches a plausible mistake: a map without the tenant in its key, a case-insensitive
+//! map, a map that does not keep internal ids unique, a map that returns revoked rows as live.
+//! `tests/flaws` has such maps.
 //!
 //! ```
 //! use semel_ids::map::memory::MemoryMap;
@@ -30,7 +30,7 @@
 //!
 //! impl IdMapFixture for Memory {
 //!     type Map = MemoryMap;
-//!     // There is no transaction in memory: what is inserted is there.
+//!     // A map in memory has no transactions: an insert is visible at once.
 //!     type Transaction = MemoryMap;
 //!
 //!     async fn map(&self) -> MemoryMap {
@@ -48,10 +48,10 @@
 //!     async fn commit(&self, _: &MemoryMap, _: MemoryMap) {}
 //! }
 //!
-//! // In a test file one line makes a `#[test]` of each behaviour:
+//! // In a test file, this line makes one `#[test]` per behaviour:
 //! semel_testkit::idmap_conformance!(Memory::new());
 //!
-//! // Here they are called by hand.
+//! // This example calls them directly.
 //! for (_, behave) in idmap_behaviours!(Memory::new()) {
 //!     behave();
 //! }
@@ -78,43 +78,44 @@ use semel_ids::IdMap;
 
 pub use list::BEHAVIOURS;
 
-/// A place for one test's ids: a database, a directory. Dropping it cleans up.
+/// The ids of one test: a database or a directory. Dropping the fixture removes them.
 ///
-/// Every behaviour gets a fixture of its own, and finds its map empty.
+/// Every behaviour gets a fixture of its own, with an empty map.
 pub trait IdMapFixture: Send + Sync + 'static {
     /// The map under test.
     type Map: IdMap;
     /// An open transaction of the application.
     type Transaction: Send;
 
-    /// A handle on the rows. A second call gives another handle, over connections of its own where
-    /// the map has connections, **on the same rows**.
+    /// Returns a handle on the map. Every further call returns another handle, with connections of
+    /// its own if the map has connections, **on the same rows**.
     fn map(&self) -> impl Future<Output = Self::Map> + Send;
 
     /// Begins a transaction, as an application does.
     fn begin(&self, map: &Self::Map) -> impl Future<Output = Self::Transaction> + Send;
 
-    /// What [`insert`](IdMap::insert) writes on.
+    /// Returns the connection of the transaction, to pass to [`insert`](IdMap::insert).
     fn connection(transaction: &mut Self::Transaction) -> &mut <Self::Map as IdMap>::Connection;
 
-    /// Commits.
+    /// Commits the transaction.
     fn commit(
         &self,
         map: &Self::Map,
         transaction: Self::Transaction,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Rolls back. Needed under the capability `rollback`.
+    /// Rolls the transaction back. Needed for the capability `rollback`.
     fn rollback(
         &self,
         map: &Self::Map,
         transaction: Self::Transaction,
     ) -> impl Future<Output = ()> + Send {
         let _ = (map, transaction);
-        async { panic!("this fixture claims to roll back and does not say how") }
+        async { panic!("a fixture with the capability `rollback` must implement `rollback`") }
     }
 
-    /// Writes a live row past the map, with these very texts. Needed under the capability `foreign`.
+    /// Writes a live row with exactly these texts, not through the map. Needed for the capability
+    /// `foreign`.
     fn plant(
         &self,
         kind: &str,
@@ -123,11 +124,11 @@ pub trait IdMapFixture: Send + Sync + 'static {
         internal: [u8; 16],
     ) -> impl Future<Output = ()> + Send {
         let _ = (kind, tenant, public, internal);
-        async { panic!("this fixture claims to plant rows and does not say how") }
+        async { panic!("a fixture with the capability `foreign` must implement `plant`") }
     }
 }
 
-/// Makes one `#[test]` of every behaviour of id maps, in a module per group.
+/// Makes one `#[test]` per behaviour of id maps, in one module per group.
 ///
 /// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
 /// own runtime. After a semicolon come the [capabilities](mod@crate::idmap). Use it once per module:
@@ -145,11 +146,12 @@ macro_rules! idmap_conformance {
     };
 }
 
-/// Every behaviour that all id maps have, as a name (`group::behaviour`) and a function that panics
-/// if the map does not have it: for tests that a wrong map is found.
+/// Returns a table of the behaviours that all id maps have. Each entry is a name
+/// (`group::behaviour`) and a function that panics if the map does not have the behaviour, for
+/// tests that the suite finds a wrong map.
 ///
-/// The argument is as for [`idmap_conformance!`](crate::idmap_conformance!); what it uses of its
-/// surroundings must be `Copy`.
+/// The argument is as for [`idmap_conformance!`](crate::idmap_conformance!). Variables that it
+/// captures must be `Copy`.
 #[macro_export]
 macro_rules! idmap_behaviours {
     ($make:expr) => {

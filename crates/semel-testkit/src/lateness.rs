@@ -1,17 +1,17 @@
-//! How late this machine wakes threads: for tests with a bound in real time.
+//! Measures how late this machine wakes threads, for tests with a bound in real time.
 //!
-//! On a loaded machine every thread is woken late, the one under test as well as the one that measures.
-//! A bound in real time needs the lateness of an idle thread beside it.
+//! On a loaded machine every thread is woken late, both the thread under test and the thread that
+//! measures. A test with a bound in real time adds the lateness of an idle thread to the bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the idle thread asks to sleep.
+/// The length of one sleep of the idle thread.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A thread that measures how late it is woken.
+/// An idle thread that measures how late it is woken.
 #[derive(Debug)]
 pub struct Lateness {
     over: Arc<AtomicBool>,
@@ -19,7 +19,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Starts the thread.
+    /// Starts the idle thread.
     #[must_use]
     pub fn watch() -> Self {
         let over = Arc::new(AtomicBool::new(false));
@@ -36,7 +36,7 @@ impl Lateness {
         Self { over, worst }
     }
 
-    /// Stops the thread; returns its largest lateness.
+    /// Stops the thread and returns the largest lateness that it measured.
     #[must_use]
     pub fn worst(self) -> Duration {
         self.over.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Tests a Semel store: the suite that every store passes, a reference model, and fault injection.
+//! Tests for a Semel store: a suite that every store must pass, a reference model, fault injection.
 //!
-//! The stores of this toolkit pass these tests, and so can yours: nothing here knows a particular store.
-//! A [`Fixture`] opens it and advances its time.
+//! The stores of this workspace pass these tests. The tests depend on no particular store, so they
+//! also run on your own: a [`Fixture`] opens your store and advances its clock.
 //!
 //! | module | contents |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | [`model`] | random histories beside a reference ledger, by [`model_test!`] |
 //! | [`faulty`] | any store, with scripted or random failures of every call |
 //! | [`proxy`] | a TCP proxy: latency, resets, half-open connections, blackholes, replies cut short; it counts round trips too |
-//! | [`effects`] | a ledger of effects, a history of responses, and a checker that compares them with the promises |
+//! | [`effects`] | a ledger of effects, a history of responses, and a checker that counts broken guarantees in them |
 //!
-//! # A store under the suite
+//! # Running the suite
 //!
 //! ```
 //! use std::time::Duration;
@@ -46,16 +46,16 @@
 //!         self.clock.advance(span);
 //!     }
 //!
-//!     // A new key takes expired ones with it.
+//!     // Inserting a new key removes expired records.
 //!     fn forgets_by_itself(&self) -> bool {
 //!         true
 //!     }
 //! }
 //!
-//! // In a test file one line makes a `#[test]` of each behaviour:
+//! // In a test file, this line makes one `#[test]` per behaviour:
 //! semel_testkit::conformance!(Memory::new());
 //!
-//! // Here they are called by hand.
+//! // This example calls the behaviours of one group directly.
 //! let fencing = behaviours!(Memory::new());
 //! let fencing: Vec<_> = fencing.iter().filter(|(name, _)| name.starts_with("fencing::")).collect();
 //! assert!(fencing.len() > 10);
@@ -68,9 +68,9 @@
 //!
 //! 1. Implement [`Store`](semel_core::store::Store) and [`Inspect`](semel_core::store::Inspect). A store keeps
 //!    records and decides nothing: [`MemoryStore`](semel_core::store::memory::MemoryStore) is the
-//!    reference, in 300 lines.
-//! 2. Write a [`Fixture`]: new records for each test, a second handle on them, and a way to advance their
-//!    time. Implement [`corrupt`](Fixture::corrupt) if other programs can write your records, and return
+//!    reference implementation.
+//! 2. Write a [`Fixture`]: an empty store for each test, further handles on the same records, and a way
+//!    to advance the store's clock. Implement [`corrupt`](Fixture::corrupt) if other programs can write your records, and return
 //!    `true` from [`forgets_by_itself`](Fixture::forgets_by_itself) if your backend expires them.
 //! 3. In `tests/conformance.rs`:
 //!
@@ -79,18 +79,18 @@
 //!    semel_testkit::model_test!(MyFixture::new());
 //!    ```
 //!
-//!    and, where your store joins transactions, [`transactions!`] with its own fixture.
+//!    and, if your store implements `TransactionalStore`, [`transactions!`] with its own fixture.
 //! 4. Run `SEMEL_MODEL_CASES=2000 cargo test random_histories` once in a while. A mismatch prints a
-//!    thinned history and the seed that replays it.
+//!    reduced history and the seed that replays it.
 //! 5. Put a [`FaultProxy`](proxy::FaultProxy) between your store and its server. Cut the reply of
-//!    every verb after every number of bytes: a step whose reply did not arrive whole is
+//!    every store call after every number of bytes: a call whose reply did not arrive whole is
 //!    [`Ambiguous`](semel_core::store::ErrorKind::Ambiguous), and only a connection that was never made,
 //!    or a reply that proves that nothing ran, is
 //!    [`Unavailable`](semel_core::store::ErrorKind::Unavailable). Assert on
 //!    [`faults`](proxy::FaultProxy::faults) that the fault happened, and on
 //!    [`traffic`](proxy::FaultProxy::traffic) that `open`, `settle` and `peek` are one trip each.
-//! 6. Break your store on purpose, one guard at a time, and see the suite fail. This crate does so with
-//!    its own stores in `tests/flaws`.
+//! 6. Remove one guard of your store at a time and check that the suite fails. `tests/flaws` of this
+//!    crate does so with deliberately flawed stores.
 
 pub mod broker;
 pub mod conformance;

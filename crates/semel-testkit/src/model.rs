@@ -1,12 +1,13 @@
-//! Random histories of a store and a reference: after every step both must agree.
+//! Runs random histories on a store and on a reference: after every step both must agree.
 //!
 //! The [reference](self) is a plain map that was written from the contract, without the judge and
-//! without any store. Histories are drawn by proptest strategies, but run by hand, because a store
-//! is asynchronous. Concurrency is not in here: that is what
-//! [`conformance::concurrency`](crate::conformance::concurrency) and the fault tests are for.
+//! without any store. Proptest strategies draw the histories; this module runs them, because a
+//! store is asynchronous. Histories are sequential:
+//! [`conformance::concurrency`](crate::conformance::concurrency) and the fault tests cover
+//! concurrency.
 //!
-//! A history in which they disagree is cut at that step, reduced, and reported with the seed that replays
-//! it.
+//! A history in which store and reference disagree is cut at that step, reduced, and reported with
+//! the seed that replays it.
 
 mod comparison;
 mod driver;
@@ -24,23 +25,26 @@ use self::driver::Driver;
 use self::operation::Operation;
 use crate::fixture::{self, AnyFixture, Fixture, FixtureFuture};
 
-/// Sets the number of histories of [`model_test!`](crate::model_test!).
+/// The environment variable that sets the number of histories of
+/// [`model_test!`](crate::model_test!).
 pub const CASES: &str = "SEMEL_MODEL_CASES";
-/// Sets the seed of [`model_test!`](crate::model_test!), to replay a run.
+/// The environment variable that sets the seed of [`model_test!`](crate::model_test!), to replay a
+/// run.
 pub const SEED: &str = "SEMEL_MODEL_SEED";
 
-/// Settings of a run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Histories. Default 64.
+    /// The number of histories. Default 64.
     pub cases: u32,
-    /// Steps of each. Default 40.
+    /// The number of steps of each history. Default 40.
     pub operations: usize,
-    /// Where the drawing starts; history number `n` is history number 0 of `seed + n`.
+    /// The seed of the first history. History number `n` of this seed is history number 0 of the
+    /// seed `seed + n`.
     pub seed: u64,
-    /// The length of a lease of one: everything is counted in halves of it. Default ten minutes,
-    /// so that the time the steps themselves take does not count. With a fixture that sleeps, set
-    /// it to a second and be patient.
+    /// The unit of time: leases, retentions and delays are multiples of half a unit. Default ten
+    /// minutes, so that the time the steps themselves take does not matter. For a fixture that
+    /// sleeps, set it to a second.
     pub unit: Duration,
 }
 
@@ -72,11 +76,11 @@ impl Default for Settings {
 /// A history in which the store and the reference disagree.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
-    /// Replays it, as the only case of a run.
+    /// The seed that replays this history as the only case of a run.
     pub seed: u64,
-    /// How they disagree.
-    pub parting: String,
-    /// The steps that lead there, reduced.
+    /// How store and reference disagree.
+    pub disagreement: String,
+    /// The steps that lead to the disagreement, reduced.
     pub history: Vec<String>,
 }
 
@@ -85,16 +89,17 @@ pub struct Mismatch {
 pub struct Report {
     /// The seed of the run.
     pub seed: u64,
-    /// Histories that were run.
+    /// The number of histories that were run.
     pub cases: u32,
-    /// Steps that were taken on both sides.
+    /// The number of steps that were run on both store and reference.
     pub operations: u64,
-    /// Histories with a disagreement.
+    /// The histories in which store and reference disagree.
     pub mismatches: Vec<Mismatch>,
 }
 
 impl Report {
-    /// Panics with the report unless store and reference agreed throughout.
+    /// Panics with the report unless store and reference agreed in every step and at least one step
+    /// was taken.
     pub fn assert_agreement(&self) {
         assert!(self.mismatches.is_empty(), "{self}");
         assert!(self.operations > 0, "no step was taken: {self}");
@@ -105,9 +110,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, cases, operations, mismatches } = self;
         let count = mismatches.len();
-        writeln!(f, "{count} of {cases} histories part ({operations} steps, seed {seed})")?;
-        for Mismatch { seed, parting, history } in mismatches {
-            writeln!(f, "replay with {SEED}={seed} {CASES}=1: {parting}")?;
+        writeln!(f, "{count} of {cases} histories disagree ({operations} steps, seed {seed})")?;
+        for Mismatch { seed, disagreement, history } in mismatches {
+            writeln!(f, "replay with {SEED}={seed} {CASES}=1: {disagreement}")?;
             for (at, step) in history.iter().enumerate() {
                 writeln!(f, "  {at:2} {step}")?;
             }
@@ -116,14 +121,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs random histories on the fixture's store beside the reference. Nothing is stored when it
-/// returns that was not stored before.
+/// Runs random histories on the fixture's store and the reference. Removes every record of the
+/// histories before it returns.
 pub async fn run(fixture: impl Fixture, settings: Settings) -> Report {
     compare(&AnyFixture::new(fixture), settings).await
 }
 
-/// Runs random histories as the environment says, on the fixture that `making` makes. The macro uses
-/// it.
+/// Runs random histories with the settings of the environment, on the fixture that `making` makes.
+/// [`model_test!`](crate::model_test!) calls this function.
 ///
 /// # Panics
 /// If store and reference disagree.
@@ -141,15 +146,15 @@ async fn compare(fixture: &AnyFixture, settings: Settings) -> Report {
     for case in 0..settings.cases {
         let seed = settings.seed.wrapping_add(u64::from(case));
         let history = draw(seed, settings.operations);
-        let walk = Walk { fixture, store: &store, half: settings.unit / 2, seed };
+        let player = Player { fixture, store: &store, half: settings.unit / 2, seed };
         report.cases += 1;
-        match walk.along(&history, 0).await {
+        match player.play(&history, 0).await {
             Ok(()) => report.operations += history.len() as u64,
-            Err((at, parting)) => {
+            Err((at, disagreement)) => {
                 report.operations += at as u64;
-                let (history, parting) = walk.thin(&history[..=at], parting).await;
+                let (history, disagreement) = player.reduce(&history[..=at], disagreement).await;
                 let history = history.iter().map(|step| format!("{step:?}")).collect();
-                report.mismatches.push(Mismatch { seed, parting, history });
+                report.mismatches.push(Mismatch { seed, disagreement, history });
                 // One reduced history is enough.
                 break;
             }
@@ -169,37 +174,43 @@ fn draw(seed: u64, length: usize) -> Vec<Operation> {
         .current()
 }
 
-/// One history, which may be run several times on new keys.
-struct Walk<'a> {
+/// One history, which can be run several times, each time on new keys.
+struct Player<'a> {
     fixture: &'a AnyFixture,
     store: &'a AnyStore,
     half: Duration,
     seed: u64,
 }
 
-impl Walk<'_> {
-    /// Runs the history; an error has the step. Cleans up in both cases.
-    async fn along(&self, history: &[Operation], trial: usize) -> Result<(), (usize, String)> {
+impl Player<'_> {
+    /// Runs the history and removes its records, in case of an error too. The error has the index
+    /// of the step at which store and reference disagree.
+    async fn play(&self, history: &[Operation], trial: usize) -> Result<(), (usize, String)> {
         let name = format!("{:016x}-{trial}", self.seed);
         let driver = Driver::new(self.fixture, self.store, self.half, &name).await;
-        let mut driver = driver.map_err(|parting| (0, parting))?;
+        let mut driver = driver.map_err(|disagreement| (0, disagreement))?;
         let mut result = Ok(());
         for (at, operation) in history.iter().enumerate() {
-            if let Err(parting) = driver.step(operation).await {
-                result = Err((at, parting));
+            if let Err(disagreement) = driver.step(operation).await {
+                result = Err((at, disagreement));
                 break;
             }
         }
         if result.is_ok() && !history.is_empty() {
-            result = driver.finish().await.map_err(|parting| (history.len() - 1, parting));
+            result =
+                driver.finish().await.map_err(|disagreement| (history.len() - 1, disagreement));
         }
-        let cleared = driver.clear().await.map_err(|parting| (0, parting));
+        let cleared = driver.clear().await.map_err(|disagreement| (0, disagreement));
         result.and(cleared)
     }
 
-    /// Removes every step without which the disagreement remains.
-    async fn thin(&self, history: &[Operation], parting: String) -> (Vec<Operation>, String) {
-        let (mut kept, mut parting) = (history.to_vec(), parting);
+    /// Removes every step without which store and reference still disagree.
+    async fn reduce(
+        &self,
+        history: &[Operation],
+        disagreement: String,
+    ) -> (Vec<Operation>, String) {
+        let (mut kept, mut disagreement) = (history.to_vec(), disagreement);
         let mut at = kept.len();
         let mut trial = 0;
         while at > 0 {
@@ -207,18 +218,19 @@ impl Walk<'_> {
             trial += 1;
             let mut fewer = kept.clone();
             fewer.remove(at);
-            if let Err((last, words)) = self.along(&fewer, trial).await {
+            if let Err((last, newer)) = self.play(&fewer, trial).await {
                 fewer.truncate(last + 1);
                 at = at.min(fewer.len());
-                (kept, parting) = (fewer, words);
+                (kept, disagreement) = (fewer, newer);
             }
         }
-        (kept, parting)
+        (kept, disagreement)
     }
 }
 
-/// Makes a `#[test]` that runs random histories beside the reference: 64 of 40 steps, or what
-/// `SEMEL_MODEL_CASES` says, from a seed of its own, or from `SEMEL_MODEL_SEED`.
+/// Makes a `#[test]` that runs random histories on a store and the reference: 64 histories of 40
+/// steps from a random seed. `SEMEL_MODEL_CASES` sets another number, and `SEMEL_MODEL_SEED` the
+/// seed.
 ///
 /// The argument is a future that makes a fixture, as for [`conformance!`](crate::conformance!).
 #[macro_export]

@@ -1,20 +1,19 @@
-//! The behaviours that every outbox must have, and those of the relay on top of it: one async
-//! function each, generic over an [`OutboxFixture`], and one macro that makes a named test of each.
+//! The behaviours that every outbox must have, and those of a relay on it: one async function per
+//! behaviour, generic over an [`OutboxFixture`], and a macro that makes a named test of each.
 //!
-//! What not every outbox can do is a *capability*, a group of behaviours of its own that a store
-//! names in [`outbox_conformance!`](crate::outbox_conformance!). Brokers are not tried here: the
-//! relay speaks to a [scripted one](broker::Broker).
+//! A *capability* is a group of behaviours that only some outboxes have; a test lists the
+//! capabilities of its outbox in [`outbox_conformance!`](crate::outbox_conformance!). Real brokers
+//! are not tested here: the relay publishes to a [scripted one](broker::Broker).
 //!
-//! | capability | what it takes |
+//! | capability | requirement |
 //! |---|---|
 //! | `rollback` | appends are part of a transaction that can be rolled back |
 //! | `writers` | two transactions can be open and write at the same time |
 //! | `damage` | rows can be damaged from outside |
 //! | `executor` | the outbox is also a [`TransactionalStore`](semel_core::store::TransactionalStore) |
 //!
-//! Each behaviour was written against a wrong outbox that someone could have built: one that forgets
-//! partitions, one whose claim goes by a cursor, one that marks without a token, one that leases nothing.
-//! Those are in `tests/flaws`.
+//! Each behaviour catches a plausible mistake: an outbox that ignores partitions, that claims by a
+//! cursor, that marks without a token, that leases nothing. `tests/flaws` has such outboxes.
 //!
 //! ```
 //! use std::time::Duration;
@@ -37,7 +36,7 @@
 //!
 //! impl OutboxFixture for Memory {
 //!     type Outbox = MemoryOutbox;
-//!     // There is no transaction in memory: what is appended is there, and has rung.
+//!     // An outbox in memory has no transactions: an append is visible at once and wakes the relay.
 //!     type Transaction = MemoryOutbox;
 //!
 //!     async fn outbox(&self) -> MemoryOutbox {
@@ -59,10 +58,10 @@
 //!     }
 //! }
 //!
-//! // In a test file one line makes a `#[test]` of each behaviour:
+//! // In a test file, this line makes one `#[test]` per behaviour:
 //! semel_testkit::outbox_conformance!(Memory::new());
 //!
-//! // Here some are called by hand.
+//! // This example calls the behaviours of one group directly.
 //! let ordering = outbox_behaviours!(Memory::new());
 //! let ordering: Vec<_> = ordering.iter().filter(|(name, _)| name.starts_with("ordering::")).collect();
 //! assert!(ordering.len() > 10);
@@ -72,8 +71,8 @@
 //! ```
 
 pub mod appending;
+pub mod background;
 pub mod broker;
-pub mod carrying;
 pub mod claiming;
 pub mod cleaning;
 pub mod damaged;
@@ -98,66 +97,67 @@ use semel_core::outbox::Outbox;
 
 pub use list::BEHAVIOURS;
 
-/// The events of one test: a database, a schema, a directory. Dropping it cleans up.
+/// The events of one test: a database, a schema, a directory. Dropping the fixture removes them.
 ///
-/// Every behaviour gets a fixture of its own, and finds its outbox empty.
+/// Every behaviour gets a fixture of its own, with an empty outbox.
 pub trait OutboxFixture: Send + Sync + 'static {
     /// The outbox under test.
     type Outbox: Outbox;
     /// An open transaction of the application.
     type Transaction: Send;
 
-    /// Opens the outbox. A second call returns another handle with its own connections **on the same events**.
+    /// Opens the outbox. Every further call returns another handle with its own connections **on
+    /// the same events**.
     fn outbox(&self) -> impl Future<Output = Self::Outbox> + Send;
 
     /// Begins a transaction, as an application does.
     fn begin(&self, outbox: &Self::Outbox) -> impl Future<Output = Self::Transaction> + Send;
 
-    /// Returns the connection that [`append`](Outbox::append) writes on.
+    /// Returns the connection of the transaction, to pass to [`append`](Outbox::append).
     fn connection(transaction: &mut Self::Transaction)
     -> &mut <Self::Outbox as Outbox>::Connection;
 
-    /// Commits, and sees to it that the outbox's [bell](Outbox::bell) is rung, as an application
-    /// does that commits by itself.
+    /// Commits the transaction and rings the outbox's [bell](Outbox::bell), as an application does
+    /// that commits by itself.
     fn commit(
         &self,
         outbox: &Self::Outbox,
         transaction: Self::Transaction,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Rolls back. Needed under the capability `rollback`.
+    /// Rolls the transaction back. Needed for the capability `rollback`.
     fn rollback(
         &self,
         outbox: &Self::Outbox,
         transaction: Self::Transaction,
     ) -> impl Future<Output = ()> + Send {
         let _ = (outbox, transaction);
-        async { panic!("this fixture claims to roll back and does not say how") }
+        async { panic!("a fixture with the capability `rollback` must implement `rollback`") }
     }
 
-    /// Advances the outbox's clock by `span`: afterwards every stored time (`created_at`,
-    /// `due_at`, `settled_at`) lies `span` further in the past, as seen from the outbox's now.
+    /// Advances the outbox's clock by `span`: afterwards every stored time (`created_at`, `due_at`,
+    /// `settled_at`) lies `span` further in the past, relative to the outbox's clock.
     ///
-    /// Move the clock where the outbox takes one, or move the stored times back by `span` (times
-    /// that stand for "for ever" may stay). A relay may be at work meanwhile.
+    /// Either move the clock, if the outbox accepts one, or move the stored times back by `span`
+    /// (times that stand for "for ever" may stay). A relay may run meanwhile.
     fn advance(&self, span: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Sets the outbox's clock `span` ahead, or back again: no time passes, and its watermark stays. Returns
-    /// `false`, the default, if that is not possible.
+    /// Sets the outbox's clock `span` ahead, or back again: no time passes, and the outbox's
+    /// watermark stays. Returns `false`, the default, if that is not possible.
     fn jump(&self, span: Duration, ahead: bool) -> impl Future<Output = bool> + Send {
         let _ = (span, ahead);
         async { false }
     }
 
-    /// Damages the row with this number so that reading its event fails: cuts a column short, or writes text
-    /// in place of JSON. Needed for the capability `damage`.
+    /// Damages the row with this sequence number so that reading its event fails: cuts a column
+    /// short, or writes text in place of JSON. Needed for the capability `damage`.
     fn damage(&self, sequence: u64) -> impl Future<Output = ()> + Send {
         let _ = sequence;
-        async { panic!("this fixture claims to damage rows and does not say how") }
+        async { panic!("a fixture with the capability `damage` must implement `damage`") }
     }
 }
 
-/// Makes one `#[test]` of every behaviour of outboxes and of the relay, in a module per group.
+/// Makes one `#[test]` per behaviour of outboxes and of the relay, in one module per group.
 ///
 /// The argument is a future that makes a fresh fixture; it is evaluated once per test, on the test's
 /// own runtime. After a semicolon come the [capabilities](mod@crate::outbox). Use it once per module:
@@ -175,11 +175,12 @@ macro_rules! outbox_conformance {
     };
 }
 
-/// Every behaviour that all outboxes have, as a name (`group::behaviour`) and a function that panics
-/// if the outbox does not have it: for tests that a wrong outbox is found.
+/// Returns a table of the behaviours that all outboxes have. Each entry is a name
+/// (`group::behaviour`) and a function that panics if the outbox does not have the behaviour, for
+/// tests that the suite finds a wrong outbox.
 ///
-/// The argument is as for [`outbox_conformance!`](crate::outbox_conformance!); what it uses of its
-/// surroundings must be `Copy`.
+/// The argument is as for [`outbox_conformance!`](crate::outbox_conformance!). Variables that it
+/// captures must be `Copy`.
 #[macro_export]
 macro_rules! outbox_behaviours {
     ($make:expr) => {

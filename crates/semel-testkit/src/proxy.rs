@@ -1,7 +1,7 @@
-//! A TCP proxy that breaks connections the way networks do, and counts what it did.
+//! A TCP proxy that breaks connections the way networks do, and counts traffic and faults.
 //!
-//! It knows no protocol: it forwards bytes late, not at all, or up to a point. A test asserts with
-//! [`FaultProxy::faults`] that its fault happened. [`faulty`](crate::faulty) fails calls instead of
+//! The proxy knows no protocol: it forwards bytes late, not at all, or up to a point. A test asserts with
+//! [`FaultProxy::faults`] that the fault happened. [`faulty`](crate::faulty) fails calls instead of
 //! connections.
 //!
 //! ```
@@ -39,7 +39,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::counts::{Counts, add};
 pub use self::counts::{FaultCounts, ProxyTraffic};
 
-/// Which way bytes go.
+/// The direction of bytes through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -48,7 +48,7 @@ pub enum Direction {
     Replies,
 }
 
-/// What happens to a future connection.
+/// What the proxy does with the next connection.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Pass,
@@ -92,7 +92,8 @@ impl Shared {
     }
 }
 
-/// A proxy on its own loopback port in front of one server. Dropping it closes all connections.
+/// A proxy on a loopback port of its own in front of one server. Dropping it closes all
+/// connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
@@ -101,10 +102,10 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy in front of `server`, on the runtime that calls.
+    /// Starts a proxy in front of `server`, on the current runtime.
     ///
     /// # Errors
-    /// When no loopback port can be had.
+    /// When no loopback port can be bound.
     pub async fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let addr = listener.local_addr()?;
@@ -119,12 +120,12 @@ impl FaultProxy {
         Ok(Self { addr, shared, accepting })
     }
 
-    /// Returns the address for clients.
+    /// Returns the address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Delays every piece, both ways, by `latency` and up to `jitter` more.
+    /// Delays every piece of data, in both directions, by `latency` and up to `jitter` more.
     pub fn latency(&self, latency: Duration, jitter: Duration) {
         self.shared.rules.send_modify(|rules| {
             rules.latency = latency;
@@ -132,8 +133,8 @@ impl FaultProxy {
         });
     }
 
-    /// Holds all bytes of one direction, on all connections, until [`FaultProxy::heal`] delivers them.
-    /// Connecting still works.
+    /// Holds all bytes of one direction, on all connections, until [`FaultProxy::heal`] forwards
+    /// them. Clients can still connect.
     pub fn blackhole(&self, direction: Direction) {
         self.shared.rules.send_modify(|rules| match direction {
             Direction::Requests => rules.hold_requests = true,
@@ -141,18 +142,18 @@ impl FaultProxy {
         });
     }
 
-    /// Resets every connection that is open now. What a blackhole holds is lost.
+    /// Resets every connection that is open now. Bytes that a blackhole holds are lost.
     pub fn reset_all(&self) {
         self.shared.resets.send_modify(|resets| *resets += 1);
     }
 
-    /// Accepts and resets the next `connections`. Their clients see it while they connect or at
-    /// their first read.
+    /// Accepts and resets the next `connections` connections. Their clients see the reset while
+    /// they connect or at their first read.
     pub fn reset_next(&self, connections: usize) {
         self.plan(Plan::Reset, connections);
     }
 
-    /// Accepts the next `connections` and never answers them.
+    /// Accepts the next `connections` connections and never reads or answers.
     pub fn half_open_next(&self, connections: usize) {
         self.plan(Plan::HalfOpen, connections);
     }
@@ -161,26 +162,27 @@ impl FaultProxy {
         self.shared.plans().extend(std::iter::repeat_n(plan, connections));
     }
 
-    /// Lets `bytes` more bytes of replies pass, counted over all connections, and closes the
-    /// connection whose reply has more. Zero closes at the first byte of the next reply: its
-    /// request was executed, and its reply is lost.
+    /// Forwards `bytes` more bytes of replies, counted over all connections, and closes the
+    /// connection whose reply has more. With zero, the proxy closes at the first byte of the next
+    /// reply: the server has executed the request, and its reply is lost.
     pub fn cut_reply_after(&self, bytes: usize) {
         *self.shared.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
 
-    /// Ends latency, blackholes, planned faults and an armed cut. What was held arrives.
+    /// Ends latency, blackholes, planned faults and a pending cut. Bytes that were held are
+    /// forwarded.
     pub fn heal(&self) {
         self.shared.plans().clear();
         *self.shared.cut.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.shared.rules.send_replace(Rules::default());
     }
 
-    /// Returns the traffic so far.
+    /// Returns the traffic counted so far.
     pub fn traffic(&self) -> ProxyTraffic {
         self.shared.counts.traffic()
     }
 
-    /// Returns the injected faults so far.
+    /// Returns the faults injected so far.
     pub fn faults(&self) -> FaultCounts {
         self.shared.counts.happened()
     }
@@ -188,7 +190,7 @@ impl FaultProxy {
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        // The connections live in a set inside the accepting task and end with it.
+        // The connections are in a `JoinSet` inside this task and end with it.
         self.accepting.abort();
     }
 }

@@ -1,8 +1,9 @@
-//! Shared by the suites: makes tests, a table and names of one list of behaviours.
+//! Macros that the suites share. Each takes a suite's list of behaviours and makes tests, a table or a
+//! list of names from it.
 //!
-//! A suite is a module of groups, a group a module of async functions that take a fixture.
+//! A suite is a module of groups; a group is a module of async functions that take a fixture.
 
-/// Makes a `#[test]` of every behaviour of `$suite`, in a module per group.
+/// Makes one `#[test]` per behaviour of `$suite`, in one module per group.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite_tests {
@@ -25,8 +26,8 @@ macro_rules! __suite_tests {
     };
 }
 
-/// Makes a `#[test]` of every behaviour of `$suite`, which is compiled for
-/// [`AnyFixture`](crate::AnyFixture) alone.
+/// Makes one `#[test]` per behaviour of `$suite`, through [`AnyFixture`](crate::AnyFixture): the
+/// suite is compiled once instead of once per store.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite_any_tests {
@@ -48,7 +49,8 @@ macro_rules! __suite_any_tests {
     };
 }
 
-/// Makes a name and a function of every behaviour of `$suite`, as [`__suite_any_tests`] does.
+/// Makes a table of a name and a function per behaviour of `$suite`, through
+/// [`AnyFixture`](crate::AnyFixture) as [`__suite_any_tests`] does.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite_any_table {
@@ -68,7 +70,8 @@ macro_rules! __suite_any_table {
 #[macro_export]
 macro_rules! __suite_dispatch {
     ($suite:ident, $make:expr; $($group:ident { $($behaviour:ident,)* })*) => {
-        /// Returns the future of a behaviour; `None` if there is none of this name.
+        /// Returns the future of the behaviour with this name; `None` if there is no such
+        /// behaviour.
         fn behave(
             group: &str,
             behaviour: &str,
@@ -77,7 +80,8 @@ macro_rules! __suite_dispatch {
             type Running = std::pin::Pin<Box<dyn std::future::Future<Output = ()>>>;
             $($(
                 if group == stringify!($group) && behaviour == stringify!($behaviour) {
-                    // A function of its own: the futures of all behaviours do not fit one frame.
+                    // One function per behaviour: the futures of all behaviours do not fit in one
+                    // stack frame.
                     fn run(fixture: $crate::AnyFixture) -> Running {
                         Box::pin($group::$behaviour(fixture))
                     }
@@ -89,7 +93,7 @@ macro_rules! __suite_dispatch {
     };
 }
 
-/// Makes a name and a function of every behaviour of `$suite`.
+/// Makes a table of a name and a function per behaviour of `$suite`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite_table {
@@ -104,7 +108,7 @@ macro_rules! __suite_table {
     };
 }
 
-/// The names of every behaviour, by group.
+/// Lists the names of all behaviours, by group.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite_names {
@@ -113,10 +117,11 @@ macro_rules! __suite_names {
     };
 }
 
-/// The behaviours of a capability, by group.
+/// The names of the behaviours of a suite, by group.
 pub type Groups = &'static [(&'static str, &'static [&'static str])];
 
-/// Returns the behaviours in the file of a group: one that is written but not listed would run nowhere.
+/// Returns the names of the public async functions in the source of a group. A test compares them
+/// with the list of behaviours, because a function that is not listed never runs.
 #[cfg(test)]
 pub(crate) fn written(source: &str) -> Vec<&str> {
     let functions = source.lines().filter_map(|line| line.strip_prefix("pub async fn "));

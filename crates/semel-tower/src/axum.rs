@@ -1,5 +1,5 @@
-//! Extractors for axum: the claim that a handler runs under, its transaction, and the resources whose
-//! public ids a request has.
+//! axum extractors for the claim that a handler runs under, the transaction of that claim, and the
+//! resources that the public ids in a request identify.
 
 #[cfg(feature = "ids")]
 pub mod ids;
@@ -15,8 +15,8 @@ use crate::fail_open::Unprotected;
 use crate::http::{PROBLEMS, Problem, Slug};
 use crate::mode::Transaction;
 
-/// What a handler knows about the claim that it runs under: fence, operation id, downstream keys,
-/// cancellation. `Option<OperationContext>` where requests without a key are welcome too.
+/// The claim that a handler runs under: fence, operation id, downstream keys, cancellation. Use
+/// `Option<OperationContext>` in a handler that also takes requests without a key.
 ///
 /// ```
 /// use axum::http::StatusCode;
@@ -55,8 +55,8 @@ impl<T: Sync> OptionalFromRequestParts<T> for OperationContext {
 }
 
 /// The open transaction of a request behind
-/// [`IdempotencyLayer::atomic`](crate::http::IdempotencyLayer::atomic). What the handler writes
-/// through it commits with the stored response, and with nothing else.
+/// [`IdempotencyLayer::atomic`](crate::http::IdempotencyLayer::atomic). The handler's writes in
+/// this transaction commit together with the stored response, or not at all.
 ///
 /// ```
 /// use axum::http::StatusCode;
@@ -81,8 +81,8 @@ impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
     type Rejection = OperationRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, OperationRejection> {
-        let carried = parts.extensions.remove::<Transaction<S>>();
-        let unit = carried.and_then(|transaction| transaction.take());
+        let extension = parts.extensions.remove::<Transaction<S>>();
+        let unit = extension.and_then(|transaction| transaction.take());
         unit.map(Tx).ok_or_else(|| match parts.extensions.get::<Context>() {
             Some(_) => OperationRejection::NoTransaction,
             None => OperationRejection::of(parts),
@@ -90,15 +90,15 @@ impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
     }
 }
 
-/// Writes the problem as `application/problem+json`, so that a handler can return one; `?` makes one of
-/// the executor's error.
+/// Writes the problem as `application/problem+json`, so that a handler can return a `Problem`; `?`
+/// converts an error of the executor into one.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         self.written(PROBLEMS, "").map(axum::body::Body::from)
     }
 }
 
-/// Why a handler that needs a claim does not run.
+/// The reason why a handler that needs a claim does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperationRejection {
@@ -107,12 +107,12 @@ pub enum OperationRejection {
     #[error("this handler runs under a claim: send an Idempotency-Key")]
     Unkeyed,
     /// The request has a claim, but no transaction of this store: the layer is not
-    /// [`atomic`](crate::http::IdempotencyLayer::atomic), is of another store, or the handler asks
-    /// twice. Answered as `misconfigured`: no key can help.
-    #[error("this handler's claim has no transaction of its store, or it was taken before")]
+    /// [`atomic`](crate::http::IdempotencyLayer::atomic), has another store, or the handler
+    /// extracts the transaction twice. Answered as `misconfigured`: another key would not help.
+    #[error("the claim has no transaction of this handler's store, or it was taken before")]
     NoTransaction,
-    /// The store is away and the route runs without it, but this handler cannot. Answered as
-    /// `store-unavailable`.
+    /// The store is unavailable and the route [fails open](crate::RouteRules::fail_open), but this
+    /// handler needs a claim. Answered as `store-unavailable`.
     #[error(
         "this handler runs under a claim, and the ledger cannot be reached; retry with the same key"
     )]
@@ -155,7 +155,7 @@ mod tests {
     use crate::{PrincipalFrom, Tenant};
 
     #[tokio::test]
-    async fn an_executors_error_is_a_response() {
+    async fn an_error_of_the_executor_becomes_a_response() {
         let failed = semel_core::Error::Work("the disk is full");
         let response = Problem::from(failed).into_response();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_is_not_asked_for_a_key_that_it_sent() {
+    async fn a_missing_transaction_is_not_reported_as_a_missing_key() {
         let executor = Executor::new(MemoryStore::new());
         let fenced =
             IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());

@@ -1,7 +1,8 @@
-//! Bodies: the inner service's own, one that was read whole, or one that was begun and goes on.
+//! The bodies of requests and responses: an inner body that is passed on unread, a body that was
+//! read whole, or a body that was read in part and continues with the rest.
 //!
-//! Reading always has a limit, and what was read is never lost: a response that is too long to store
-//! is still delivered from its first byte.
+//! Every read has a limit, and the bytes that were read are kept: a response that is too long to
+//! store is still delivered from its first byte.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,16 +14,18 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use pin_project_lite::pin_project;
 
-/// How much of an unwanted body is read before its request is answered.
+/// The number of bytes of an unneeded request body that are read and dropped before the request is
+/// answered.
 const DRAINED: usize = 64 << 10;
-/// How much of a longer one is read while its response is on the way: a client that writes all and
-/// then reads should get as far as reading.
+/// The number of bytes of a longer unneeded body that are read and dropped while the response is
+/// sent: a client that writes its whole body before it reads should get to read the response.
 const LINGERED: usize = 64 << 20;
-/// How long either may take.
+/// The longest time for which an unneeded body is read, before its request is answered and again
+/// while the response is sent.
 const DRAINING: Duration = Duration::from_secs(2);
 
 pin_project! {
-    /// A body that a layer hands on, of a request or of a response.
+    /// The body of a request or a response that a layer passes on.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -56,12 +59,12 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
         Self { state: State::Through { inner } }
     }
 
-    /// Creates a body of these bytes.
+    /// Creates a body of the bytes in `data`.
     pub fn whole(data: impl Into<Bytes>) -> Self {
         Self { state: State::Whole { data: data.into(), trailers: None } }
     }
 
-    /// Returns why the body broke off, where that is known before it is read.
+    /// Returns the error at which the body broke off, if the layer has already read that far.
     pub fn error(&self) -> Option<&B::Error> {
         match &self.state {
             State::Begun { error, .. } => error.as_ref(),
@@ -69,12 +72,12 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
         }
     }
 
-    /// Returns whether nothing of the body has been read.
+    /// Returns whether no part of the body has been read.
     pub(crate) const fn is_untouched(&self) -> bool {
         matches!(self.state, State::Through { .. })
     }
 
-    /// Creates a body of these bytes, and trailers after them.
+    /// Creates a body of the bytes in `data`, followed by `trailers`.
     pub fn with_trailers(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { state: State::Whole { data, trailers } }
     }
@@ -162,7 +165,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
         match &self.state {
             State::Through { inner } => inner.size_hint(),
             State::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
-            // An exact length would have HTTP/1.1 send it, and no trailers.
+            // With an exact length, HTTP/1.1 would send `Content-Length` and drop the trailers.
             State::Whole { data, trailers: Some(_) } => {
                 let mut hint = SizeHint::new();
                 hint.set_lower(data.len() as u64);
@@ -195,21 +198,22 @@ pub enum Collected<B: HttpBody> {
     },
     /// The body has more bytes than the limit.
     TooLong {
-        /// How many bytes the body has, as far as is known.
+        /// The number of bytes that the body has at least.
         bytes: u64,
         /// The body from its first byte.
         body: Body<B>,
     },
     /// The body broke off.
     Broken {
-        /// How many bytes were read.
+        /// The number of bytes that were read.
         bytes: u64,
-        /// The body up to where it broke off, and the error.
+        /// The bytes that were read, followed by the error.
         body: Body<B>,
     },
 }
 
-/// Reads `body` to its end, or until it has more than `limit` bytes. What was read is never lost.
+/// Reads `body` to its end, or until it has more than `limit` bytes. The bytes that were read are
+/// kept in the result.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -241,7 +245,7 @@ pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collec
             }
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(chunk) => chunk,
-                // They are the end, whatever a body has to say after them.
+                // Trailers are the end of a body: frames after them are ignored.
                 Err(frame) => {
                     let trailers = frame.into_trailers().ok().map(Box::new);
                     return Collected::Whole { data: head.into(), trailers };
@@ -254,14 +258,15 @@ pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collec
             let state = State::Begun { head: head.into(), error: None, rest: Some(body) };
             return Collected::TooLong { bytes, body: Body { state } };
         }
-        // Polling once more would often wait, only to learn that there is no more.
+        // Another poll would often wait only to find the end of the body.
         if body.is_end_stream() {
             return Collected::Whole { data: head.into(), trailers: None };
         }
     }
 }
 
-/// Reads the body of a request as [`collect`] does; `None` if it takes longer than `within`.
+/// Reads the body of a request as [`collect`] does. Returns `None` if that takes longer than
+/// `within`.
 pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
     body: B,
     limit: usize,
@@ -273,15 +278,17 @@ pub(crate) async fn receive<B: HttpBody<Data = Bytes>>(
     }
 }
 
-/// The beginning of a body. One chunk is kept as it came; more are joined as they come, since a body
-/// of single bytes would otherwise weigh thirty times what it holds.
+/// The part of a body that has been read. A single chunk is kept as it is. Several chunks are
+/// joined into one buffer: a list of one-byte chunks would take about thirty times the memory of
+/// its bytes.
 enum Head {
     Empty,
     One(Bytes),
     Joined(Vec<u8>),
 }
 
-/// A chunk below this length is copied: as it came it may keep a whole buffer of its connection.
+/// The length in bytes below which a chunk is copied: the chunk itself may keep a whole read buffer
+/// of its connection alive.
 const SMALL: usize = 4 << 10;
 
 impl Head {
@@ -293,9 +300,10 @@ impl Head {
         }
     }
 
-    /// Appends a chunk. `whole` is the length of the body, if it is known. It is reserved at once: memory that
-    /// was never written to takes no room. Otherwise growth is by a quarter, not by the double, so that
-    /// what is held is close to what is counted.
+    /// Appends a chunk. `whole` is the announced length of the body, or 0. That capacity is
+    /// reserved at once, since memory that is never written to takes no space. Beyond it the buffer
+    /// grows by a quarter instead of doubling, so that its size stays close to the number of bytes
+    /// that is compared with the limit.
     fn with(self, chunk: Bytes, whole: usize) -> Self {
         let mut joined = match self {
             head if chunk.is_empty() => return head,
@@ -326,7 +334,7 @@ impl From<Head> for Bytes {
     }
 }
 
-/// Reads and drops the rest of `body`, up to `limit` bytes. Returns whether that was all of it.
+/// Reads and drops the rest of `body`, up to `limit` bytes. Returns whether the end was reached.
 async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) -> bool {
     let mut read = 0;
     while let Some(frame) = body.as_mut().frame().await {
@@ -342,7 +350,8 @@ async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>, limit: usize) -
 /// Reads and drops the body of a request that is answered early. Returns whether the connection must
 /// be closed after the response.
 ///
-/// A body that is left unread on a connection that is kept invites the next request to begin inside it.
+/// If unread bytes stayed on a connection that is kept alive, the server could parse them as the
+/// next request.
 pub(crate) async fn dismiss<B>(body: B, version: Version) -> bool
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -358,14 +367,14 @@ where
     match tokio::time::timeout(DRAINING, drain(body.as_mut(), DRAINED)).await {
         Ok(true) => false,
         Ok(false) => leave(body, version),
-        // Its time is up.
+        // The time limit has passed.
         Err(_) => version < Version::HTTP_2,
     }
 }
 
-/// Leaves a body that is too long to be read for nothing. Returns whether the connection must be
-/// closed after the response. If so, reading goes on for a while: a connection that is closed over
-/// unread bytes is reset, and the reset may overtake the response.
+/// Stops waiting for an unneeded body that is too long. Returns whether the connection must be
+/// closed after the response. If so, a task goes on reading for a while: closing a connection with
+/// unread bytes resets it, and the reset may overtake the response.
 pub(crate) fn leave<B>(mut body: Pin<Box<B>>, version: Version) -> bool
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -411,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_says_it_is_at_its_end_is_not_asked_again() {
+    async fn a_body_at_its_end_is_not_polled_again() {
         struct Once(bool);
         impl HttpBody for Once {
             type Data = Bytes;
@@ -421,7 +430,7 @@ mod tests {
                 mut self: Pin<&mut Self>,
                 _: &mut Context<'_>,
             ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
-                assert!(!std::mem::replace(&mut self.0, true), "asked again");
+                assert!(!std::mem::replace(&mut self.0, true), "polled again");
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"ab")))))
             }
 
@@ -455,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_body_gives_what_there_was_and_its_error() {
+    async fn a_broken_body_yields_the_bytes_read_and_then_the_error() {
         let Collected::Broken { bytes, body } = collect(chunks(&["ab", "!"]), 9).await else {
             panic!("not broken");
         };

@@ -1,7 +1,7 @@
 //! The caller of a request: its tenant and its principal.
 //!
-//! There is no default for either. A key that two callers share by accident hands the response of
-//! one to the other, so a layer cannot be built without both.
+//! Neither has a default: if two callers shared a key by accident, one would get the response of
+//! the other. So a layer cannot be built without both.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -35,15 +35,15 @@ enum TenantOf {
 }
 
 impl Tenant {
-    /// Uses one tenant for all requests: the service is not shared. A service with several host names
-    /// that mean different things is shared: make the host the tenant, or part of the operation's
-    /// name.
+    /// Uses one tenant for all requests, for a service that tenants do not share. If the host names
+    /// of a service stand for different tenants, make the host the tenant or a part of the
+    /// operation's name.
     pub fn fixed(tenant: impl Into<Arc<str>>) -> Self {
         Self(TenantOf::Fixed(tenant.into()))
     }
 
-    /// Uses the value of a header. Only where a proxy in front sets it: a caller that may choose its
-    /// tenant has the keys of all.
+    /// Uses the value of a header as the tenant. Safe only if a proxy in front of the service sets
+    /// the header: a caller that can choose the tenant reaches the keys of all tenants.
     ///
     /// ```
     /// use semel_tower::Tenant;
@@ -60,8 +60,8 @@ impl Tenant {
         })
     }
 
-    /// Uses what `tenant` finds in the request; `None` is answered with 401. The request has the
-    /// extensions that an authentication layer added.
+    /// Uses the tenant that the function `tenant` returns for a request; `None` is answered with
+    /// 401. The function sees the extensions that an authentication layer added to the request.
     pub fn by(tenant: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self(TenantOf::By(Arc::new(tenant)))
     }
@@ -83,7 +83,7 @@ impl fmt::Debug for Tenant {
     }
 }
 
-/// Finds the principal that makes a request: each principal has keys of its own.
+/// Finds the principal that sends a request. Each principal has its own set of keys.
 #[derive(Clone)]
 pub struct PrincipalFrom(Source);
 
@@ -94,14 +94,15 @@ enum Source {
 }
 
 impl PrincipalFrom {
-    /// Lets all callers of a tenant share its keys: any caller that knows a key gets its response. For
-    /// services with one caller, or whose responses are no secret among callers.
+    /// Lets all callers of a tenant share its keys: any caller that knows a key gets the stored
+    /// response. For services with one caller, or whose responses every caller may see.
     pub fn global() -> Self {
         Self(Source::Global)
     }
 
-    /// Uses what `principal` finds in the request; `None` is answered with 401 if the request has a
-    /// key. The request has the extensions that an authentication layer added.
+    /// Uses the principal that the function `principal` returns for a request; `None` is answered
+    /// with 401 if the request has a key. The function sees the extensions that an authentication
+    /// layer added to the request.
     ///
     /// ```
     /// use semel_core::Principal;
@@ -119,8 +120,9 @@ impl PrincipalFrom {
         Self(Source::By(Arc::new(principal)))
     }
 
-    /// Uses the value of a header: `authorization`, or one that a proxy in front sets. Credentials
-    /// that change between retries (a refreshed token) make another principal.
+    /// Uses the value of a header as the principal: `authorization`, or a header that a proxy in
+    /// front of the service sets. A credential that changes between retries (a refreshed token) is
+    /// another principal.
     ///
     /// # Panics
     /// If `name` is not a header name.
@@ -162,7 +164,8 @@ pub(crate) fn identify(
     Ok((tenant, principal))
 }
 
-/// Returns an operation's name as the scope of a key can hold it.
+/// Returns the scope of a key for an operation: the operation's name, or its method and a SHA-256
+/// of the name if that is too long or has control characters.
 pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
     if operation.len() <= MAX_SCOPE && !operation.contains(char::is_control) {
         return Cow::Borrowed(operation);
@@ -177,13 +180,13 @@ pub(crate) fn scope_of(operation: &str) -> Cow<'_, str> {
     }))
 }
 
-/// Parses a header name that the program itself gives.
+/// Parses a header name from the program's own code.
 fn header_name(name: impl TryInto<HeaderName, Error: fmt::Display>) -> HeaderName {
     name.try_into().unwrap_or_else(|invalid| panic!("the caller's header: {invalid}"))
 }
 
-/// Returns the only value of a header. Several values count as none: it is unknown which one a proxy
-/// in front meant.
+/// Returns the only value of a header. Several values count as none, because it is unknown which of
+/// them the proxy in front set.
 fn single<'p>(parts: &'p Parts, name: &HeaderName) -> Option<&'p HeaderValue> {
     let mut values = parts.headers.get_all(name).iter();
     let value = values.next().filter(|value| !value.is_empty())?;
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_named_by_a_text_or_a_name() {
+    fn a_header_is_given_as_text_or_as_a_header_name() {
         let (parts, ()) = http::Request::post("/")
             .header("x-tenant-id", "acme")
             .body(())

@@ -1,36 +1,37 @@
 //! Outbound HTTP calls that carry a stable idempotency key and are retried only where that is safe.
 //!
 //! [`CallLayer`] wraps any tower client of HTTP: hyper-util's, or reqwest's with the feature
-//! `reqwest` (`CallLayer::reqwest`). It gives each call a key in the provider's [`Dialect`], keeps it
-//! the same in every retry, and refuses one that the provider would not take before anything is sent.
+//! `reqwest` (`CallLayer::reqwest`). It gives each call a key in the provider's [`Dialect`], sends
+//! the same key with every retry, and refuses a key that the provider would not accept before
+//! anything is sent.
 //!
 //! # The key
 //!
-//! In this order: the header, if the request has it already; a [`CallKey`] in the request's
-//! extensions; a fresh random one, where the provider heeds keys on that method (POST, and PATCH in
-//! some dialects). Inside an execution use [`CallKey::of`]: it survives a crash of this process. A
-//! fresh key only makes the retries *inside one call* safe: a caller that will call again after an
-//! error must give a key that it can give again. The response has the key that was used in its
-//! extensions, and [`Attempts`].
+//! The key of a call is, in this order: the key that the request's header already has; the
+//! [`CallKey`] in the request's extensions; a fresh random key, if the provider honours keys on
+//! that method (POST, and PATCH in some dialects). Inside an execution use [`CallKey::of`]: that
+//! key survives a crash of this process. A fresh key only makes the retries *inside one call* safe:
+//! a caller that may call again after an error must supply a key that it can use again. The
+//! extensions of the response hold the key that was used, and [`Attempts`].
 //!
 //! # What is retried
 //!
 //! | the call | is tried again after |
 //! |---|---|
-//! | has a key that the provider heeds, or is GET, HEAD, OPTIONS, TRACE, PUT, DELETE | an error of the inner service; no answer in time; 408, 425, 429, 500, 502, 503, 504; 409 with `Retry-After` (some dialects: any 409, or what a header says); an answer that [breaks off](CallLayer::read_ahead) |
-//! | any other POST or PATCH | nothing: it may have happened |
-//! | has a [`OneShot`] body, or one whose [`Replay`] gives `None` | nothing |
+//! | has a key that the provider honours, or is GET, HEAD, OPTIONS, TRACE, PUT, DELETE | an error of the inner service; no answer in time; 408, 425, 429, 500, 502, 503, 504; 409 with `Retry-After` (in some dialects: any 409, or as a response header decides); an answer that [breaks off](CallLayer::read_ahead) |
+//! | any other POST or PATCH | nothing: the call may have taken effect |
+//! | has a [`OneShot`] body, or a body for which [`Replay`] returns `None` | nothing |
 //!
 //! Waits are exponential with full jitter, never shorter than `Retry-After`; tries, waits and the
-//! whole call have limits. When they are used up the caller gets the last response or error as it
-//! came.
+//! whole call have limits. When a limit is reached, the caller gets the last response or error
+//! unchanged.
 //!
 //! # Differences from tower's `retry`
 //!
-//! `tower::retry` asks a policy of yours whether to try again, and clones whatever request it is
-//! given. It knows nothing of keys, so it cannot know which repeats are harmless, and it does not
-//! drain what it throws away. It has a budget across calls, which this layer has not; put a
-//! `tower::load_shed` or a rate limit *inside* for that.
+//! `tower::retry` leaves it to your policy whether to try again and how to clone the request. It
+//! does not handle keys, so it cannot tell which repeats are harmless, and it does not drain the
+//! responses that it drops. It has a budget across calls, which this layer lacks; for that, put a
+//! `tower::load_shed` or a rate limit *inside* this layer.
 //!
 //! # Example
 //!

@@ -1,11 +1,12 @@
-//! What all services of a layer share.
+//! The configuration that all services of a layer share.
 
 use semel_core::{Executor, Store};
 
 use crate::caller::{PrincipalFrom, Tenant};
 use crate::protocol::{Protocol, Routing};
 
-/// What all services of a layer share: the executor, how callers are identified, and the rules.
+/// The configuration that all services of a layer share: the executor, how callers are identified,
+/// and the rules.
 pub(crate) struct LayerConfig<P: Protocol, S: Store> {
     pub(crate) executor: Executor<S>,
     pub(crate) tenant: Tenant,

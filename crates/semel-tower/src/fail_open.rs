@@ -1,4 +1,4 @@
-//! Requests that run without their claim, where their rules allow it and the store is unavailable.
+//! Requests that run without a claim, because their rules allow it and the store is unavailable.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -11,8 +11,8 @@ use tracing::Instrument as _;
 
 use crate::body::Body;
 
-/// Marks a request, in its extensions, that runs without a claim: its rules
-/// [fail open](crate::RouteRules::fail_open) and the store is unavailable.
+/// Marks a request that runs without a claim, in its extensions: its rules [fail
+/// open](crate::RouteRules::fail_open) and the store is unavailable.
 ///
 /// ```
 /// use http::Request;
@@ -26,7 +26,7 @@ use crate::body::Body;
 #[derive(Clone, Copy, Debug)]
 pub struct Unprotected;
 
-/// Runs the handler without a claim, in a task of its own: its caller may leave.
+/// Runs the handler without a claim, in a separate task, so that it continues if the caller leaves.
 pub(crate) async fn unprotected<I, B, C>(
     mut inner: I,
     mut request: Request<Body<B>>,
@@ -45,7 +45,7 @@ where
         std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
         inner.call(request).await
     };
-    // Still this request's in the logs.
+    // The task keeps the span of this request for its logs.
     match tokio::spawn(running.in_current_span()).await {
         Ok(answer) => answer.map(|response| response.map(Body::through)),
         Err(ended) => match ended.try_into_panic() {
@@ -56,8 +56,9 @@ where
     }
 }
 
-/// Returns whether nothing is known to have run, so that a request may run without the store. A
-/// record that cannot be read may be a success.
+/// Returns whether a request with this error may run without the store: the store cannot be reached
+/// or has no capacity, so nothing is known to have run under the key. Any other error may hide a
+/// success, for instance a record that cannot be read.
 pub(crate) fn nothing_ran(error: &Error) -> bool {
     let away = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
     matches!(error, Error::Capacity)

@@ -1,8 +1,8 @@
-//! One request, top to bottom: rules, key, caller, body, fingerprint, [`Command`], executor,
-//! response.
+//! One request from its rules to its response: rules, key, caller, body, fingerprint, [`Command`],
+//! executor, response.
 //!
-//! Nothing is decided here: the executor decides what runs, and what differs between HTTP and gRPC
-//! is in [`Protocol`].
+//! This module decides nothing: the executor decides what runs, and [`Protocol`] has the
+//! differences between HTTP and gRPC.
 
 use std::fmt;
 use std::future::Future;
@@ -33,34 +33,35 @@ use crate::span::RequestSpan;
 const TRANSACTION_UNUSED: &str = "the handler is behind an atomic layer and did not take its \
                                   transaction (the extractor `Tx`); nothing was committed";
 
-/// The way of one request through a layer.
+/// Runs one request through a layer.
 pub(crate) struct RequestFlow<P: Protocol, S: Store, M> {
     config: Arc<LayerConfig<P, S>>,
     mode: PhantomData<M>,
 }
 
-/// A request under a key, and what rules it.
+/// The key of a request, and the operation and rules of its route.
 struct KeyedRequest<P: Protocol> {
     key: Key,
     route: Route<P>,
 }
 
-/// What a handler's attempt comes to.
+/// The result of one attempt of a handler.
 type Attempted<C, E> = Result<Response<Body<C>>, NoResponse<E>>;
 
-/// Why a handler's attempt has no response of its own.
+/// The reason why an attempt of a handler has no response.
 enum NoResponse<E> {
     /// The handler's service failed.
     Failed(E),
-    /// The handler completed without its transaction: nothing would commit with its response.
+    /// The handler completed without taking its transaction, so nothing would commit with its
+    /// response.
     TransactionUnused,
 }
 
-/// What is still needed of a request once its handler has the rest.
+/// The parts of a request that are needed after the request was passed to its handler.
 struct Retained<P: Protocol, I> {
     rules: Arc<RulesOf<P>>,
     reply_to: P::ReplyTo,
-    /// The whole request, where it may run without the store.
+    /// A copy of the whole request, if its rules allow it to run without the store.
     spare: Option<Box<(I, Box<Parts>, Whole)>>,
     checked: Option<(ReplayCheck, Box<Parts>)>,
 }
@@ -85,9 +86,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         C: HttpBody<Data = Bytes> + Send + 'static,
         C::Error: Send,
     {
-        if let Some(asked) = P::status_request(&parts) {
+        if let Some(request) = P::status_request(&parts) {
             let close = dismiss(body, parts.version).await;
-            return Ok(match Box::pin(status::look_up(&self.config, &parts, asked)).await {
+            return Ok(match Box::pin(status::look_up(&self.config, &parts, request)).await {
                 Ok(response) => response.map(Body::from),
                 Err(problem) => self.refuse(problem.close(close), &P::reply_to(&parts)),
             });
@@ -115,7 +116,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         match &mut response {
             Ok(response) => {
                 span.status(response.status());
-                // For logs outside of the layer.
+                // For logs of the layers around this one.
                 response.extensions_mut().insert(key);
             }
             Err(_) => span.failed(),
@@ -180,7 +181,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             .map_err(|invalid| Problem::new(Slug::TenantUnknown, invalid.to_string()))?;
         let outer = parts.extensions.get::<Context>();
         if outer.is_some_and(|outer| *outer.key() == key) {
-            // A layer around this one has claimed the key: this request is its work.
+            // A layer around this one has claimed the key and runs this request as its work.
             return Ok(None);
         }
         Ok(Some(KeyedRequest { key, route }))
@@ -207,11 +208,14 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
     {
         let rules = &request.route.rules;
         let command = rules.apply(Command::new(request.key.clone()).fingerprint(fingerprint));
-        let wish = P::respond_async(&parts, rules);
-        let command = match &wish {
-            // The caller asks for the operation while it runs and after it failed. A claim that
-            // only shows with the commit would be unknown until then, and known by another id.
-            Some(wish) => command.claim_first().wait(respond_async::wait_for_rival(wish)),
+        let preference = P::respond_async(&parts, rules);
+        let command = match &preference {
+            // The caller looks the operation up while it runs and after it failed. A claim that
+            // only becomes visible with the commit could not be found until then, and would have
+            // another operation id.
+            Some(preference) => {
+                command.claim_first().wait(respond_async::wait_for_rival(preference))
+            }
             None => command,
         };
         let fails_open = rules.fail_open && M::CAN_FAIL_OPEN;
@@ -221,9 +225,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             spare: fails_open.then(|| Box::new((inner.clone(), parts.clone(), body.clone()))),
             checked: rules.replay_check.as_ref().map(|check| (check.clone(), parts.clone())),
         };
-        let (start, started) = wish.as_ref().map(|_| respond_async::start()).unzip();
+        let (start, started) = preference.as_ref().map(|_| respond_async::start()).unzip();
         let kept = Arc::clone(rules);
-        // The attempt may go on in a task of its own, but it is still this request's in the logs.
+        // The attempt may continue in a separate task, but its logs keep the span of this request.
         let (logged, within) = (span.clone(), tracing::Span::current());
         let work = move |context: Context, extend: AddExtensions<'_>| {
             logged.begins(&context);
@@ -231,19 +235,19 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
             P::prepare(request.headers_mut());
             let offered = extend(request.extensions_mut());
             let detached = start.map(|start| start.notify(context.operation_id()));
-            // Boxed, because it moves several times before it is first polled.
+            // Boxed, because the future moves several times before it is first polled.
             let responding = Box::pin(within.in_scope(|| inner.call(request)));
             attempt::<P, _, _>(context, responding, kept, offered, detached).instrument(within)
         };
         let serving = M::serve(&self.config.executor, command, work);
-        let served = match wish.zip(started) {
+        let served = match preference.zip(started) {
             None => serving.await,
-            // Boxed, because it is rare and larger than all the rest.
-            Some((wish, started)) => {
+            // Boxed, because this future is rarely needed and larger than all the others.
+            Some((preference, started)) => {
                 let executor = &self.config.executor;
                 let KeyedRequest { key, route } = &request;
                 let detaching =
-                    respond_async::serve(wish, executor, (key, route), started, serving);
+                    respond_async::serve(preference, executor, (key, route), started, serving);
                 match Box::pin(detaching).await {
                     Ok(accepted) => {
                         span.accepted();
@@ -256,7 +260,7 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         self.respond(served, retained, span).await
     }
 
-    /// Turns what the executor says into a response.
+    /// Converts the executor's answer into a response.
     async fn respond<I, B, C>(
         &self,
         served: Result<Served<Attempted<C, I::Error>>, Error>,
@@ -301,7 +305,9 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
                         response.extensions_mut().insert(receipt);
                         return Ok(response.map(Body::from));
                     }
-                    Ok(_) => Problem::new(Slug::ReplayRefused, "the replay check said no"),
+                    Ok(_) => {
+                        Problem::new(Slug::ReplayRefused, "the replay check refused this caller")
+                    }
                     Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
                 }
             }
@@ -352,12 +358,13 @@ where
         Some(Collected::Whole { data, trailers }) => return Ok(Whole { data, trailers }),
         Some(Collected::TooLong { body, .. }) => {
             if parts.version >= Version::HTTP_2 {
-                // A stream that is reset may take the response with it.
+                // Resetting the stream may discard the response as well.
                 let _ = dismiss(body, parts.version).await;
             } else if !(expects_continue(parts) && body.is_untouched()) {
                 leave(Box::pin(body), parts.version);
             }
-            let detail = format!("a request with a key may have {max} bytes here");
+            let detail =
+                format!("the body of a request with a key may have at most {max} bytes here");
             Problem::new(Slug::BodyTooLarge, detail)
         }
         Some(Collected::Broken { .. }) => {
@@ -372,7 +379,7 @@ where
     Err(problem.close(parts.version < Version::HTTP_2))
 }
 
-/// Waits for the handler, and settles its claim by the response.
+/// Waits for the handler, and settles the claim according to the response.
 async fn attempt<P, E, C>(
     context: Context,
     responding: impl Future<Output = Result<Response<C>, E>>,
@@ -388,7 +395,7 @@ where
 {
     let response = match responding.await {
         Ok(response) => response,
-        // It ended without a response; what it did until then is done.
+        // The handler ended without a response; its effects until then are unknown and remain.
         Err(error) => {
             let text = error.to_string();
             return context.doubt(Err(NoResponse::Failed(error)), &text);

@@ -1,6 +1,6 @@
-//! The future of a layer's service: the inner service's own, or a request flow.
+//! The response future of a layer's service: the future of the inner service, or a request flow.
 //!
-//! A request that passes through costs no allocation.
+//! A request that passes through needs no allocation.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,9 @@
 //! The gRPC layer: unary calls with an `idempotency-key` run once, and repeats get the first answer.
 //!
-//! [`GrpcLayer`] goes around a tonic server or one of its services. It acts on the unary methods that
-//! it is given, one by one or by a descriptor set; streams, other methods and calls without a key
-//! pass untouched. Calls go out under a key by [`KeyInterceptor`], [`with_key`] or [`Retry`].
+//! [`GrpcLayer`] wraps a tonic server or one of its services. It handles the unary methods that are
+//! registered with it, one by one or by a descriptor set; streams, other methods and calls without
+//! a key pass through unchanged. A client sends a key with [`KeyInterceptor`], [`with_key`] or
+//! [`Retry`].
 //!
 //! # Codes of refusals
 //!
@@ -15,29 +16,31 @@
 //! | failed for good, given up, uncertain; done, but the response was too large to store | `FAILED_PRECONDITION` |
 //! | message too large; ledger full | `RESOURCE_EXHAUSTED` |
 //! | tenant or caller unknown | `UNAUTHENTICATED` |
-//! | the [replay check](GrpcRules::replay_check) says no | `PERMISSION_DENIED` |
+//! | the [replay check](GrpcRules::replay_check) refuses | `PERMISSION_DENIED` |
 //! | handler panicked; took too long | `INTERNAL`; `DEADLINE_EXCEEDED` |
 //! | ledger cannot be reached, or the service is shutting down | `UNAVAILABLE` |
 //! | more or less than one message | `UNIMPLEMENTED` |
 //!
-//! Each comes with a `google.rpc.ErrorInfo` whose reason is the [`Slug`] in capitals
-//! (`KEY_REUSED`), and with a `google.rpc.RetryInfo` where a retry helps.
+//! Each refusal has a `google.rpc.ErrorInfo` whose reason is the [`Slug`] in capitals
+//! (`KEY_REUSED`), and a `google.rpc.RetryInfo` where a retry helps.
 //!
 //! # What is stored
 //!
-//! Of a response whose code is [stored](Codes): the message, byte for byte; `grpc-status`,
-//! `grpc-message` and `grpc-status-details-bin`, also of an answer with trailers only; and the
-//! metadata that [the rules](GrpcRules::kept_metadata) name. A repeat has `idempotent-replayed: true` in
-//! its *trailers*: initial metadata would end a client's own retries.
+//! A response whose code is [stored](Codes) is stored with its message, byte for byte; with
+//! `grpc-status`, `grpc-message` and `grpc-status-details-bin`, also if it has trailers only; and
+//! with the metadata that [the rules](GrpcRules::kept_metadata) list. A replay has
+//! `idempotent-replayed: true` in its *trailers*: initial metadata would end a client's own
+//! retries.
 //!
-//! Answers to calls with a key are not compressed, whatever the caller accepts: the repeat may come
-//! from one that does not. Messages of callers may be; they are compared as they come.
+//! Responses to calls with a key are not compressed, whatever the caller accepts: a repeat may come
+//! from a caller that does not accept compression. Request messages may be compressed; they are
+//! compared in the form in which they arrive.
 //!
 //! # Differences from the HTTP layer
 //!
-//! A gRPC response has its code at its very end, so it is always read whole before its claim is
-//! settled. The caller's deadline (`grpc-timeout`) and its leaving end its waiting, never the
-//! handler's work: the answer is there for the repeat.
+//! A gRPC response has its code at its very end, so it is always read whole before the claim is
+//! settled. If the caller's deadline (`grpc-timeout`) passes or the caller disconnects, only the
+//! caller stops waiting: the handler goes on, and a repeat gets its response.
 //!
 //! # Example
 //!

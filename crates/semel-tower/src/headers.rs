@@ -1,9 +1,9 @@
-//! Headers that every protocol treats alike: the mark of a replay, what is never stored, and what
-//! a fingerprint takes of those that rules name.
+//! Headers that every protocol treats alike: the mark of a replay, headers that are never stored,
+//! and headers that are part of a fingerprint.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Marks a response that an earlier request made.
+/// The header of a replayed response: an earlier request produced it.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Headers that are never stored: they belong to one caller, connection, moment or trace, and a
@@ -34,7 +34,7 @@ pub(crate) fn never_kept(name: &HeaderName) -> bool {
     NEVER_KEPT.contains(name) || traces.iter().any(|trace| name.as_str().starts_with(trace))
 }
 
-/// Adds the headers that a rule names to the parts of a fingerprint.
+/// Adds the headers `names`, which a rule lists, to the parts of a fingerprint.
 pub(crate) fn append_matched<'p>(
     parts: &mut Vec<&'p [u8]>,
     headers: &'p HeaderMap,
@@ -43,8 +43,8 @@ pub(crate) fn append_matched<'p>(
     for name in names {
         parts.push(name.as_str().as_bytes());
         parts.extend(headers.get_all(name).iter().map(HeaderValue::as_bytes));
-        // No value holds a NUL, so this is where the values of one name end, also if there are none:
-        // a value that reads like the next name is still a value.
+        // A header value cannot contain NUL, so this part ends the values of one name, even if
+        // there are none. Otherwise a value could be mistaken for the next name.
         parts.push(b"\0");
     }
 }

@@ -2,22 +2,26 @@
 //!
 //! # Differences from a response cache
 //!
-//! A cache saves work and may forget. This layer keeps work from being done twice: a request whose
-//! answer cannot be recorded is refused before it runs, a handler that has begun goes on without
-//! its caller, so that a caller that leaves does not stop it half way, and a repeat that differs from the
-//! first request is an error, not a hit.
+//! A cache saves work and may forget. This layer prevents work from being done twice: a request
+//! whose response could not be recorded is refused before it runs; a handler that has begun goes on
+//! if its caller leaves; and a repeat that differs from the first request is an error, not a hit.
 //!
-//! # Where it stands
+//! # Position among other layers
 //!
-//! Authentication goes outside, because the layer needs the caller; CORS and tracing too, because
-//! problems need them as well (of a handler that sets CORS headers itself, replays keep them). Under axum, add it with `Router::layer` to the outermost router, which
-//! also sees the URL of [answers asked for later](OPERATIONS); a nested one does not. Its services
-//! take and give [`Body`](crate::Body): inside one `ServiceBuilder`, something below that insists on
-//! axum's own (`middleware::from_fn`) needs
-//! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in between. A handler's
-//! answer is delivered when it is whole and recorded; what must stream goes without a key. Every
-//! answer under a key has its [`Key`](semel_core::Key) in its extensions, so that a log outside can have
-//! its digest; a problem has its [`Slug`], an answer that was kept its [`Receipt`](semel_core::Receipt).
+//! Authentication goes outside, because the layer must know the caller. CORS and tracing go outside
+//! too, because the layer's error responses need them as well. (If a handler sets CORS headers
+//! itself, replays keep them.) Under axum, add the layer with `Router::layer` to the outermost
+//! router: only that router sees requests for [the outcome of an operation](OPERATIONS).
+//!
+//! The services of the layer take and return [`Body`](crate::Body). Inside one `ServiceBuilder`, an
+//! inner layer that requires axum's own body type (`middleware::from_fn`) needs
+//! `.map_request(|request: Request<_>| request.map(axum::body::Body::new))` in front of it.
+//!
+//! A handler's response is delivered when it is complete and recorded; a response that must stream
+//! belongs to a request without a key. The extensions of every response to a request with a key
+//! hold the [`Key`](semel_core::Key), so that an outer layer can log its digest; those of an error
+//! response hold its [`Slug`], and those of a recorded response its
+//! [`Receipt`](semel_core::Receipt).
 //!
 //! # Example
 //!

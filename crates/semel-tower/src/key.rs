@@ -1,8 +1,8 @@
-//! Reads the key that a caller sent.
+//! Parses the idempotency key that a caller sent.
 //!
-//! The IETF draft makes it a structured-field string (`"8e03978e"`); most clients send it bare
-//! (`8e03978e`). Both spell one key. Everything else is refused: a key that is read differently
-//! by two servers is worse than none.
+//! In the IETF draft the key is a structured-field string (`"8e03978e"`); most clients send it
+//! without quotes (`8e03978e`). Both forms are the same key. Everything else is refused: a key that
+//! two servers parse differently is worse than none.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,11 @@ use http::{HeaderMap, HeaderName};
 use semel_core::key::MAX_ID;
 use sfv::{BareItem, Item, Parser};
 
-/// No header that holds a key of [`MAX_ID`] bytes is longer, parameters included.
+/// The greatest length of a key header in bytes: enough for a key of [`MAX_ID`] bytes with escapes
+/// and parameters.
 const MAX_FIELD: usize = 4 * MAX_ID;
 
-/// A key header that cannot be read as one key.
+/// The reason why a key header cannot be parsed as one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeyHeader {
     /// The header is empty.
@@ -25,13 +26,13 @@ pub enum InvalidKeyHeader {
     /// The header begins with a quote and is not a structured-field string.
     #[error("the key begins with a quote but is not a structured-field string (RFC 9651)")]
     NotAString,
-    /// The key has a character that a bare key cannot have, such as the comma of a list.
+    /// The key has a character that a key without quotes cannot have, such as the comma of a list.
     #[error(
         "the key has byte {byte:#04x} at {at}; send one key of visible ASCII without commas, \
          semicolons and quotes, or quote it"
     )]
     Character {
-        /// The byte.
+        /// The value of the byte.
         byte: u8,
         /// The position of the byte.
         at: usize,
@@ -40,11 +41,11 @@ pub enum InvalidKeyHeader {
     #[error("the key was sent {0} times; send it once")]
     Repeated(usize),
     /// Two headers have different keys.
-    #[error("two key headers name different keys; send one")]
+    #[error("two key headers have different keys; send one")]
     Differ,
 }
 
-/// Reads the one key that `headers` carry under any of `names`; `None` if they carry none.
+/// Returns the key that `headers` have under any of `names`; `None` if they have none.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderName, HeaderValue};
@@ -58,7 +59,7 @@ pub enum InvalidKeyHeader {
 /// ```
 ///
 /// # Errors
-/// [`InvalidKeyHeader`] says what is wrong with it.
+/// [`InvalidKeyHeader`] if the value is not exactly one valid key.
 pub fn key_in<'h>(
     headers: &'h HeaderMap,
     names: &[HeaderName],
@@ -80,7 +81,7 @@ pub fn key_in<'h>(
     Ok(found)
 }
 
-/// Reads the key in one field value.
+/// Parses the key in one header value.
 ///
 /// ```
 /// use semel_tower::key::parse;
@@ -91,7 +92,7 @@ pub fn key_in<'h>(
 /// ```
 ///
 /// # Errors
-/// [`InvalidKeyHeader`] says what is wrong with it.
+/// [`InvalidKeyHeader`] if the value is not exactly one valid key.
 pub fn parse(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
     let field = field.trim_ascii();
     if field.len() > MAX_FIELD {
@@ -108,7 +109,7 @@ pub fn parse(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
 }
 
 fn quoted(field: &[u8]) -> Result<Cow<'_, str>, InvalidKeyHeader> {
-    // By far the most common spelling has nothing to unescape, and nothing after it.
+    // Fast path for the most common form: no escapes and no parameters.
     if let [b'"', inner @ .., b'"'] = field
         && inner.iter().all(|byte| matches!(byte, 0x20..=0x7e) && !matches!(byte, b'"' | b'\\'))
         && let Ok(key) = std::str::from_utf8(inner)
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_and_bare_spell_one_key() {
+    fn quoted_and_bare_values_are_the_same_key() {
         assert_eq!(key("abc"), Ok("abc".to_owned()));
         assert_eq!(key("\"abc\""), key("abc"));
         assert_eq!(key("\"abc\";v=1"), key("abc"));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_key_is_refused() {
+    fn values_that_are_not_one_key_are_refused() {
         for bad in ["\"abc", "\"a\"b\"", "\"a\", \"b\"", "\"a\\x\"", "\"é\"", "\"a\";"] {
             assert_eq!(key(bad), Err(InvalidKeyHeader::NotAString), "{bad}");
         }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_what_is_inside_the_quotes() {
+    fn the_limit_counts_the_bytes_inside_the_quotes() {
         let longest = "x".repeat(MAX_ID);
         assert_eq!(key(&longest), Ok(longest.clone()));
         assert_eq!(key(&format!("\"{longest}\"")), Ok(longest.clone()));

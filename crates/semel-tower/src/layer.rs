@@ -1,4 +1,4 @@
-//! The layer: a service with keys around any service.
+//! The layer that makes any service idempotent.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,18 +16,18 @@ use crate::protocol::{Protocol, Routing, RulesOf};
 use crate::rules::RouteRules;
 use crate::service::KeyedService;
 
-/// Makes the services behind it idempotent, by one protocol and in one [`Mode`].
+/// A layer that makes services idempotent, for one protocol and in one [`Mode`].
 ///
-/// Used by the names [`IdempotencyLayer`](crate::http::IdempotencyLayer) for HTTP and `GrpcLayer`
-/// for gRPC.
+/// Its aliases are [`IdempotencyLayer`](crate::http::IdempotencyLayer) for HTTP and `GrpcLayer` for
+/// gRPC.
 pub struct KeyedLayer<P: Protocol, S: Store, M = Fenced> {
     pub(crate) config: Arc<LayerConfig<P, S>>,
     mode: PhantomData<M>,
 }
 
 impl<P: Protocol, S: Store> KeyedLayer<P, S, Fenced> {
-    /// Creates a layer whose handlers may have their effects anywhere: at most one runs at a time
-    /// under a key, and at most one outcome is stored. Works with every store.
+    /// Creates a layer whose handlers may have effects outside the store: at most one attempt runs
+    /// at a time under a key, and at most one outcome is stored. Works with every store.
     ///
     /// ```
     /// use semel_core::Executor;
@@ -45,12 +45,12 @@ impl<P: Protocol, S: Store> KeyedLayer<P, S, Fenced> {
 }
 
 impl<P: Protocol, S: TransactionalStore> KeyedLayer<P, S, Atomic> {
-    /// Creates a layer whose handlers write to the database that also holds the claims, through
-    /// the [`Transaction`](crate::Transaction) in their request's extensions: claim, writes and
-    /// outcome are one commit, so they happen exactly once.
+    /// Creates a layer whose handlers write to the database that also holds the claims, through the
+    /// [`Transaction`](crate::Transaction) in the request's extensions. Claim, writes and outcome
+    /// are one commit, so the writes happen exactly once.
     ///
-    /// Its default rules [require](RouteRules::required) a key. So should the rules of single
-    /// routes: a request without a key has no transaction.
+    /// The default rules of this layer [require](RouteRules::required) a key. The rules of single
+    /// routes should do so too: a request without a key has no transaction.
     ///
     /// ```
     /// use semel_core::Executor;
@@ -90,7 +90,8 @@ impl<P: Protocol, S: Store, M: Mode<S>> KeyedLayer<P, S, M> {
         self
     }
 
-    /// Sets the rules of requests whose route has none of its own. Default [`RouteRules::new`].
+    /// Sets the rules for requests whose route has no rules of its own. Default
+    /// [`RouteRules::new`].
     #[must_use]
     pub fn rules(self, rules: RulesOf<P>) -> Self {
         self.change(|routing| routing.rules = Arc::new(rules))

@@ -1,5 +1,5 @@
 //! Idempotent HTTP and gRPC services as tower layers.
-// The front page's example needs axum; its text does not.
+// Only the example in the README needs axum, so its text is included without that feature too.
 #![cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../README.md"))]
 
 #[cfg(feature = "axum")]

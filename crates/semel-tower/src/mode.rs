@@ -1,4 +1,4 @@
-//! How a layer runs its handlers: fenced, or atomic with the handler's own database.
+//! The modes in which a layer runs its handlers: fenced, or atomic with the handler's own database.
 
 use std::fmt;
 use std::future::Future;
@@ -9,14 +9,14 @@ use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
 use semel_core::{Command, Context, Error, Executor, Finished, Served, Store};
 
-/// Adds what the handler needs to the extensions of its request. Returns the transaction that the
-/// handler has to take, if it has one.
+/// Adds the claim's context, and in an atomic layer the transaction, to the extensions of a
+/// request. Returns the transaction that the handler must take, if there is one.
 pub(crate) type AddExtensions<'a> = &'a mut dyn FnMut(&mut Extensions) -> Option<Offered>;
 
-/// A transaction that is offered to a handler.
+/// The transaction that is offered to a handler.
 pub(crate) type Offered = Arc<dyn OfferedTransaction + Send + Sync>;
 
-/// Whether a handler took its transaction.
+/// A transaction that is offered to a handler.
 pub trait OfferedTransaction {
     /// Returns whether the handler took its transaction.
     fn is_taken(&self) -> bool;
@@ -28,13 +28,14 @@ impl<T> OfferedTransaction for Mutex<Option<T>> {
     }
 }
 
-/// How a layer runs its handlers: [`Fenced`] or [`Atomic`]. Sealed.
+/// The mode in which a layer runs its handlers: [`Fenced`] or [`Atomic`]. Sealed.
 pub trait Mode<S: Store>: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Whether a handler can run without a claim while the store is unavailable.
     #[doc(hidden)]
     const CAN_FAIL_OPEN: bool;
 
-    /// Runs `work` once. It gets a function that adds what the handler needs to its request.
+    /// Runs `work` at most once per key. `work` gets a function that adds the context, and in an
+    /// atomic layer the transaction, to the request.
     #[doc(hidden)]
     fn serve<A, F, Fut>(
         executor: &Executor<S>,
@@ -75,12 +76,13 @@ impl<S: Store> Mode<S> for Fenced {
         F: FnOnce(Context, AddExtensions<'_>) -> Fut + Send + 'static,
         Fut: Future<Output = Finished<A>> + Send + 'static,
     {
-        // On the heap: it passes through several futures, and each would keep room for all of it.
+        // Boxed, because the closure is moved through several futures, and each would grow by its
+        // size.
         let work = Box::new(work);
         executor.serve(command, |context| {
-            let carried = context.clone();
+            let extension = context.clone();
             work(context, &mut |extensions| {
-                extensions.insert(carried.clone());
+                extensions.insert(extension.clone());
                 None
             })
         })
@@ -105,15 +107,15 @@ impl<S: TransactionalStore> Mode<S> for Atomic {
             .serve_transact(command, |unit: Unit<S>| {
                 let context = unit.context().clone();
                 let transaction = Transaction(Arc::new(Mutex::new(Some(unit))));
-                let carried = context.clone();
+                let extension = context.clone();
                 let working = work(context, &mut |extensions| {
-                    extensions.insert(carried.clone());
+                    extensions.insert(extension.clone());
                     extensions.insert(transaction.clone());
                     Some(transaction.0.clone())
                 });
                 async move {
                     let settlement = working.await;
-                    // A handler that never asked for its transaction must not seem to keep it.
+                    // A transaction that the handler never took must not count as still in use.
                     drop(transaction.take());
                     settlement
                 }
@@ -122,9 +124,9 @@ impl<S: TransactionalStore> Mode<S> for Atomic {
     }
 }
 
-/// The open transaction of an [`Atomic`] request, in its extensions. The handler takes it once,
-/// writes through [`Unit::conn`], and drops it when it returns: a response that is stored commits it,
-/// any other rolls it back.
+/// The open transaction of an [`Atomic`] request, in the extensions of the request. The handler
+/// takes it once, writes through [`Unit::conn`], and drops it when it returns. A response that is
+/// stored commits the transaction; any other rolls it back.
 ///
 /// ```
 /// use http::Request;
@@ -141,7 +143,7 @@ impl<S: TransactionalStore> Mode<S> for Atomic {
 pub struct Transaction<S: TransactionalStore>(Arc<Mutex<Option<Unit<S>>>>);
 
 impl<S: TransactionalStore> Transaction<S> {
-    /// Takes the unit of work; `None` if it was taken before.
+    /// Takes the open transaction; `None` if it was taken before.
     pub fn take(&self) -> Option<Unit<S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,18 +1,18 @@
-//! Describes in an OpenAPI document what the HTTP layer adds to its operations.
+//! Adds the parameters and responses of the HTTP layer to the operations of an OpenAPI document.
 //!
-//! The document is yours, made with `utoipa`; an operation that is described here gets:
+//! You create the document with `utoipa`. An operation that is described by this module gets:
 //!
-//! - the parameter `Idempotency-Key`, required or not as its [`Rules`] say, and `Prefer` where
-//!   answers may be asked for later;
-//! - the problems that the layer may answer with, by status, as `application/problem+json` of the
+//! - the parameter `Idempotency-Key`, required or optional according to the [`Rules`], and `Prefer`
+//!   if the rules allow `respond-async`;
+//! - the problems that the layer may return, by status, as `application/problem+json` with the
 //!   schema `Problem` (`IdempotencyProblem`, if the document has another `Problem`);
-//! - the header `Idempotent-Replayed` on the responses that are kept;
-//! - the response 202 where answers may be asked for later.
+//! - the header `Idempotent-Replayed` on the responses that are stored;
+//! - the response 202 if the rules allow `respond-async`.
 //!
-//! What the document says itself stays: descriptions are added to, other media types and headers are
-//! left alone. Responses that are references are not touched, since others may refer to them too;
-//! only the parameter `Idempotency-Key` is replaced. Describing an operation again replaces what was
-//! described before.
+//! The rest of the document is kept: text is appended to descriptions, and other media types and
+//! headers stay unchanged. Responses that are references are not changed, since other operations
+//! may refer to them too. Only the parameter `Idempotency-Key` is replaced. Describing an operation
+//! again replaces the earlier description.
 //!
 //! # Example
 //!
@@ -50,10 +50,10 @@ use utoipa::openapi::{OpenApi, PathItem};
 use crate::http::{IdempotencyLayer, Rules};
 use crate::mode::Mode;
 
-/// Describes one operation, named as the layer names it: `POST /orders/{id}/refunds`.
+/// Describes one operation. `operation` is its name in the layer: `POST /orders/{id}/refunds`.
 ///
 /// # Errors
-/// [`UnknownOperation`] if the document has none of that name. It is left as it was.
+/// [`UnknownOperation`] if the document has no such operation. The document is then unchanged.
 pub fn describe(
     document: &mut OpenApi,
     operation: &str,
@@ -64,7 +64,8 @@ pub fn describe(
     Ok(())
 }
 
-/// Describes every operation whose method the rules name. Returns how many there are.
+/// Describes every operation to whose method the rules apply. Returns the number of described
+/// operations.
 ///
 /// ```
 /// use semel_tower::http::Rules;
@@ -80,11 +81,11 @@ pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
     })
 }
 
-/// Describes every operation by what `layer` does to it: the rules of its route, the general ones
-/// elsewhere, the layer's own key header. Returns how many there are.
+/// Describes every operation according to `layer`: with the rules of its route or else the default
+/// rules, and with the key header of the layer. Returns the number of described operations.
 ///
-/// Operations are matched by method and path; names of one's own
-/// ([`IdempotencyLayer::operation`]) are not known to a document.
+/// Operations are matched by method and path; a document does not have custom names
+/// ([`IdempotencyLayer::operation`]).
 ///
 /// ```
 /// use semel_core::Executor;
@@ -102,8 +103,8 @@ pub fn describe_all(document: &mut OpenApi, rules: &Rules) -> usize {
 /// ```
 ///
 /// # Errors
-/// [`UnknownOperation`] if the layer has rules for a route that the document has not: a route that is
-/// misspelt in the layer, or not documented. The document is left as it was.
+/// [`UnknownOperation`] if the layer has rules for a route that the document does not have: a route
+/// that is misspelt in the layer, or not documented. The document is then unchanged.
 pub fn describe_layer<S: Store, M: Mode<S>>(
     document: &mut OpenApi,
     layer: &IdempotencyLayer<S, M>,
@@ -119,13 +120,13 @@ pub fn describe_layer<S: Store, M: Mode<S>>(
     }))
 }
 
-/// An operation that the document does not have.
+/// The error for an operation that the document does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the document has no operation `{operation}`; it has {}", listed(known))]
 pub struct UnknownOperation {
-    /// The operation that was asked for.
+    /// The name of the missing operation.
     pub operation: String,
-    /// The operations of the document.
+    /// The names of the operations in the document.
     pub known: Vec<String>,
 }
 
@@ -144,7 +145,7 @@ fn known(document: &mut OpenApi, operation: &str) -> Result<(), UnknownOperation
     }
 }
 
-/// Describes the operations for which `rules` returns some.
+/// Describes the operations for which the function `rules` returns rules. Returns their number.
 fn each<'r>(
     document: &mut OpenApi,
     header: &HeaderName,

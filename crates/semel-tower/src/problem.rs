@@ -1,8 +1,8 @@
-//! Why a request is refused.
+//! The reasons why a request is refused.
 //!
-//! Protocols share the problems and write them differently: `http/problem.rs` as a body,
-//! `grpc/problem.rs` as a status. Each kind has a page in `docs/errors/` that says what happened and what
-//! to do.
+//! The protocols share the problems and write them differently: `http/problem.rs` as a body,
+//! `grpc/problem.rs` as a status. Each kind of problem has a page in `docs/errors/` that explains
+//! the cause and the remedy.
 
 mod slug;
 
@@ -17,9 +17,10 @@ use semel_core::{Error, OperationId};
 use self::slug::Facts;
 pub use self::slug::Slug;
 
-/// A problem, before it is written. The layers write their own; this is for a service behind a layer that
-/// refuses requests itself (a proxy whose upstream is away). A
-/// [`SettleAs`](crate::http::SettleAs) in the extensions of the response says how the claim is settled.
+/// A reason why a request is refused, from which an error response is made. The layers write their
+/// own problems; use this type in a service behind a layer that refuses requests itself (a proxy
+/// whose upstream is unavailable). A [`SettleAs`](crate::http::SettleAs) in the extensions of the
+/// response decides how the claim is settled.
 ///
 /// ```
 /// use semel_tower::http::{SettleAs, PROBLEMS, Problem, Slug};
@@ -39,20 +40,20 @@ pub struct Problem {
     pub(crate) retryable: bool,
     pub(crate) safe_new_key: bool,
     pub(crate) operation_id: Option<OperationId>,
-    /// The gRPC code, where it is not that of the kind.
+    /// The gRPC code, if it differs from the default of the slug.
     #[cfg(feature = "grpc")]
     pub(crate) code: Option<tonic::Code>,
     /// The HTTP status.
     pub(crate) status: StatusCode,
-    /// Whether an HTTP/1.1 connection is not to be used again: a request's body was left on it.
+    /// Whether the HTTP/1.1 connection must be closed, because a part of the request's body was not
+    /// read.
     pub(crate) close: bool,
-    /// Whether the HTTP body has an `error` object too.
+    /// Whether the HTTP body also has an `error` object.
     pub(crate) error_object: bool,
 }
 
 impl Problem {
-    /// Creates a problem with this detail. Status, `retryable` and `safe_new_key` are the defaults of
-    /// its slug.
+    /// Creates a problem. Status, `retryable` and `safe_new_key` are the defaults of the slug.
     pub fn new(slug: Slug, detail: impl Into<Cow<'static, str>>) -> Self {
         let Facts { status, retryable, safe_new_key, .. } = slug.facts();
         Self {
@@ -70,32 +71,32 @@ impl Problem {
         }
     }
 
-    /// Sets when to retry. Default: not said.
+    /// Sets the delay after which the caller should retry. Default: none.
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = Some(delay);
         self
     }
 
-    /// Sets whether the same request may succeed later, and do nothing twice. Default: the value of its
-    /// kind, which assumes a key and a claim.
+    /// Sets whether a retry of the same request may succeed and cannot take effect twice. Default:
+    /// the value of the slug, which assumes a key and a claim.
     pub fn retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
         self
     }
 
-    /// Sets the operation that the problem is about, so that operators can find it in records and logs.
-    /// Default: not said.
+    /// Sets the id of the operation, by which operators can find it in records and logs. Default:
+    /// none.
     pub fn operation(mut self, id: Option<OperationId>) -> Self {
         self.operation_id = id;
         self
     }
 
-    /// Returns what an executor's error means to a caller, which retries after `retry_after` where that
-    /// helps and the error does not say when.
+    /// Returns the problem for an error of the executor. `retry_after` is the delay of problems
+    /// that a retry may solve, if the error has no delay of its own.
     pub(crate) fn of<E: fmt::Display>(error: Error<E>, retry_after: Duration) -> Self {
-        let said = error.to_string();
+        let text = error.to_string();
         match error {
-            Error::Mismatch => Self::new(Slug::KeyReused, said),
+            Error::Mismatch => Self::new(Slug::KeyReused, text),
             Error::Backoff { retry_after, .. } => {
                 let detail = "the last attempt failed; retry with the same key when it is due";
                 Self::new(Slug::BackingOff, detail).retry_after(retry_after)
@@ -116,22 +117,22 @@ impl Problem {
                 Self::new(Slug::ClaimLost, detail).retry_after(retry_after)
             }
             Error::WaitTimeout { .. } | Error::Concurrent => {
-                Self::new(Slug::InProgress, said).retry_after(retry_after)
+                Self::new(Slug::InProgress, text).retry_after(retry_after)
             }
-            Error::WorkTimeout { .. } => Self::new(Slug::WorkTimeout, said),
+            Error::WorkTimeout { .. } => Self::new(Slug::WorkTimeout, text),
             Error::Panicked { .. } => {
                 Self::new(Slug::WorkFailed, "the handler panicked; its log says why")
             }
-            Error::Escaped => Self::new(Slug::WorkFailed, said),
-            Error::ResultUnavailable { .. } => Self::new(Slug::ResultUnavailable, said),
+            Error::Escaped => Self::new(Slug::WorkFailed, text),
+            Error::ResultUnavailable { .. } => Self::new(Slug::ResultUnavailable, text),
             Error::Decode { .. } | Error::Encode { .. } => {
                 Self::new(Slug::ResultUnavailable, "the stored response cannot be read")
             }
-            Error::ResultTooLarge { .. } => Self::new(Slug::ResultTooLarge, said),
-            Error::Capacity => Self::new(Slug::StoreFull, said).retry_after(retry_after),
-            Error::Closed => Self::new(Slug::ShuttingDown, said).retry_after(retry_after),
-            Error::Key(_) => Self::new(Slug::KeyInvalid, said),
-            Error::Policy(_) | Error::Fingerprint(_) => Self::new(Slug::Misconfigured, said),
+            Error::ResultTooLarge { .. } => Self::new(Slug::ResultTooLarge, text),
+            Error::Capacity => Self::new(Slug::StoreFull, text).retry_after(retry_after),
+            Error::Closed => Self::new(Slug::ShuttingDown, text).retry_after(retry_after),
+            Error::Key(_) => Self::new(Slug::KeyInvalid, text),
+            Error::Policy(_) | Error::Fingerprint(_) => Self::new(Slug::Misconfigured, text),
             Error::Store(error) if error.kind() == ErrorKind::Misconfigured => {
                 let detail = "the store is not set up for this service; its log says why";
                 Self::new(Slug::Misconfigured, detail)
@@ -144,13 +145,13 @@ impl Problem {
                 tracing::error!(%error, "the work of a command failed");
                 Self::new(Slug::WorkFailed, "the operation failed; the service's log says why")
             }
-            _ => Self::new(Slug::WorkFailed, said),
+            _ => Self::new(Slug::WorkFailed, text),
         }
     }
 }
 
-/// Lets a handler that runs a command itself return the executor's error with `?`. What the work's
-/// own error says is logged, and not sent to the caller.
+/// Lets a handler that runs a command itself return the executor's error with `?`. The text of the
+/// work's own error is logged, and not sent to the caller.
 ///
 /// ```
 /// use semel_core::store::memory::MemoryStore;
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_is_not_set_up_is_no_outage() {
+    fn a_store_that_is_not_set_up_is_not_reported_as_an_outage() {
         let slug = |kind| {
             let error = store::Error::new(kind, "open", "no such table");
             Problem::from(Error::<String>::Store(error)).slug

@@ -1,8 +1,8 @@
-//! What differs between the protocols by which requests with a key arrive.
+//! The differences between the protocols of requests with a key.
 //!
-//! [`flow`](crate::flow) runs a request; a protocol says which rules a request has, what makes two
-//! requests the same, what a handler's response means for the claim, and how a stored outcome or a
-//! refusal is written. Nothing here talks to a store.
+//! [`flow`](crate::flow) runs a request. The protocol determines which rules apply to a request,
+//! when two requests are the same, how a handler's response settles the claim, and how a stored
+//! outcome or a refusal is written. This module does not use a store.
 
 use std::fmt;
 use std::future::Future;
@@ -20,15 +20,15 @@ use crate::problem::Problem;
 use crate::rules::{ProtocolOptions, RouteRules};
 use crate::stored_response::Damaged;
 
-/// A protocol by which requests with a key arrive: [`Http`](crate::http::Http) or `Grpc`. Sealed.
+/// A protocol of requests with a key: [`Http`](crate::http::Http) or `Grpc`. Sealed.
 pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
-    /// The kind of its keys.
+    /// The kind of the protocol's keys.
     #[doc(hidden)]
     const KIND: Kind;
     /// The headers that carry keys by default.
     #[doc(hidden)]
     const KEY_HEADERS: [&'static str; 2];
-    /// What its specification calls a header.
+    /// The protocol's own word for a header, used in messages.
     #[doc(hidden)]
     const HEADER: &'static str;
 
@@ -38,20 +38,20 @@ pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// The rules of a route that only this protocol has.
     #[doc(hidden)]
     type Options: ProtocolOptions;
-    /// What is needed of a request to write its response.
+    /// The parts of a request that are needed to write its response.
     #[doc(hidden)]
     type ReplyTo: Send + Sync + 'static;
 
-    /// Updates what the settings derive from the rules, after either has changed.
+    /// Recomputes the settings that are derived from the rules, after a change of either.
     #[doc(hidden)]
     fn reindex(_: &mut Self::Settings, _: &RulesOf<Self>) {}
 
-    /// Reports settings that can have no effect. Called when a service is made.
+    /// Logs settings that can have no effect. Called when a service is created.
     #[doc(hidden)]
     fn check(_: &Self::Settings) {}
 
-    /// Returns whether any rule may apply to a request. Cheap: requests that are not concerned pay
-    /// for nothing else.
+    /// Returns whether any rule may apply to a request. This check is cheap, and the only cost of
+    /// requests to which no rule applies.
     #[doc(hidden)]
     fn applies(routing: &Routing<Self>, request: &Parts) -> bool;
 
@@ -63,7 +63,8 @@ pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn rules_of<'r>(routing: &'r Routing<Self>, operation: &str) -> &'r Arc<RulesOf<Self>>;
 
-    /// Returns the fingerprint by which two requests under one key are the same request.
+    /// Returns the fingerprint of a request. Two requests under one key are the same if their
+    /// fingerprints are equal.
     #[doc(hidden)]
     fn fingerprint(
         request: &Parts,
@@ -75,12 +76,13 @@ pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn prepare(_: &mut HeaderMap) {}
 
-    /// Copies what is needed to write the response: the handler gets the request itself.
+    /// Copies the parts of a request that are needed to write its response, because the handler
+    /// gets the request itself.
     #[doc(hidden)]
     fn reply_to(request: &Parts) -> Self::ReplyTo;
 
-    /// Settles the claim by the handler's response. `detached`: its caller was answered
-    /// before, and asks for the outcome later.
+    /// Settles the claim according to the handler's response. `detached` means that the caller
+    /// already got a 202 and will look the outcome up.
     #[doc(hidden)]
     fn settle<B: HttpBody<Data = Bytes, Error: Send> + Send>(
         context: &Context,
@@ -89,27 +91,28 @@ pub trait Protocol: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
         detached: bool,
     ) -> impl Future<Output = Finished<Response<Body<B>>>> + Send;
 
-    /// Writes the response that is stored in an outcome.
+    /// Creates the response from a stored outcome.
     #[doc(hidden)]
     fn replay(outcome: &Outcome, to: &Self::ReplyTo) -> Result<Response<Whole>, Damaged>;
 
-    /// Returns what an error of the executor means to the caller.
+    /// Returns the problem for an error of the executor.
     #[doc(hidden)]
     fn problem(error: Error, rules: &RulesOf<Self>) -> Problem {
         Problem::of(error, rules.retry_after)
     }
 
-    /// Writes a refusal.
+    /// Creates the response for a problem.
     #[doc(hidden)]
     fn refuse(problem: Problem, settings: &Self::Settings, to: &Self::ReplyTo) -> Response<Bytes>;
 
-    /// Returns how a caller wants to be answered before the operation has ended, if it does.
+    /// Returns the caller's preference to be answered before the operation has ended, if the
+    /// request has it.
     #[doc(hidden)]
     fn respond_async(_: &Parts, _: &RulesOf<Self>) -> Option<RespondAsync> {
         None
     }
 
-    /// Reads a request for the outcome of an operation; `None` if the request is not one.
+    /// Parses a request for the outcome of an operation; `None` if the request is not one.
     #[doc(hidden)]
     fn status_request(_: &Parts) -> Option<StatusRequest<'_>> {
         None
@@ -123,11 +126,11 @@ pub(crate) mod sealed {
 /// The rules of a protocol's routes.
 pub(crate) type RulesOf<P> = RouteRules<<P as Protocol>::Options>;
 
-/// What the rules of a request are found by.
+/// The key headers, rules and settings of a layer, from which the rules of a request are found.
 #[derive(Clone)]
 pub struct Routing<P: Protocol> {
     pub(crate) key_headers: Arc<[HeaderName]>,
-    /// The rules of routes that have none of their own.
+    /// The default rules, for routes that have no rules of their own.
     pub(crate) rules: Arc<RulesOf<P>>,
     pub(crate) settings: P::Settings,
 }
@@ -146,13 +149,14 @@ pub struct Route<P: Protocol> {
     pub(crate) rules: Arc<RulesOf<P>>,
 }
 
-/// Writes the response that says where and when to ask for the outcome of an operation.
+/// Creates the 202 response for an operation, with the delay before the caller should look the
+/// outcome up.
 pub(crate) type WriteAccepted = fn(OperationId, Duration) -> Response<Bytes>;
 
-/// A caller's wish to be answered before its operation has ended.
+/// A caller's preference to be answered before its operation has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct RespondAsync {
-    /// How long the caller waits for the outcome first.
+    /// The time for which the caller first waits for the outcome.
     pub(crate) wait: Duration,
     pub(crate) accepted: WriteAccepted,
 }
@@ -162,6 +166,6 @@ pub struct RespondAsync {
 pub struct StatusRequest<'r> {
     /// The id of the operation, as the caller sent it.
     pub(crate) id: &'r str,
-    /// Answers while the operation runs.
+    /// Creates the response that is sent while the operation runs.
     pub(crate) accepted: WriteAccepted,
 }

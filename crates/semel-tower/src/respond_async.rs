@@ -1,7 +1,7 @@
-//! Callers that are answered before their operation has ended, and ask for its outcome later.
+//! Callers that get a 202 before their operation has ended, and look its outcome up later.
 //!
-//! The response names the operation and nothing else. A [pointer](pointer) in the store leads from
-//! the operation's id to its key, for the same tenant and principal only.
+//! The 202 contains only the id of the operation. A [pointer](pointer) in the store leads from that
+//! id to the key of the operation, for the same tenant and principal only.
 
 mod pointer;
 pub(crate) mod status;
@@ -17,37 +17,39 @@ use tokio::sync::oneshot;
 
 use crate::protocol::{Protocol, RespondAsync, Route};
 
-/// The attempt's side of the start: it says that it has begun, and learns whether its caller left.
+/// The sending half of the start signal. The attempt reports with it that it has begun, and finds
+/// out whether its caller was detached.
 pub(crate) struct Start {
     notify: oneshot::Sender<OperationId>,
     detached: Detached,
 }
 
-/// The caller's side of the start.
+/// The receiving half of the start signal, with which the caller waits until the attempt has begun.
 pub(crate) struct Started {
     notified: oneshot::Receiver<OperationId>,
     detached: Detached,
 }
 
-/// Whether the caller was answered before the attempt ended. Caller and attempt agree on it: the
-/// outcome for a detached caller is always stored, and a caller whose response will not be stored
-/// is never detached.
+/// Whether the caller got a 202 before the attempt ended. Whichever side sets the value first
+/// decides for both: the outcome for a detached caller is always stored, and a caller whose
+/// response will not be stored is never detached.
 #[derive(Clone, Default)]
 pub(crate) struct Detached(Arc<OnceLock<bool>>);
 
 impl Detached {
-    /// Detaches the caller; `false` if the attempt has ended and its response will not be stored.
+    /// Detaches the caller, if the attempt has not ended yet. Returns whether the caller is
+    /// detached.
     fn detach(&self) -> bool {
         *self.0.get_or_init(|| true)
     }
 
-    /// Returns whether the caller was detached, for good.
+    /// Returns whether the caller was detached. The answer never changes afterwards.
     pub(crate) fn decide(&self) -> bool {
         *self.0.get_or_init(|| false)
     }
 }
 
-/// Connects an attempt with its caller.
+/// Creates the two halves of the start signal between an attempt and its caller.
 pub(crate) fn start() -> (Start, Started) {
     let (notify, notified) = oneshot::channel();
     let detached = Detached::default();
@@ -62,41 +64,42 @@ impl Start {
     }
 }
 
-/// How long a repeat of a request that is running waits for it.
-pub(crate) fn wait_for_rival(wish: &RespondAsync) -> Wait {
-    if wish.wait.is_zero() { Wait::No } else { Wait::UpTo(wish.wait) }
+/// Returns how long a repeat waits for a request that another caller runs.
+pub(crate) fn wait_for_rival(preference: &RespondAsync) -> Wait {
+    if preference.wait.is_zero() { Wait::No } else { Wait::UpTo(preference.wait) }
 }
 
-/// Answers as soon as the attempt has begun and its pointer is written; otherwise returns what
-/// the executor says.
+/// Returns a 202 as soon as the attempt has begun, the preferred wait has passed and the pointer is
+/// written. Returns the executor's answer as an error if that comes first.
 pub(crate) async fn serve<P: Protocol, S: Store, A>(
-    wish: RespondAsync,
+    preference: RespondAsync,
     executor: &Executor<S>,
     (key, route): (&Key, &Route<P>),
     started: Started,
     serving: impl Future<Output = Result<Served<A>, Error>>,
 ) -> Result<Response<Bytes>, Result<Served<A>, Error>> {
     let mut serving = std::pin::pin!(serving);
-    let accepted = |id| (wish.accepted)(id, route.rules.retry_after);
-    // Polled beside everything that is waited for here: an attempt may have no task of its own
-    // (`Command::attended`), and hold the store's only connection.
+    let accepted = |id| (preference.accepted)(id, route.rules.retry_after);
+    // `serving` is polled together with every other future in this function: an attempt may run
+    // without a separate task (`Command::attended`), and may hold the store's only connection.
     let id = tokio::select! {
         biased;
         served = &mut serving => match served {
-            // Another caller runs it: this one can ask for the outcome as well.
+            // Another caller runs the operation: this caller can look the outcome up as well.
             Ok(Served::InProgress { operation_id: Some(id), .. }) => id,
             served => return Err(served),
         },
         Ok(id) = started.notified => {
-            let waiting = tokio::time::timeout(wish.wait, &mut serving);
-            if !wish.wait.is_zero() && let Ok(served) = waiting.await {
+            let waiting = tokio::time::timeout(preference.wait, &mut serving);
+            if !preference.wait.is_zero() && let Ok(served) = waiting.await {
                 return Err(served);
             }
             if !started.detached.detach() {
                 return Err(serving.await);
             }
             let pointing = std::pin::pin!(pointer::write(executor, (key, route), id));
-            // Without a pointer the operation could not be found: the caller waits after all.
+            // Without a pointer the operation could not be found, so the caller waits for the
+            // response.
             return match future::select(pointing, serving).await {
                 Either::Left((Ok(()), _)) => Ok(accepted(id)),
                 Either::Left((Err(_), serving)) => Err(serving.await),

@@ -1,6 +1,6 @@
 //! How the requests of a route are treated, by any protocol.
 //!
-//! Rules only say what is wanted; nothing here reads a request or writes a response.
+//! Rules are settings only: this module neither reads requests nor writes responses.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,8 @@ use semel_core::{Command, Wait};
 const MAX_REQUEST: usize = 1 << 20;
 /// Largest body of a response that is stored, by default.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Room for a stored response's status and headers beside its body.
+/// The number of bytes that a stored response may have for status and headers, in addition to its
+/// body.
 const MAX_HEAD: usize = 64 << 10;
 
 pub(crate) type ReplayCheck = Arc<dyn Fn(&Parts) -> BoxFuture<'static, bool> + Send + Sync>;
@@ -23,15 +24,15 @@ type Settings = Arc<dyn Fn(Command) -> Command + Send + Sync>;
 
 /// The rules that only one protocol has.
 pub trait ProtocolOptions: Clone + Default + fmt::Debug + Send + Sync + 'static {
-    /// The bytes around a message that limits do not count.
+    /// The number of bytes around a message that limits do not count.
     #[doc(hidden)]
     const FRAMING: usize;
 }
 
-/// How the requests of a route are treated.
+/// The rules for the requests of a route.
 ///
-/// Used by the names [`http::Rules`](crate::http::Rules) and `grpc::GrpcRules`, which add what only
-/// their protocol has.
+/// Its aliases are [`http::Rules`](crate::http::Rules) and `grpc::GrpcRules`, which add the rules
+/// that only one protocol has.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,7 +57,7 @@ pub struct RouteRules<O: ProtocolOptions> {
     pub(crate) keep: Option<Duration>,
     settings: Option<Settings>,
     wait: Option<Wait>,
-    /// What only the protocol has.
+    /// The rules that only the protocol has.
     pub(crate) options: O,
 }
 
@@ -79,7 +80,7 @@ impl<O: ProtocolOptions> Default for RouteRules<O> {
 }
 
 impl<O: ProtocolOptions> RouteRules<O> {
-    /// Creates rules with the defaults, each named in its setter.
+    /// Creates rules with the defaults, which the setters list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -90,7 +91,7 @@ impl<O: ProtocolOptions> RouteRules<O> {
         self
     }
 
-    /// Sets the largest body (gRPC: message) of a request with a key, in bytes. A larger one is
+    /// Sets the largest body (gRPC: message) of a request with a key, in bytes. A larger body is
     /// refused with 413 or `RESOURCE_EXHAUSTED` before anything runs. Requests without a key are
     /// neither limited nor read. Default 1 MiB.
     pub fn max_request(mut self, bytes: usize) -> Self {
@@ -98,24 +99,25 @@ impl<O: ProtocolOptions> RouteRules<O> {
         self
     }
 
-    /// Sets how long the body of a request with a key may take to arrive, from when the layer begins
-    /// to read it. One that takes longer is refused with 408 or `DEADLINE_EXCEEDED`, and nothing
-    /// runs. Default: no limit.
+    /// Sets how long the body of a request with a key may take to arrive, from when the layer
+    /// begins to read it. A body that takes longer is refused with 408 or `DEADLINE_EXCEEDED`, and
+    /// nothing runs. Default: no limit.
     pub fn body_timeout(mut self, limit: Duration) -> Self {
         self.body_timeout = Some(limit);
         self
     }
 
-    /// Sets the largest body (gRPC: message) of a response that is stored, in bytes. A larger one is
-    /// delivered once; repeats are answered that the operation is done and its response not available,
-    /// and it is never run again. An atomic layer refuses it instead (500, `RESOURCE_EXHAUSTED`)
+    /// Sets the largest body (gRPC: message) of a response that is stored, in bytes. A larger
+    /// response is delivered once; repeats get the problem `result-unavailable`, and the operation
+    /// is never run again. An atomic layer instead refuses the request (500, `RESOURCE_EXHAUSTED`)
     /// and commits nothing. Default 1 MiB.
     pub fn max_response(mut self, bytes: usize) -> Self {
         self.max_response = bytes;
         self
     }
 
-    /// Sets after how long a caller is to retry while its request is still running. Default 1 s.
+    /// Sets the delay after which a caller should retry while its request is still running. Default
+    /// 1 s.
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;
         self
@@ -129,9 +131,10 @@ impl<O: ProtocolOptions> RouteRules<O> {
         self
     }
 
-    /// Sets a check that runs before a stored response is replayed: may this caller still have it?
-    /// The handler (gRPC: and the service's interceptors), which would have checked, does not run
-    /// for repeats. `false` is answered with 403 or `PERMISSION_DENIED`. Default: no check.
+    /// Sets a check that runs before a stored response is replayed, and decides whether this caller
+    /// may still get it. The handler (gRPC: and the service's interceptors), which would have
+    /// checked, does not run for repeats. `false` is answered with 403 or `PERMISSION_DENIED`.
+    /// Default: no check.
     pub fn replay_check<F, Fut>(mut self, check: F) -> Self
     where
         F: Fn(&Parts) -> Fut + Send + Sync + 'static,
@@ -142,8 +145,9 @@ impl<O: ProtocolOptions> RouteRules<O> {
     }
 
     /// Sets whether a repeat waits for a request that is still running. Default: the executor's
-    /// policy, which is not to wait. After [`Wait::UpTo`] it is answered with 409 or `ABORTED`,
-    /// after [`Wait::Deadline`] with 409 or `DEADLINE_EXCEEDED`.
+    /// policy, which is not to wait. When the time of [`Wait::UpTo`] is over, the repeat is
+    /// answered with 409 or `ABORTED`; when that of [`Wait::Deadline`] is over, with 409 or
+    /// `DEADLINE_EXCEEDED`.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = Some(wait);
         self
@@ -174,7 +178,7 @@ impl<O: ProtocolOptions> RouteRules<O> {
         self
     }
 
-    /// Returns `command` with these settings.
+    /// Returns `command` with the settings of these rules.
     pub(crate) fn apply(&self, mut command: Command) -> Command {
         let largest = self.max_response.saturating_add(O::FRAMING + MAX_HEAD);
         command = command.max_outcome(largest);

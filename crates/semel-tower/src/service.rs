@@ -1,4 +1,4 @@
-//! The service that a layer makes.
+//! The service that a layer creates.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ use crate::future::ResponseFuture;
 use crate::mode::Mode;
 use crate::protocol::Protocol;
 
-/// A service whose requests with a key run once. Made by a [`KeyedLayer`](crate::KeyedLayer).
+/// A service whose requests with a key run once. Created by a [`KeyedLayer`](crate::KeyedLayer).
 pub struct KeyedService<I, P: Protocol, S: Store, M> {
     inner: I,
     config: Arc<LayerConfig<P, S>>,
@@ -75,7 +75,8 @@ where
             return ResponseFuture::passing(passing);
         }
         let flow = RequestFlow::<P, S, M>::new(Arc::clone(&self.config));
-        // On the heap: it passes through several futures, and each would keep room for all of it.
+        // `parts` is boxed, because it is moved through several futures, and each would grow by its
+        // size.
         ResponseFuture::keyed(flow.run(inner, Box::new(parts), body))
     }
 }

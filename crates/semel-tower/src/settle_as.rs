@@ -1,9 +1,9 @@
-//! How a claim is settled once its handler has responded.
+//! The ways in which a claim is settled after its handler has responded.
 //!
 //! Each protocol decides by its own means: `http/preset.rs` by status, `grpc/codes.rs` by code.
 
-/// How a claim is settled once its handler has responded. A handler decides itself by a value in the
-/// extensions of its response.
+/// The way in which a claim is settled after its handler has responded. A handler can choose it
+/// with a value in the extensions of its response.
 ///
 /// ```
 /// use http::{Response, StatusCode};
@@ -16,13 +16,16 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleAs {
-    /// The response is stored: every repeat gets it.
+    /// The response is stored, and every repeat gets it.
     Keep,
-    /// Refused without effect: the key is free again, also for a corrected request.
+    /// The request was refused without effect: the key can be used again, also for a corrected
+    /// request.
     Release,
-    /// Failed: the operation keeps its id, and the next request with this key runs it again.
+    /// The request failed: the operation keeps its id, and the next request with this key runs it
+    /// again.
     Fail,
-    /// Broke off, and what it did is not known (a call to another service that was cut): settled by the
-    /// crash policy, as a crash is. Run again like a failure, or held until an operator resolves it.
+    /// The work broke off, and its effect is unknown (a call to another service that was cut off).
+    /// The crash policy decides as after a crash: the operation is run again like a failure, or
+    /// held until an operator resolves it.
     Doubt,
 }

@@ -1,8 +1,8 @@
 //! One `tracing` span for each request with a key.
 //!
-//! Names follow OpenTelemetry's conventions where these have one. A span carries the digest of a key,
-//! never the key, the tenant or the caller. The operation of a route without a template is its path: what a path
-//! says is in the span.
+//! The names of fields follow OpenTelemetry's conventions where there is one. A span has the digest
+//! of a key, never the key, the tenant or the caller. The operation of a route without a template
+//! is the path of the request, so the path is in the span.
 
 use http::request::Parts;
 use semel_core::{Context, Key, Receipt};
@@ -11,7 +11,7 @@ use tracing::field::{Empty, display};
 
 use crate::problem::Slug;
 
-/// The span of one request with a key. Recording costs nothing while no subscriber wants it.
+/// The span of one request with a key. Recording costs nothing if no subscriber is interested.
 #[derive(Clone)]
 pub(crate) struct RequestSpan(Span);
 
@@ -32,7 +32,7 @@ impl RequestSpan {
         ))
     }
 
-    /// Returns the span, for what runs in it.
+    /// Returns the span, so that futures can run in it.
     pub(crate) fn span(&self) -> Span {
         self.0.clone()
     }

@@ -1,8 +1,8 @@
-//! A response as the ledger keeps it: status, chosen headers, body, trailers.
+//! The stored form of a response: status, selected headers, body, trailers.
 //!
-//! One versioned layout for HTTP and gRPC, distinguished by the outcome's content type. The stored
-//! bytes may be of an earlier release, or of any program that can write to the store: every length is
-//! checked, and what does not fit is an error.
+//! HTTP and gRPC share one versioned layout; the outcome's content type distinguishes them. The
+//! stored bytes may have been written by an earlier release, or by any program that can write to
+//! the store: every length is checked, and bytes that do not fit are an error.
 //!
 //! ```text
 //! 1 byte   version, 1
@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 const VERSION: u8 = 1;
 
-/// A stored response.
+/// A response in the form in which it is stored.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -30,26 +30,26 @@ const VERSION: u8 = 1;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredResponse {
-    /// The status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// The headers that are kept, in order.
+    /// The stored headers, in order.
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// The trailers that are kept; HTTP keeps none.
+    /// The stored trailers; always empty for HTTP.
     pub trailers: HeaderMap,
 }
 
-/// Stored bytes that are not a response.
+/// The reason why stored bytes are not a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
-    /// Of another version than this release reads.
+    /// The layout has a version that this release does not read.
     #[error("the stored response has layout version {0}, this release reads {VERSION}")]
     Version(u8),
-    /// Shorter than its own lengths say.
+    /// The bytes end before the lengths in them are reached.
     #[error("the stored response ends in the middle")]
     Short,
-    /// A status, name or value that HTTP does not have.
+    /// A status, header name or header value is not valid in HTTP.
     #[error("the stored response has an invalid {0}")]
     Invalid(&'static str),
 }
@@ -60,15 +60,16 @@ impl StoredResponse {
     /// The content type of a stored gRPC response.
     pub const GRPC: &'static str = "application/vnd.semel.grpc.v1";
 
-    /// Returns the stored form. The body is copied: a slice of a connection's buffer would keep all of it.
+    /// Encodes the response. The body is copied, because a slice of a connection's buffer would
+    /// keep the whole buffer alive.
     pub fn encode(&self) -> Bytes {
         encode(self.status, [&self.headers, &self.trailers], &self.body, |_| true)
     }
 
-    /// Reads the stored form. The body shares its memory.
+    /// Decodes a stored response. The body shares the memory of `stored`.
     ///
     /// # Errors
-    /// [`Damaged`] says what is wrong.
+    /// [`Damaged`] if the bytes are not a stored response of this version.
     pub fn decode(stored: &Bytes) -> Result<Self, Damaged> {
         let mut rest = Reader { stored, at: 0 };
         let version = rest.take(1)?[0];
@@ -82,7 +83,7 @@ impl StoredResponse {
     }
 }
 
-/// Returns the stored form of borrowed parts, with the headers and trailers that `keeps` selects.
+/// Encodes a response from borrowed parts, with the headers and trailers that `keeps` selects.
 pub(crate) fn encode(
     status: StatusCode,
     blocks: [&HeaderMap; 2],
@@ -155,7 +156,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn envelope() -> StoredResponse {
+    fn sample() -> StoredResponse {
         let mut headers = HeaderMap::new();
         headers.append("link", HeaderValue::from_static("<a>; rel=next"));
         headers.append("link", HeaderValue::from_static("<b>; rel=prev"));
@@ -168,13 +169,13 @@ mod tests {
 
     #[test]
     fn a_stored_response_reads_back() {
-        let stored = envelope().encode();
-        assert_eq!(StoredResponse::decode(&stored), Ok(envelope()));
+        let stored = sample().encode();
+        assert_eq!(StoredResponse::decode(&stored), Ok(sample()));
     }
 
     #[test]
-    fn only_what_is_kept_is_stored() {
-        let StoredResponse { status, headers, trailers, body } = envelope();
+    fn only_selected_headers_are_stored() {
+        let StoredResponse { status, headers, trailers, body } = sample();
         let stored = encode(status, [&headers, &trailers], &body, |name| name != "link");
         let read = StoredResponse::decode(&stored).expect("a stored response");
         assert_eq!((read.headers.len(), read.trailers, read.body), (1, trailers, body));
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_name_may_have_more_values_than_sixteen_bits_count() {
-        let mut many = envelope();
+        let mut many = sample();
         for n in 0..70_000_u32 {
             many.headers.append("link", HeaderValue::from(n));
         }
@@ -191,16 +192,16 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_inside_the_head_is_found_out() {
-        let stored = envelope().encode();
-        for cut in 0..stored.len() - envelope().body.len() {
+    fn every_cut_inside_the_head_is_an_error() {
+        let stored = sample().encode();
+        for cut in 0..stored.len() - sample().body.len() {
             assert!(StoredResponse::decode(&stored.slice(..cut)).is_err(), "cut at {cut}");
         }
     }
 
     #[test]
-    fn another_version_and_bad_parts_are_named() {
-        let mut stored = envelope().encode().to_vec();
+    fn another_version_and_invalid_parts_are_errors() {
+        let mut stored = sample().encode().to_vec();
         stored[0] = 9;
         assert_eq!(StoredResponse::decode(&stored.clone().into()), Err(Damaged::Version(9)));
         stored[0] = 1;

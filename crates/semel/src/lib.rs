@@ -1,9 +1,10 @@
-//! Makes commands, messages and events happen exactly once: through retries, duplicates, crashes and
-//! zombies.
+//! Makes commands, messages and events take effect exactly once, despite retries, duplicates,
+//! crashes and processes that continue after their lease has lapsed.
 //!
-//! A command, a message and an event are claims on one **ledger**. Each has a [`Key`]; the ledger grants
-//! the claim to one caller, as a fenced lease; that caller runs the work and settles the claim with an
-//! [`Outcome`]. Every repeat replays the outcome, waits for it, or is refused with the reason.
+//! Commands, messages and events have their records in one **ledger**. Each has a [`Key`]. The
+//! ledger grants the claim on a key to one caller, as a fenced lease; that caller runs the work and
+//! settles the claim with an [`Outcome`]. Every repeat gets the outcome, waits for it, or is
+//! refused with the reason.
 //!
 //! ```
 //! use semel::store::memory::MemoryStore;
@@ -50,15 +51,16 @@
 //! | guarantee | where | what it means |
 //! |---|---|---|
 //! | Atomic | [`Executor::transact`] on SQLite, PostgreSQL, MySQL/MariaDB | claim, the work's writes and the outcome are one commit: exactly once, with no assumption about pauses, lease length or the application's clock |
-//! | Fenced | [`Executor::run`] on any durable store | one live holder by the store's clock, at most one outcome, which does not change; a late holder is refused. An effect outside the store may run again if the process dies or pauses past its lease: hand on [`Context::fence`] or [`Context::downstream_key`] |
-//! | At most once | [`OnCrash::Hold`] or [`Command::verify`] | a crashed attempt is not re-run by itself; a verifier or an operator decides |
+//! | Fenced | [`Executor::run`] on any durable store | one live holder by the store's clock, at most one outcome, which does not change; a late holder is refused. An effect outside the store may happen again if the process dies or pauses for longer than its lease: pass [`Context::fence`] or [`Context::downstream_key`] to the system that is called |
+//! | At most once | [`OnCrash::Hold`] or [`Command::verify`] | a crashed attempt is not run again automatically; a verifier or an operator decides |
 //! | Best effort | the memory store, Redis with replicas or Cluster, a database that fails over to an asynchronous replica | an acknowledged claim can be lost with the process or in a failover |
 //!
-//! Each holds within [`Policy::keep`], by the store's clock: a key that comes again after that is new.
+//! Each guarantee holds within [`Policy::keep`], by the store's clock: a key that is used again
+//! after that time is new.
 //!
 //! # Features
 //!
-//! None is on by default.
+//! No feature is enabled by default.
 //!
 //! | feature | gives |
 //! |---|---|
@@ -90,7 +92,8 @@ pub use semel_nats as nats;
 /// Keeps records in Redis, and publishes and consumes events over Redis Streams.
 #[cfg(feature = "redis")]
 pub use semel_redis as redis;
-/// What the three SQL stores share: business tables, migrations, and the sqlx that they are built with.
+/// The common parts of the three SQL stores: business tables, migrations, and the `sqlx` crate that
+/// they use.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use semel_sql as sql;
 #[cfg(feature = "mysql")]
@@ -108,7 +111,7 @@ pub use semel_tower::grpc;
 #[cfg(feature = "openapi")]
 pub use semel_tower::openapi;
 
-/// Idempotency keys for any tower service over HTTP.
+/// The HTTP layer: idempotency keys for any tower service.
 #[cfg(feature = "http")]
 pub mod http {
     pub use semel_tower::http::*;
@@ -118,7 +121,7 @@ pub mod http {
     };
 }
 
-// The examples of the documentation, compiled with the tests.
+// The examples of the documentation, which are compiled as doc tests.
 #[cfg(all(doctest, feature = "ids"))]
 mod guides {
     #[doc = include_str!("../../../docs/how-to/events-from-an-mq-callback.md")]

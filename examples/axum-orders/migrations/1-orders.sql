@@ -1,5 +1,5 @@
--- Orders belong to a tenant; an id is the operation id of the request that placed the order, so that
--- one request can never make two of them.
+-- An order belongs to a tenant. Its id is the operation id of the request that placed it, so that one
+-- request can never place two orders.
 CREATE TABLE product (
     sku   TEXT    NOT NULL PRIMARY KEY,
     cents INTEGER NOT NULL CHECK (cents >= 0)

@@ -1,5 +1,5 @@
--- A refund waits here for whoever talks to the payment provider; its id is the provider's
--- idempotency key.
+-- A refund waits in this table for the process that calls the payment provider; its id is the
+-- provider's idempotency key.
 CREATE TABLE refund (
     id       TEXT    NOT NULL PRIMARY KEY,
     order_id TEXT    NOT NULL REFERENCES customer_order (id),

@@ -1,5 +1,5 @@
-//! A client of the service, for the demo and the tests: plain requests, and a connection that is
-//! dropped in the middle of one.
+//! A client of the service for the demo and the tests: plain requests, and a connection that is
+//! dropped during a request.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Somebody with a token, behind the gateway of a tenant.
+/// A client with a token, which sends a tenant header as the gateway would.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -17,10 +17,10 @@ pub struct Client {
     token: String,
 }
 
-/// What the service said.
+/// A response of the service.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The status.
+    /// The HTTP status.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
@@ -29,24 +29,24 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether an earlier request made it.
+    /// Returns whether the response was replayed.
     pub fn replayed(&self) -> bool {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The text of a header.
+    /// Returns the text of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The text of a member of the body; empty if there is none.
+    /// Returns the text of a member of the body; empty if there is none.
     pub fn text(&self, member: &str) -> &str {
         self.body[member].as_str().unwrap_or_default()
     }
 }
 
 impl Client {
-    /// A client of the service at `addr`.
+    /// Creates a client of the service at `addr`.
     pub fn new(addr: SocketAddr, tenant: &str, token: &str) -> Self {
         let (tenant, token) = (tenant.to_owned(), token.to_owned());
         Self { http: reqwest::Client::new(), addr, tenant, token }
@@ -77,7 +77,7 @@ impl Client {
         self.send(request).await
     }
 
-    /// Asks for `path`.
+    /// Requests `path`.
     ///
     /// # Errors
     /// If the service cannot be reached.
@@ -85,7 +85,8 @@ impl Client {
         self.send(self.http.get(self.url(path))).await
     }
 
-    /// Sends `body` with a key on a connection of its own, for [`hang_up`](Self::hang_up).
+    /// Sends `body` with a key on a new connection and returns the connection without waiting for
+    /// the response, for [`hang_up`](Self::hang_up).
     ///
     /// # Errors
     /// If the service cannot be reached.
@@ -108,17 +109,17 @@ impl Client {
         Ok(connection)
     }
 
-    /// Hangs up, and waits until the service has noticed and dropped the request.
+    /// Closes the connection, and waits until the service has noticed and dropped the request.
     ///
     /// # Errors
-    /// If the service answered instead.
+    /// If the service responded instead.
     pub async fn hang_up(mut connection: TcpStream) -> std::io::Result<()> {
         connection.shutdown().await?;
         let mut said = Vec::new();
         match connection.read_to_end(&mut said).await {
             Ok(0) => Ok(()),
             Ok(_) => Err(std::io::Error::other("the service had answered by then")),
-            // Closed in a hurry is closed.
+            // A reset is a close too.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,7 +1,7 @@
-//! The orders' own tables, in the same file as the ledger.
+//! The tables of the orders, in the same file as the ledger.
 //!
-//! The ledger brings its tables itself. Ours are numbered steps, and SQLite's `user_version` says
-//! how many of them the file has seen.
+//! The ledger creates its own tables. Those of the orders come in numbered steps, and SQLite's
+//! `user_version` is the number of steps that were applied to the file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqlitePool};
 const STEPS: [&str; 2] =
     [include_str!("../migrations/1-orders.sql"), include_str!("../migrations/2-refunds.sql")];
 
-/// Brings the orders' tables up to date, and says how many steps that took.
+/// Applies the missing steps and returns their number.
 ///
 /// # Errors
-/// Whatever SQLite says; the file is as it was before.
+/// The errors of SQLite; the file is then unchanged.
 pub async fn migrate(path: &Path) -> sqlx::Result<usize> {
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(Duration::from_secs(5));
     let mut connection = options.connect().await?;
@@ -29,7 +29,7 @@ pub async fn migrate(path: &Path) -> sqlx::Result<usize> {
         transaction.execute(*step).await?;
     }
     if !left.is_empty() {
-        // A pragma takes no parameters; the number is our own.
+        // A pragma takes no parameters; the number is not input.
         let note = format!("PRAGMA user_version = {}", STEPS.len());
         transaction.execute(sqlx::AssertSqlSafe(note)).await?;
     }
@@ -38,8 +38,8 @@ pub async fn migrate(path: &Path) -> sqlx::Result<usize> {
     Ok(left.len())
 }
 
-/// Connections for what changes nothing. Writing is the ledger's: a handler that wrote on any other
-/// connection would wait for its own transaction to end.
+/// Returns a pool of read-only connections. Only the ledger's connections write: a handler that
+/// wrote on any other connection would wait for its own transaction to end.
 pub fn reading(path: &Path) -> SqlitePool {
     let options = SqliteConnectOptions::new().filename(path).read_only(true);
     SqlitePoolOptions::new().max_connections(4).connect_lazy_with(options)

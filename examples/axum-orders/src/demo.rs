@@ -1,7 +1,7 @@
-//! What a client can do to the service, told as it happens, and checked.
+//! A demo that does to the service what clients do, prints what happens, and checks it.
 //!
-//! Everything is real: sockets, a file, two servers one after the other. Nothing is timed; a
-//! [turnstile](crate::turnstile) holds requests where the story needs them.
+//! Everything is real: sockets, a file, two servers one after the other. Nothing depends on timing;
+//! a [turnstile](crate::turnstile) holds requests where the demo needs them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,46 +13,46 @@ use crate::database;
 use crate::server::{Failure, Server};
 use crate::turnstile::Turnstile;
 
-/// Plays the story in a directory of its own, and removes it.
+/// Runs the demo in a directory of its own, and removes it.
 ///
 /// # Errors
-/// Says which of its claims turned out wrong.
+/// The first check that failed.
 pub async fn run() -> Result<(), Failure> {
     let directory = std::env::temp_dir().join(format!("axum-orders-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let told = tell(&directory.join("orders.db")).await;
+    let result = run_on(&directory.join("orders.db")).await;
     std::fs::remove_dir_all(&directory)?;
-    told
+    result
 }
 
-/// Plays the story on the file `db`.
+/// Runs the demo on the file `db`.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn tell(db: &Path) -> Result<(), Failure> {
-    let mut stage = Stage::open(db).await?;
-    let first = ten_at_once(&stage).await?;
-    disconnect(&stage).await?;
-    changed_body(&stage, &first).await?;
-    mistake(&stage).await?;
-    later(&stage).await?;
-    refunds(&stage, &first).await?;
-    stage = stage.restart().await?;
-    after_a_restart(&stage, &first).await?;
-    stage.server.stop().await?;
-    println!("\nall of it held");
+pub async fn run_on(db: &Path) -> Result<(), Failure> {
+    let mut demo = Demo::open(db).await?;
+    let first = ten_at_once(&demo).await?;
+    disconnect(&demo).await?;
+    changed_body(&demo, &first).await?;
+    mistake(&demo).await?;
+    later(&demo).await?;
+    refunds(&demo, &first).await?;
+    demo = demo.restart().await?;
+    after_a_restart(&demo, &first).await?;
+    demo.server.stop().await?;
+    println!("\nall checks passed");
     Ok(())
 }
 
-/// A server, a client, and the turnstile between them.
-struct Stage {
+/// A server, a client, and the turnstile in front of the handlers.
+struct Demo {
     db: PathBuf,
     server: Server,
     turnstile: Turnstile,
     alice: Client,
 }
 
-impl Stage {
+impl Demo {
     async fn open(db: &Path) -> Result<Self, Failure> {
         let turnstile = Turnstile::default();
         let addr: SocketAddr = ([127, 0, 0, 1], 0).into();
@@ -78,34 +78,34 @@ impl Stage {
     }
 }
 
-/// The order of all examples: two teas and a mug.
+/// Returns the order of all examples: two teas and a mug.
 fn order() -> serde_json::Value {
     json!({ "lines": [{ "sku": "tea", "quantity": 2 }, { "sku": "mug", "quantity": 1 }] })
 }
 
 fn check(holds: bool, claim: &str) -> Result<(), Failure> {
     println!("  {} {claim}", if holds { "✓" } else { "✗" });
-    if holds { Ok(()) } else { Err(format!("the demo failed: not so: {claim}").into()) }
+    if holds { Ok(()) } else { Err(format!("the demo failed: {claim}").into()) }
 }
 
-/// Tells what was answered, in one line.
+/// Prints a response in one line.
 fn show(what: &str, answer: &Answer) {
     let replayed = if answer.replayed() { ", replayed" } else { "" };
     let about = ["id", "code"].map(|member| answer.text(member)).join("");
     println!("  {what}: {}{replayed} {about}", answer.status);
 }
 
-async fn ten_at_once(stage: &Stage) -> Result<Answer, Failure> {
+async fn ten_at_once(demo: &Demo) -> Result<Answer, Failure> {
     println!("\nthe same order, ten times at once, under the key order-1");
-    stage.turnstile.close();
+    demo.turnstile.close();
     let place = |_| {
-        let alice = stage.alice.clone();
+        let alice = demo.alice.clone();
         tokio::spawn(async move { alice.post("/orders", "order-1", &order()).await })
     };
     let tries: Vec<_> = (0..10).map(place).collect();
-    stage.turnstile.until_arrived(1).await;
-    println!("  one of them is in the handler; it is let go");
-    stage.turnstile.open();
+    demo.turnstile.until_arrived(1).await;
+    println!("  one of them is in the handler, which now continues");
+    demo.turnstile.open();
     let mut answers = Vec::new();
     for tried in tries {
         answers.push(tried.await??);
@@ -116,94 +116,94 @@ async fn ten_at_once(stage: &Stage) -> Result<Answer, Failure> {
     check(answers.iter().all(|answer| answer.status == 201), "all ten were answered 201")?;
     check(answers.iter().all(|answer| answer.body == first.body), "with the same order")?;
     check(replayed == 9, "nine of them marked as replayed")?;
-    check(stage.turnstile.arrived() == 1, "the handler ran once")?;
-    check(stage.rows("customer_order").await? == 1, "there is one row")?;
+    check(demo.turnstile.arrived() == 1, "the handler ran once")?;
+    check(demo.rows("customer_order").await? == 1, "there is one row")?;
     Ok(first)
 }
 
-async fn disconnect(stage: &Stage) -> Result<(), Failure> {
+async fn disconnect(demo: &Demo) -> Result<(), Failure> {
     println!("\nan order whose client hangs up while the handler runs, under the key order-2");
-    let before = stage.turnstile.arrived();
-    stage.turnstile.close();
-    let connection = stage.alice.post_and_hold("/orders", "order-2", &order()).await?;
-    stage.turnstile.until_arrived(before + 1).await;
+    let before = demo.turnstile.arrived();
+    demo.turnstile.close();
+    let connection = demo.alice.post_and_hold("/orders", "order-2", &order()).await?;
+    demo.turnstile.until_arrived(before + 1).await;
     Client::hang_up(connection).await?;
-    println!("  the connection is gone, and nobody knows whether the order was placed");
-    stage.turnstile.open();
-    let again = stage.alice.post("/orders", "order-2", &order()).await?;
+    println!("  the connection is gone, and the client does not know whether the order was placed");
+    demo.turnstile.open();
+    let again = demo.alice.post("/orders", "order-2", &order()).await?;
     show("the retry got", &again);
     check(
         again.replayed(),
-        "the first try went on without its client, and the retry got its answer",
+        "the first attempt went on without its client, and the retry got its response",
     )?;
-    check(stage.turnstile.arrived() == before + 1, "the handler ran once")?;
-    check(stage.rows("customer_order").await? == 2, "there are two rows: order-1 and order-2")
+    check(demo.turnstile.arrived() == before + 1, "the handler ran once")?;
+    check(demo.rows("customer_order").await? == 2, "there are two rows: order-1 and order-2")
 }
 
-async fn changed_body(stage: &Stage, first: &Answer) -> Result<(), Failure> {
+async fn changed_body(demo: &Demo, first: &Answer) -> Result<(), Failure> {
     println!("\na different order under the key order-1");
     let other = json!({ "lines": [{ "sku": "kettle", "quantity": 1 }] });
-    let refused = stage.alice.post("/orders", "order-1", &other).await?;
+    let refused = demo.alice.post("/orders", "order-1", &other).await?;
     show("it got", &refused);
     check(refused.status == 422 && refused.text("code") == "KEY_REUSED", "it was refused")?;
     let reordered =
         r#"{"lines": [{"quantity": 2, "sku": "tea"}, {"quantity": 1.0, "sku": "mug"}]}"#;
-    let again = stage.alice.post("/orders", "order-1", &serde_json::from_str(reordered)?).await?;
-    check(again.body == first.body, "the first one, spelled differently, is still the first one")?;
-    let bob = Client::new(stage.server.addr(), "acme", "bob-token");
+    let again = demo.alice.post("/orders", "order-1", &serde_json::from_str(reordered)?).await?;
+    check(again.body == first.body, "the same order in another JSON form is still the same")?;
+    let bob = Client::new(demo.server.addr(), "acme", "bob-token");
     let his = bob.post("/orders", "order-1", &other).await?;
     check(his.status == 201 && !his.replayed(), "and Bob's order-1 is another key than Alice's")
 }
 
-async fn mistake(stage: &Stage) -> Result<(), Failure> {
+async fn mistake(demo: &Demo) -> Result<(), Failure> {
     println!("\nan order with a mistake in it, under the key order-3");
-    let before = (stage.rows("customer_order").await?, stage.rows("order_line").await?);
+    let before = (demo.rows("customer_order").await?, demo.rows("order_line").await?);
     let wrong =
         json!({ "lines": [{ "sku": "tea", "quantity": 1 }, { "sku": "coffee", "quantity": 1 }] });
-    let refused = stage.alice.post("/orders", "order-3", &wrong).await?;
+    let refused = demo.alice.post("/orders", "order-3", &wrong).await?;
     show("it got", &refused);
-    let after = (stage.rows("customer_order").await?, stage.rows("order_line").await?);
-    check(refused.status == 422 && before == after, "it was refused, and nothing of it is left")?;
-    let right = stage.alice.post("/orders", "order-3", &order()).await?;
+    let after = (demo.rows("customer_order").await?, demo.rows("order_line").await?);
+    check(refused.status == 422 && before == after, "it was refused, and no row is left")?;
+    let right = demo.alice.post("/orders", "order-3", &order()).await?;
     check(right.status == 201, "the corrected order may use the same key")
 }
 
-async fn later(stage: &Stage) -> Result<(), Failure> {
-    println!("\nan order whose client would rather come again, under the key order-4");
+async fn later(demo: &Demo) -> Result<(), Failure> {
+    println!("\nan order with Prefer: respond-async, under the key order-4");
     let headers = [("idempotency-key", "order-4"), ("prefer", "respond-async")];
-    let told = stage.alice.post_with("/orders", &headers, &order()).await?;
-    let Some(url) = told.header("location").filter(|_| told.status == 202) else {
-        // A preference: an answer that is there already is given.
-        show("it got", &told);
-        return check(told.status == 201, "the order was placed before anybody could come again");
+    let accepted = demo.alice.post_with("/orders", &headers, &order()).await?;
+    let Some(url) = accepted.header("location").filter(|_| accepted.status == 202) else {
+        // `respond-async` is a preference: a response that is ready is sent at once.
+        show("it got", &accepted);
+        return check(accepted.status == 201, "the order was placed before a 202 was sent");
     };
-    println!("  it got: {}, to ask at {url}", told.status);
-    let answer = stage.alice.get(url).await?;
+    println!("  it got: {}, to poll at {url}", accepted.status);
+    let answer = demo.alice.get(url).await?;
     show("asking there got", &answer);
     check(answer.status == 201 && answer.replayed(), "the order's answer is there")?;
-    let bob = Client::new(stage.server.addr(), "acme", "bob-token");
+    let bob = Client::new(demo.server.addr(), "acme", "bob-token");
     check(bob.get(url).await?.status == 404, "but not for Bob")
 }
 
-async fn refunds(stage: &Stage, first: &Answer) -> Result<(), Failure> {
+async fn refunds(demo: &Demo, first: &Answer) -> Result<(), Failure> {
     println!("\nrefunds of the first order, which cost 2100 cents");
     let path = format!("/orders/{}/refunds", first.text("id"));
-    let all = stage.alice.post(&path, "refund-1", &json!({ "cents": 2100 })).await?;
-    let twice = stage.alice.post(&path, "refund-1", &json!({ "cents": 2100 })).await?;
+    let all = demo.alice.post(&path, "refund-1", &json!({ "cents": 2100 })).await?;
+    let twice = demo.alice.post(&path, "refund-1", &json!({ "cents": 2100 })).await?;
     check(all.status == 201 && twice.body == all.body, "sent twice, given once")?;
-    let more = stage.alice.post(&path, "refund-2", &json!({ "cents": 1 })).await?;
+    let more = demo.alice.post(&path, "refund-2", &json!({ "cents": 1 })).await?;
     show("one more cent got", &more);
     check(more.status == 422, "no more than was paid")?;
-    let again = stage.alice.post(&path, "refund-2", &json!({ "cents": 1 })).await?;
+    let again = demo.alice.post(&path, "refund-2", &json!({ "cents": 1 })).await?;
     check(again.replayed(), "and that refusal is kept: its retry gets the same")?;
-    check(stage.rows("refund").await? == 1, "there is one refund")
+    check(demo.rows("refund").await? == 1, "there is one refund")
 }
 
-async fn after_a_restart(stage: &Stage, first: &Answer) -> Result<(), Failure> {
-    let before = stage.rows("customer_order").await?;
-    let again = stage.alice.post("/orders", "order-1", &order()).await?;
+async fn after_a_restart(demo: &Demo, first: &Answer) -> Result<(), Failure> {
+    let before = demo.rows("customer_order").await?;
+    let again = demo.alice.post("/orders", "order-1", &order()).await?;
     show("the first order, sent once more, got", &again);
-    check(again.replayed() && again.body == first.body, "the answer of before the restart")?;
-    check(stage.turnstile.arrived() == 0, "the new server's handler did not run")?;
-    check(stage.rows("customer_order").await? == before, "and no row was added")
+    check(again.replayed() && again.body == first.body, "the response from before the restart")?;
+    check(demo.turnstile.arrived() == 0, "the new server's handler did not run")?;
+    check(demo.rows("customer_order").await? == before, "and no row was added")
 }

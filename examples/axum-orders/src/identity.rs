@@ -1,4 +1,5 @@
-//! Who asks: a pretend gateway's tenant header, and a pretend identity provider's tokens.
+//! The tenant and the user of a request: from the header of a pretend gateway, and the tokens of a
+//! pretend identity provider.
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -8,21 +9,21 @@ use axum::response::{IntoResponse as _, Response};
 
 use crate::refusal::Refusal;
 
-/// The header in which the gateway tells the tenant. It must be the gateway that sets it, and drop
-/// what a client sent: a client that may choose its tenant has all of them.
+/// The header in which the gateway sends the tenant. The gateway must set it and drop any value
+/// that a client sent: a client that can choose its tenant can read all of them.
 pub const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
 
-/// The tokens that our pretend identity provider knows, and whose they are.
+/// The tokens that the pretend identity provider knows, with their users.
 const TOKENS: [(&str, &str); 2] = [("alice-token", "alice"), ("bob-token", "bob")];
 
-/// Who is logged in; in the extensions of every request that reaches a handler.
+/// The user who is logged in, in the extensions of every request that reaches a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Their stable name.
+    /// The stable name of the user.
     pub id: String,
 }
 
-/// Finds the user of a request, or refuses it.
+/// Adds the user to a request, or refuses it.
 pub async fn authenticate(mut request: Request, next: Next) -> Response {
     let token = request
         .headers()
@@ -44,7 +45,7 @@ impl<S: Sync> FromRequestParts<S> for User {
     }
 }
 
-/// The tenant of a request that has no claim. Requests with one know it from their key.
+/// The tenant of a request without a claim. Requests with one have it in their key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentTenant(pub String);
 

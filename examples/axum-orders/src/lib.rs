@@ -1,11 +1,11 @@
 //! An orders service in which nothing is ordered or refunded twice.
 //!
-//! Atomic on SQLite: the claim on the client's key, the order's rows and the answer are one commit.
-//! [`service`] is the part to read first: what idempotency adds to an axum service is there, in
-//! twenty lines; the handlers in [`orders`] and [`refunds`] know nothing of it but their transaction.
+//! Atomic on SQLite: the claim on the client's key, the order's rows and the response are one commit.
+//! Read [`service`] first: it has the twenty lines that idempotency adds to an axum service. Of
+//! idempotency, the handlers in [`orders`] and [`refunds`] use only their transaction.
 //!
-//! Deliberately absent: payments (a refund's row waits for whoever talks to the provider), a real
-//! gateway and a real identity provider (see [`identity`]).
+//! The example has no payments (a refund's row waits for a process that calls the provider), no real
+//! gateway and no real identity provider (see [`identity`]).
 
 pub mod client;
 pub mod database;
@@ -18,7 +18,7 @@ pub mod server;
 pub mod service;
 pub mod turnstile;
 
-/// Every block of the guide compiles, and runs where it can.
+/// Compiles every code block of the guide, and runs those that can run.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tutorials/axum-in-ten-minutes.md")]
 mod guide {}

@@ -1,4 +1,4 @@
-//! `serve` answers until it is told to stop; `demo` shows what a client can do to it.
+//! `serve` serves until it gets a signal; `demo` runs the demo.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,14 +40,14 @@ async fn serve(settings: &[&str]) -> Result<(), Failure> {
     }
     let server = Server::start(addr, &db).await?;
     println!("orders in {}, on http://{}", db.display(), server.addr());
-    told_to_stop().await?;
+    stop_signal().await?;
     println!("stopping");
     server.stop().await
 }
 
-/// Ends with Ctrl-C, or when whoever runs services asks.
+/// Completes with Ctrl-C or SIGTERM.
 #[cfg(unix)]
-async fn told_to_stop() -> std::io::Result<()> {
+async fn stop_signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let mut terminate = signal(SignalKind::terminate())?;
@@ -57,8 +57,8 @@ async fn told_to_stop() -> std::io::Result<()> {
     }
 }
 
-/// Ends with Ctrl-C.
+/// Completes with Ctrl-C.
 #[cfg(not(unix))]
-async fn told_to_stop() -> std::io::Result<()> {
+async fn stop_signal() -> std::io::Result<()> {
     tokio::signal::ctrl_c().await
 }

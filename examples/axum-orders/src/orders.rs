@@ -1,4 +1,4 @@
-//! Orders: placed in the claim's own transaction, shown to their tenant.
+//! Orders: placed in the claim's own transaction, visible to their tenant.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -13,51 +13,52 @@ use sqlx::{SqliteConnection, SqlitePool};
 use crate::identity::{CurrentTenant, User};
 use crate::refusal::Refusal;
 
-/// What a client sends.
+/// The body of `POST /orders`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewOrder {
-    /// What is ordered.
+    /// The lines of the order.
     pub lines: Vec<NewLine>,
 }
 
-/// So many of one product.
+/// One line of a new order.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewLine {
-    /// Which.
+    /// The product.
     pub sku: String,
-    /// How many.
+    /// The number of pieces.
     pub quantity: i64,
 }
 
-/// An order as it is answered.
+/// An order: the body of responses.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Order {
-    /// Its id.
+    /// The id of the order.
     pub id: String,
-    /// Who ordered.
+    /// The user who placed the order.
     pub placed_by: String,
-    /// What it costs.
+    /// The price in cents.
     pub total_cents: i64,
-    /// What was given back so far.
+    /// The sum of its refunds in cents.
     pub refunded_cents: i64,
-    /// What was ordered.
+    /// The lines of the order.
     pub lines: Vec<Line>,
 }
 
 /// One line of an order.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// Which product.
+    /// The product.
     pub sku: String,
-    /// How many.
+    /// The number of pieces.
     pub quantity: i64,
-    /// What they cost together.
+    /// The price of the line in cents.
     pub cents: i64,
 }
 
-/// `POST /orders`. Runs once for a key; what it writes is committed with the answer, or not at all.
+/// Handles `POST /orders`. Runs once per key; its writes are committed with the response, or not at
+/// all.
 ///
 /// # Errors
 /// [`Refusal`]: nothing is written, and the key is free for a corrected order.
@@ -100,10 +101,10 @@ pub async fn place(
     Ok((StatusCode::CREATED, location, Json(order)).into_response())
 }
 
-/// `GET /orders/{id}`.
+/// Handles `GET /orders/{id}`.
 ///
 /// # Errors
-/// [`Refusal::UnknownOrder`] for another tenant's order too.
+/// [`Refusal::UnknownOrder`], for another tenant's order too.
 pub async fn show(
     State(reading): State<SqlitePool>,
     CurrentTenant(tenant): CurrentTenant,
@@ -122,7 +123,7 @@ pub async fn show(
     Ok(Json(Order { id, placed_by, total_cents, refunded_cents, lines: lines.collect() }))
 }
 
-/// The lines with today's prices.
+/// Returns the lines with current prices.
 async fn priced(connection: &mut SqliteConnection, wanted: NewOrder) -> Result<Vec<Line>, Refusal> {
     let sane = |line: &NewLine| (1..=1000).contains(&line.quantity);
     if !(1..=100).contains(&wanted.lines.len()) || !wanted.lines.iter().all(sane) {

@@ -10,31 +10,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
 
-/// What a client sends.
+/// The body of `POST /orders/{id}/refunds`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewRefund {
-    /// How much is given back.
+    /// The amount in cents.
     pub cents: i64,
 }
 
-/// A refund as it is answered.
+/// A refund: the body of responses.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Refund {
-    /// Its id, and the payment provider's idempotency key: the row is committed once, so whoever
-    /// sends it may send it as often as it takes.
+    /// The id of the refund, which is also the payment provider's idempotency key: the row is
+    /// committed once, so the process that sends it may repeat the call.
     pub id: String,
-    /// Of which order.
+    /// The id of the order.
     pub order: String,
-    /// How much.
+    /// The amount in cents.
     pub cents: i64,
 }
 
-/// `POST /orders/{id}/refunds`. What is left is read and the refund is written in the claim's
-/// transaction, so two refunds cannot both take the last cent.
+/// Handles `POST /orders/{id}/refunds`. What is left of the price is read and the refund is written
+/// in the claim's transaction, so two refunds cannot both take the last cent.
 ///
 /// # Errors
-/// [`Refusal::RefundTooLarge`] is this refund's answer from then on: the route keeps it.
+/// [`Refusal::RefundTooLarge`] is kept by this route: repeats of the key get it again.
 pub async fn give(
     Tx(mut unit): Tx<SqliteStore>,
     Path(order): Path<String>,

@@ -1,32 +1,32 @@
-//! Why a request is refused, as this service says it.
+//! Why a request is refused, and the response for it.
 //!
-//! Statuses decide what becomes of the key: a 422 gives it back, so that a corrected request may use
-//! it, unless the route's preset keeps it; a 5xx is a failure, and the next try runs again. Of a 404 and
-//! a 401 only the handler knows that nothing was done before them: it says so, and the key is given back.
-//! Either way everything that the handler wrote is rolled back.
+//! The status decides what becomes of the key: a 422 frees it for a corrected request, unless the
+//! route's preset keeps it; a 5xx is a failure, and the next attempt runs again. For a 404 and a
+//! 401 only the handler knows that nothing was done before, so it sets [`SettleAs`] on the response
+//! to free the key. In all cases the handler's writes are rolled back.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use semel_tower::http::SettleAs;
 use serde_json::json;
 
-/// A request that gets no order and no refund.
+/// Why a request is refused.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Nobody is logged in, or the gateway told no tenant.
+    /// There is no valid token, or no tenant header.
     Unauthenticated,
-    /// No such order, for this tenant.
+    /// The tenant has no order with this id.
     UnknownOrder,
-    /// A line names a product that we do not sell.
+    /// A line has an unknown product.
     UnknownProduct(String),
-    /// Nothing is ordered, or so much that nobody can mean it.
+    /// The order is empty, or too large to be meant.
     Quantity,
-    /// More than is left of the order's price.
+    /// The refund is larger than what is left of the order's price.
     RefundTooLarge {
-        /// What is left.
+        /// What is left, in cents.
         left_cents: i64,
     },
-    /// Our fault.
+    /// An error of the service itself.
     Database(sqlx::Error),
 }
 

@@ -1,4 +1,4 @@
-//! The running service: started on an address and a file, stopped in the order that loses nothing.
+//! The running service: started on an address and a file, and stopped without losing work.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 
 use crate::{database, service};
 
-/// How long connections may take to end, and how long the work behind them.
+/// How long connections may take to end, and then the work behind them.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A service that answers until it is stopped.
+/// A service that runs until it is stopped.
 #[derive(Debug)]
 pub struct Server {
     addr: SocketAddr,
@@ -28,20 +28,20 @@ pub struct Server {
     serving: JoinHandle<io::Result<()>>,
 }
 
-/// What starting and stopping may fail with.
+/// Any error of starting or stopping.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Server {
-    /// Opens `db`, brings its tables up to date and answers on `addr`; port 0 takes a free one.
+    /// Opens `db`, updates its tables and serves on `addr`; port 0 uses a free port.
     ///
     /// # Errors
-    /// If the file cannot be a database of ours or the address is taken.
+    /// If the file cannot be opened as a database of this service, or the address is taken.
     pub async fn start(addr: SocketAddr, db: &Path) -> Result<Self, Failure> {
         Self::start_with(addr, db, |routes| routes).await
     }
 
-    /// As [`start`](Self::start), with something of the caller's around the routes, inside
-    /// idempotency: the demo and the tests stand there.
+    /// Starts the service like [`start`](Self::start), with `around` applied to the routes, inside
+    /// the idempotency layer, where the demo and the tests put their turnstile.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -66,15 +66,15 @@ impl Server {
         Ok(Self { addr, executor, reading, stop, serving })
     }
 
-    /// Where it answers.
+    /// Returns the address of the server.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Stops: first the connections, then the work, then the file.
+    /// Stops the connections, then the work, then closes the file.
     ///
-    /// Work whose client has gone is not on any connection; the executor knows of it, and lets it
-    /// end or rolls it back.
+    /// Work whose client has disconnected belongs to no connection; the executor waits for it or
+    /// rolls it back.
     ///
     /// # Errors
     /// If the server had ended by itself.
@@ -82,7 +82,7 @@ impl Server {
         let _ = self.stop.send(());
         let ended = tokio::time::timeout(GRACE, &mut self.serving).await;
         if ended.is_err() {
-            // A client that never closes must not keep us from ending.
+            // A client that never closes must not keep the service from stopping.
             self.serving.abort();
         }
         self.executor.shutdown(GRACE).await;

@@ -1,4 +1,4 @@
-//! The routes, and what makes them idempotent.
+//! The routes, and the layer that makes them idempotent.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use sqlx::SqlitePool;
 use crate::identity::{TENANT, User, authenticate};
 use crate::{orders, refunds};
 
-/// The routes as any axum service has them; `reading` answers what changes nothing.
+/// Returns the routes as any axum service has them; `reading` is the pool for requests that change
+/// nothing.
 pub fn routes(reading: SqlitePool) -> Router {
     Router::new()
         .route("/orders", post(orders::place))
@@ -23,24 +24,25 @@ pub fn routes(reading: SqlitePool) -> Router {
         .with_state(reading)
 }
 
-/// The same routes behind idempotency, behind authentication.
+/// Puts idempotency around the routes, and authentication around that.
 pub fn protected(routes: Router, executor: Executor<SqliteStore>) -> Router {
-    // By user, not by token: a client that refreshes its token between two tries is the same caller.
+    // By user, not by token: a client that refreshes its token between two attempts is the same
+    // caller.
     let principal = PrincipalFrom::by(|request| {
         request.extensions.get::<User>().map(|user| Principal::of(&user.id))
     });
     let idempotency = IdempotencyLayer::atomic(executor, Tenant::header(TENANT), principal)
-        // A repeat that comes too early waits for the answer instead of being sent away.
+        // A repeat that comes while the first request runs waits for its response.
         .rules(Rules::new().required().wait(Wait::UpTo(Duration::from_secs(5))))
         .route(
             "POST /orders/{id}/refunds",
             Rules::new()
                 .required()
-                // A refund that was refused stays refused: a retry must not succeed because
-                // something else changed meanwhile.
+                // A refused refund stays refused: a retry must not succeed because something else
+                // changed meanwhile.
                 .preset(Preset::terminal())
                 .keep(Duration::from_secs(7 * 24 * 60 * 60)),
         );
-    // The layer that is added last is the first to see a request.
+    // The layer that is added last sees a request first.
     routes.layer(idempotency).layer(from_fn(authenticate))
 }

@@ -1,5 +1,5 @@
-//! A turnstile between the claim and the handler, so that the demo and the tests can be in the
-//! middle of a request without guessing how long it takes.
+//! A turnstile between the claim and the handler, so that the demo and the tests can act during a
+//! request without guessing how long it takes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio::sync::watch;
 
-/// Holds requests while it is closed. Clones are the same turnstile.
+/// Holds requests while it is closed. Clones share one turnstile.
 #[derive(Clone, Debug)]
 pub struct Turnstile(Arc<Sides>);
 
@@ -27,36 +27,36 @@ impl Default for Turnstile {
 }
 
 impl Turnstile {
-    /// Around these routes.
+    /// Puts the turnstile in front of these routes.
     pub fn around(&self, routes: Router) -> Router {
         routes.layer(from_fn_with_state(self.clone(), pass))
     }
 
-    /// Whoever comes from now on waits.
+    /// Makes requests wait from now on.
     pub fn close(&self) {
         self.0.open.send_replace(false);
     }
 
-    /// Everybody goes on.
+    /// Lets all requests continue.
     pub fn open(&self) {
         self.0.open.send_replace(true);
     }
 
-    /// How many have come so far.
+    /// Returns the number of requests that have arrived so far.
     pub fn arrived(&self) -> usize {
         *self.0.arrived.borrow()
     }
 
-    /// Ends when so many have come.
+    /// Waits until `count` requests have arrived.
     pub async fn until_arrived(&self, count: usize) {
         let mut arrived = self.0.arrived.subscribe();
-        arrived.wait_for(|arrived| *arrived >= count).await.expect("the sender is in our hands");
+        arrived.wait_for(|arrived| *arrived >= count).await.expect("the turnstile owns the sender");
     }
 }
 
 async fn pass(State(turnstile): State<Turnstile>, request: Request, next: Next) -> Response {
     let mut open = turnstile.0.open.subscribe();
     turnstile.0.arrived.send_modify(|arrived| *arrived += 1);
-    open.wait_for(|open| *open).await.expect("the sender is in our hands");
+    open.wait_for(|open| *open).await.expect("the turnstile owns the sender");
     next.run(request).await
 }

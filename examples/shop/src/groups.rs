@@ -1,7 +1,7 @@
-//! The consumer groups. They know nothing of each other, nor of a broker.
+//! The consumer groups. They are independent of each other and of the broker.
 //!
-//! INVENTORY and SHIPPING write in the transaction that records the event as handled. LETTERS has an
-//! effect outside the database: it hands on a key by which the post office recognises a repeat.
+//! INVENTORY and SHIPPING write in the transaction that records the event as handled. LETTERS has
+//! an effect outside the database: it passes on a key by which the post office recognises a repeat.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,10 +13,10 @@ use semel::inbox::{Failure, Group, Inbox};
 use crate::orders::{Order, PLACED};
 use crate::tables::Tables;
 
-/// The type of the event that the goods of an order were taken off the shelf.
+/// The type of the event that the goods of an order were reserved.
 pub const RESERVED: &str = "order.reserved";
 
-/// The post office: letters by their key, as a real one would recognise a repeat.
+/// The post office of the example: stores letters by their key and so recognises repeats.
 #[derive(Clone, Debug, Default)]
 pub struct Letters(Arc<Mutex<Vec<(String, String)>>>);
 
@@ -54,9 +54,9 @@ pub fn groups<S: Tables>(executor: &Executor<S>, letters: &Letters) -> [Group<S>
     ]
 }
 
-/// Takes the goods off the shelf and appends the next event, in one commit.
+/// Takes the goods of an order from stock and appends the next event, in one commit.
 async fn reserve<S: Tables>(event: &Event, mut unit: Unit<S>) -> Result<(), Failure> {
-    // No retry makes it readable: dead at once, with its reason.
+    // No retry would make the event readable: it is dead at once, with the reason.
     let order: Order = event.parse().map_err(Failure::hopeless)?;
     if !S::take_goods(unit.conn(), &order).await? {
         return Err(Failure::retry(format!("too few {} are left", order.sku)));

@@ -1,9 +1,9 @@
-//! A shop as a whole service: orders over HTTP, public ids, an outbox, and consumer groups that take goods
-//! off the shelf, pack parcels and send letters. Each effect happens once, whatever is repeated, killed or
-//! lost on the way.
+//! A shop as a whole service: orders over HTTP, public ids, an outbox, and consumer groups that
+//! reserve goods, pack parcels and send letters. Each effect happens once, whatever is repeated,
+//! killed or lost on the way.
 //!
-//! `orders` is HTTP, `tables` the rows of the shop, `groups` the handlers of its events, and `service`
-//! connects them and stops them. Nothing here retries, deduplicates or acknowledges by itself.
+//! `orders` has the HTTP routes, `tables` the rows of the shop, `groups` the handlers of its events, and
+//! `service` starts and stops them. None of this code retries, deduplicates or acknowledges by itself.
 #![doc = include_str!("../../../docs/tutorials/from-dual-writes-to-outbox.md")]
 
 pub mod groups;

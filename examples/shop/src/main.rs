@@ -61,7 +61,7 @@ async fn serve<S: Tables>(store: S, broker: &Broker, listen: &str) -> Result<(),
     shop.serve(listener, stop_signal()).await
 }
 
-/// Ends with Ctrl-C or, on Unix, with SIGTERM.
+/// Completes with Ctrl-C or, on Unix, with SIGTERM.
 async fn stop_signal() {
     #[cfg(unix)]
     {

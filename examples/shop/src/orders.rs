@@ -1,4 +1,5 @@
-//! HTTP: `POST /orders` places an order once per key, `GET /orders/{order_id}` shows it to its tenant.
+//! HTTP: `POST /orders` places an order once per key, `GET /orders/{order_id}` returns it to its
+//! tenant.
 
 use axum::extract::{FromRef, State};
 use axum::http::{HeaderName, StatusCode, header};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tables::Tables;
 
-/// The header with the tenant. In a service of yours: from the token that was verified before.
+/// The header with the tenant. In a real service, take the tenant from a verified token.
 pub const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
 /// The type of the event that an order was placed.
 pub const PLACED: &str = "order.placed";
@@ -30,18 +31,18 @@ pub type OrderId = TypedId<resource::Order>;
 pub struct NewOrder {
     /// The product.
     pub sku: String,
-    /// Pieces.
+    /// The number of pieces.
     pub quantity: i64,
 }
 
 /// An order: the body of responses, and the payload of its events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Its id.
+    /// The id of the order.
     pub id: OrderId,
     /// The product.
     pub sku: String,
-    /// Pieces.
+    /// The number of pieces.
     pub quantity: i64,
 }
 
@@ -55,9 +56,9 @@ impl Order {
 /// The state of the routes.
 #[derive(Clone, Debug)]
 pub struct App<S: Tables> {
-    /// Runs the commands.
+    /// The executor that runs the commands.
     pub executor: Executor<S>,
-    /// Resolves public ids.
+    /// The resolver of public ids.
     pub resolver: Resolver,
 }
 
@@ -67,7 +68,7 @@ impl<S: Tables> FromRef<App<S>> for Ids {
     }
 }
 
-/// Returns the routes, with idempotency in front of them.
+/// Returns the routes behind the idempotency layer.
 pub fn routes<S: Tables>(app: App<S>) -> Router {
     let principal = PrincipalFrom::header(header::AUTHORIZATION);
     let idempotency =
@@ -115,7 +116,7 @@ async fn place<S: Tables>(
     }
 }
 
-/// Shows an order. Another tenant's id is not found, as one that never existed.
+/// Returns an order. An id of another tenant is not found, like one that never existed.
 async fn show<S: Tables>(
     State(app): State<App<S>>,
     headers: axum::http::HeaderMap,
@@ -129,7 +130,8 @@ async fn show<S: Tables>(
     }
 }
 
-/// Reads in a transaction of the store. A service with many readers reads on a pool of its own.
+/// Reads in a transaction of the store. A service with many readers would read on a pool of its
+/// own.
 async fn read<S: Tables>(
     app: &App<S>,
     tenant: &str,

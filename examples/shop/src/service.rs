@@ -20,7 +20,7 @@ use crate::tables::{Counts, Tables};
 /// How long open requests and running work may take after the stop.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What carries events from the relay to the groups.
+/// The transport of events from the relay to the groups.
 #[derive(Clone, Debug)]
 pub enum Broker {
     /// The bus inside this process.
@@ -29,7 +29,7 @@ pub enum Broker {
     Nats {
         /// The URL of the server.
         url: String,
-        /// The stream, which is created if it is missing.
+        /// The name of the stream, which is created if it is missing.
         stream: String,
     },
 }
@@ -44,10 +44,10 @@ pub struct Shop<S: Tables> {
 }
 
 impl<S: Tables> Shop<S> {
-    /// Starts relay and consumers on a store whose own schema is there.
+    /// Starts relay and consumers on a store whose own schema exists.
     ///
     /// # Errors
-    /// The database or the broker cannot be reached.
+    /// If the database or the broker cannot be reached.
     pub async fn start(store: S, broker: &Broker) -> Result<Self, BoxError> {
         let mut transaction = store.begin().await?;
         S::create_tables(S::connection(&mut transaction)).await?;
@@ -68,7 +68,7 @@ impl<S: Tables> Shop<S> {
                 let client = semel::nats::connect(url).await?;
                 let topology = Topology::default().stream(stream).prefix(&stream.to_lowercase());
                 topology.ensure(&client).await?;
-                // Consumers first: an event that is published before is kept for a group that exists.
+                // Consumers first: the broker keeps events only for groups that exist.
                 for group in groups(&executor, &letters) {
                     let source =
                         NatsSource::builder(client.clone(), topology.clone(), group.name());
@@ -95,10 +95,10 @@ impl<S: Tables> Shop<S> {
         self.app.executor.store()
     }
 
-    /// Serves until `stop` ends, then [stops](Self::stop).
+    /// Serves until `stop` completes, then [stops](Self::stop).
     ///
     /// # Errors
-    /// The listener failed.
+    /// If the listener fails.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -112,7 +112,7 @@ impl<S: Tables> Shop<S> {
     /// Counts the rows of the shop.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// If the database cannot be read.
     pub async fn counts(&self) -> Result<Counts, BoxError> {
         let store = self.store();
         let mut transaction = store.begin().await?;
@@ -121,7 +121,7 @@ impl<S: Tables> Shop<S> {
         Ok(counted?)
     }
 
-    /// Stops: first the relay, then the consumers, then the work. Events that were not published yet are
+    /// Stops the relay, then the consumers, then the work. Events that were not published yet are
     /// published after the next start.
     pub async fn stop(self) {
         self.relaying.stop().await;

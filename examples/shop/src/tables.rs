@@ -1,7 +1,7 @@
-//! The rows of the shop, in the database that also holds the ledger, the outbox and the id map.
+//! The tables of the shop, in the database that also has the ledger, the outbox and the id map.
 //!
-//! Every write is on the connection of a transaction that `semel` opened, so it commits together with the
-//! claim and the events, or not at all.
+//! Every write is on the connection of a transaction that `semel` opened, so it commits together
+//! with the claim and the events, or not at all.
 
 use std::future::Future;
 
@@ -14,33 +14,33 @@ use sqlx::{Executor as _, PgConnection, SqliteConnection};
 
 use crate::orders::{Order, OrderId};
 
-/// Pieces of tea on the shelf of a new shop.
+/// The number of pieces of tea in stock in a new shop.
 pub const STOCK: i64 = 100;
 
 /// The connection of a store's transactions.
 pub type Conn<S> = <S as TransactionalStore>::Connection;
 
-/// What tests and the log count.
+/// The numbers that tests and the log show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Orders.
+    /// The number of orders.
     pub orders: i64,
-    /// Pieces left on the shelf.
+    /// The number of pieces left in stock.
     pub pieces: i64,
-    /// Parcels packed.
+    /// The number of packed parcels.
     pub parcels: i64,
 }
 
-/// A store with the tables of the shop beside its own. Written for each database, because each has its
-/// own connections.
+/// A store with the tables of the shop beside its own. Implemented for each database, because each
+/// has its own connections.
 pub trait Tables: CreatingStore + Inspect + Clone
 where
     Self: Outbox<Connection = Conn<Self>>,
 {
-    /// Creates the tables where they are missing.
+    /// Creates the tables that are missing.
     fn create_tables(connection: &mut Conn<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Writes an order.
+    /// Inserts an order.
     fn insert_order(
         connection: &mut Conn<Self>,
         tenant: &str,
@@ -54,13 +54,14 @@ where
         id: OrderId,
     ) -> impl Future<Output = sqlx::Result<Option<Order>>> + Send;
 
-    /// Takes the goods of an order off the shelf; `false` if there are too few.
+    /// Takes the goods of an order from stock; returns `false` if there are too few.
     fn take_goods(
         connection: &mut Conn<Self>,
         order: &Order,
     ) -> impl Future<Output = sqlx::Result<bool>> + Send;
 
-    /// Writes that a parcel was packed. No constraint stops a second one: the inbox does.
+    /// Inserts a packed parcel. The table has no unique constraint: the inbox prevents a second
+    /// one.
     fn insert_parcel(
         connection: &mut Conn<Self>,
         order: &Order,

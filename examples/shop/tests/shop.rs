@@ -1,4 +1,4 @@
-//! The whole service, on SQLite with the bus and on PostgreSQL with NATS.
+//! Tests of the whole service, on SQLite with the bus and on PostgreSQL with NATS.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use shop::tables::{Counts, STOCK, Tables};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tower::ServiceExt as _;
 
-/// Only what hangs takes this long.
+/// A timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(120);
 
 fn unique() -> String {
@@ -51,7 +51,7 @@ impl Drop for File {
     }
 }
 
-/// A response, read.
+/// A response whose body has been read.
 struct Reply {
     status: StatusCode,
     replayed: bool,
@@ -139,7 +139,7 @@ async fn a_refused_order_leaves_nothing_and_its_key_is_free() {
 async fn an_order_whose_reply_was_lost_in_a_crash_is_not_placed_again() {
     let file = File::new();
     let crashed = file.shop().await;
-    // Committed; the process ends before its client has the response.
+    // Committed, and the process ends before its client has the response.
     let lost = post(&crashed, "k-1", &tea()).await;
     drop(crashed);
 
@@ -148,7 +148,7 @@ async fn an_order_whose_reply_was_lost_in_a_crash_is_not_placed_again() {
     assert_eq!((retried.status, retried.replayed), (StatusCode::CREATED, true));
     assert_eq!(retried.body, lost.body);
     assert_eq!(counts(&shop).await.orders, 1);
-    // Its event was in the same commit, so it is handled all the same.
+    // The event was in the same commit, so it is handled.
     let began = Instant::now();
     while counts(&shop).await != after(1) {
         assert!(began.elapsed() < HANG, "{:?}", counts(&shop).await);
@@ -176,7 +176,7 @@ async fn a_stopped_shop_goes_on_where_it_was() {
     let file = File::new();
     let shop = file.shop().await;
     assert_eq!(post(&shop, "k-1", &tea()).await.status, StatusCode::CREATED);
-    // At once: its events may or may not be handled by now.
+    // Stopped at once: the events may or may not be handled by now.
     shop.stop().await;
     let shop = file.shop().await;
     let began = Instant::now();
@@ -187,7 +187,7 @@ async fn a_stopped_shop_goes_on_where_it_was() {
     shop.stop().await;
 }
 
-/// Ten orders, each sent three times; then every event is published once more.
+/// Places ten orders, each sent three times, and then publishes every event once more.
 async fn every_event_is_handled_once_by_each_group<S: Tables>(shop: &Shop<S>) {
     for n in 0..10 {
         let mut placed = Vec::new();

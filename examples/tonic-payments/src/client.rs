@@ -1,4 +1,4 @@
-//! Callers: one that retries, one that loses patience, one that hangs up.
+//! Callers: one that retries, one with a deadline, one that disconnects.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,19 +26,19 @@ pub struct Paid {
 }
 
 impl Caller {
-    /// Connects.
+    /// Connects to the service.
     ///
     /// # Errors
-    /// If nobody listens there.
+    /// If nothing listens at the address.
     pub async fn connect(address: SocketAddr) -> Result<Self, Failure> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
         Ok(Self(PaymentsClient::new(channel)))
     }
 
-    /// Charges a card under `key`, and comes again until there is an answer.
+    /// Charges a card under `key`, and retries until there is an answer.
     ///
     /// # Errors
-    /// The answer, if it is a refusal.
+    /// The status, if the service refuses the charge.
     pub async fn charge(&self, key: &CallKey, card: &str, cents: i64) -> Result<Paid, Status> {
         let message = ChargeRequest { card: card.to_owned(), cents };
         let call = |request| {
@@ -51,16 +51,16 @@ impl Caller {
     /// Charges without a key, which the service does not allow.
     ///
     /// # Errors
-    /// That.
+    /// The status of the refusal.
     pub async fn charge_without_a_key(&self, card: &str, cents: i64) -> Result<Paid, Status> {
         let message = ChargeRequest { card: card.to_owned(), cents };
         self.0.clone().charge(message).await.map(paid)
     }
 
-    /// Charges a card, and waits no longer than `patience`.
+    /// Charges a card with a deadline of `patience`.
     ///
     /// # Errors
-    /// Most likely that the deadline has passed.
+    /// Usually that the deadline has passed.
     pub async fn charge_within(
         &self,
         patience: Duration,
@@ -74,11 +74,11 @@ impl Caller {
         self.0.clone().charge(request).await.map(paid)
     }
 
-    /// Charges a card, and hangs up as soon as the network has been asked.
+    /// Charges a card, and disconnects as soon as the card network has received the call.
     ///
     /// # Errors
     /// If there was an answer before that.
-    pub async fn charge_and_hang_up(
+    pub async fn charge_and_disconnect(
         self,
         network: &Network,
         key: &CallKey,
@@ -95,7 +95,7 @@ impl Caller {
         }
     }
 
-    /// All payments so far.
+    /// Returns all payments so far.
     ///
     /// # Errors
     /// If the stream breaks off.

@@ -1,4 +1,4 @@
-//! What callers do to a service, and what comes of it.
+//! What callers do to the service, with checks of the results.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,29 +11,29 @@ use crate::network::Network;
 use crate::payments::Cashier;
 use crate::server::{Failure, Server};
 
-/// Runs all of it on a ledger of its own, and prints what happened.
+/// Runs the demo with a ledger of its own, and prints what happens.
 ///
 /// # Errors
-/// If anything is not as it should be: a card that was charged twice, or not at all.
+/// If a check fails: a card was charged twice, or not at all.
 pub async fn run() -> Result<(), Failure> {
     let directory = Directory::new()?;
     let network = Network::new();
     let cashier = Cashier::new(network.clone());
     let server = Server::start(&directory.ledger(), cashier.clone()).await?;
-    let stage = Stage::at(&server, &network).await?;
-    stage.called_twice().await?;
-    stage.out_of_patience().await?;
-    stage.hung_up(&server).await?;
-    stage.answer_lost_behind_the_service().await?;
-    stage.all_at_once(&server).await?;
-    stage.declined().await?;
-    stage.misused().await?;
-    let payments = stage.caller.list().await?.len();
-    drop(stage);
+    let demo = Demo::at(&server, &network).await?;
+    demo.called_twice().await?;
+    demo.past_its_deadline().await?;
+    demo.disconnected(&server).await?;
+    demo.answer_lost_behind_the_service().await?;
+    demo.all_at_once(&server).await?;
+    demo.declined().await?;
+    demo.misused().await?;
+    let payments = demo.caller.list().await?.len();
+    drop(demo);
     server.stop().await?;
 
     let server = Server::start(&directory.ledger(), cashier).await?;
-    Stage::at(&server, &network).await?.after_a_restart().await?;
+    Demo::at(&server, &network).await?.after_a_restart().await?;
     server.stop().await?;
 
     let captures = network.captures();
@@ -41,12 +41,12 @@ pub async fn run() -> Result<(), Failure> {
     must(payments == captures, "a payment for every capture, a capture for every payment")
 }
 
-struct Stage {
+struct Demo {
     network: Network,
     caller: Caller,
 }
 
-impl Stage {
+impl Demo {
     async fn at(server: &Server, network: &Network) -> Result<Self, Failure> {
         let caller = Caller::connect(server.address()).await?;
         Ok(Self { network: network.clone(), caller })
@@ -62,26 +62,26 @@ impl Stage {
         self.captured(1)
     }
 
-    async fn out_of_patience(&self) -> Result<(), Failure> {
+    async fn past_its_deadline(&self) -> Result<(), Failure> {
         println!("A deadline that passes while the card network takes its time");
         let key = CallKey::new("order-2")?;
-        self.network.dawdle();
+        self.network.slow_down();
         let patience = Duration::from_millis(300);
         let left = self.caller.charge_within(patience, &key, "ben", 500).await;
         refused(left, &[Code::Cancelled, Code::DeadlineExceeded])?;
-        self.network.hurry();
+        self.network.speed_up();
         shown(self.caller.charge(&key, "ben", 500).await?);
         self.captured(2)
     }
 
-    async fn hung_up(&self, server: &Server) -> Result<(), Failure> {
-        println!("A caller who hangs up while its card is being charged");
+    async fn disconnected(&self, server: &Server) -> Result<(), Failure> {
+        println!("A caller that disconnects while its card is being charged");
         let key = CallKey::new("order-3")?;
-        self.network.dawdle();
+        self.network.slow_down();
         let other = Caller::connect(server.address()).await?;
-        other.charge_and_hang_up(&self.network, &key, "cat", 700).await?;
+        other.charge_and_disconnect(&self.network, &key, "cat", 700).await?;
         println!("  gone");
-        self.network.hurry();
+        self.network.speed_up();
         let again = shown(self.caller.charge(&key, "cat", 700).await?);
         must(again.replayed, "the charge went on without its caller")?;
         self.captured(3)
@@ -91,11 +91,11 @@ impl Stage {
         println!("A card network that takes the money and loses the answer");
         let (key, calls) = (CallKey::new("order-4")?, self.network.calls());
         self.network.lose_next_answer();
-        // The client comes again by itself, and the network is asked again under the same key.
+        // The client retries by itself, and the network is called again under the same key.
         shown(self.caller.charge(&key, "dan", 900).await?);
         let calls = self.network.calls() - calls;
         println!("  the network was called {calls} times");
-        must(calls == 2, "the second attempt asks again")?;
+        must(calls == 2, "the second attempt calls again")?;
         self.captured(4)
     }
 
@@ -115,7 +115,7 @@ impl Stage {
         println!("  {} answers, {made} of them made", answers.len());
         must(made == 1, "one call makes the payment")?;
         let same = answers.iter().all(|paid| paid.payment == answers[0].payment);
-        must(same, "all get it")?;
+        must(same, "all callers get it")?;
         self.captured(5)
     }
 
@@ -158,22 +158,22 @@ fn shown(paid: Paid) -> Paid {
     paid
 }
 
-/// The answer must be a refusal of one of these codes.
+/// Checks that the answer is a refusal with one of these codes.
 fn refused(answer: Result<Paid, Status>, codes: &[Code]) -> Result<(), Failure> {
     match answer {
-        Ok(paid) => Err(format!("an answer where there should be none: {paid:?}").into()),
+        Ok(paid) => Err(format!("a refusal was expected: {paid:?}").into()),
         Err(status) => {
             println!("  {:?}: {}", status.code(), status.message());
-            must(codes.contains(&status.code()), "the refusal says what happened")
+            must(codes.contains(&status.code()), "the refusal has the right code")
         }
     }
 }
 
 fn must(holds: bool, what: &str) -> Result<(), Failure> {
-    if holds { Ok(()) } else { Err(format!("this should hold, and does not: {what}").into()) }
+    if holds { Ok(()) } else { Err(format!("the check failed: {what}").into()) }
 }
 
-/// A directory that is gone afterwards.
+/// A directory that is removed when this value is dropped.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -1,4 +1,4 @@
-//! Starts the service, mistreats it, and prints what happened.
+//! Starts the service, runs the demo, and prints what happened.
 
 use std::process::ExitCode;
 

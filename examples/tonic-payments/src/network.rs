@@ -1,7 +1,7 @@
-//! The card network: somebody else's service, which takes money.
+//! The card network: an external service, which takes money.
 //!
-//! Like every provider worth its fee it takes an idempotency key and recognises a call that it has
-//! seen. Unlike most it can be told how to misbehave, and shows its books.
+//! Like many providers it accepts an idempotency key and recognises a call that it has seen. For
+//! the demo it can be made to misbehave, and returns what it has captured.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,40 +16,40 @@ pub struct Network(Arc<Inner>);
 struct Inner {
     books: Mutex<Books>,
     slow: watch::Sender<bool>,
-    /// Captures that came in while it was slow.
+    /// The number of captures that came in while the network was slow.
     waiting: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct Books {
-    /// By key: what was taken, and the network's reference for it.
+    /// The captures and their references, by key.
     captured: HashMap<String, Captured>,
     calls: u32,
     loses_next_answer: bool,
 }
 
-/// Money that was taken.
+/// A capture of money.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// From which card.
+    /// The card.
     pub card: String,
-    /// How much.
+    /// The amount in cents.
     pub cents: i64,
-    /// What the network calls it.
+    /// The network's reference of the capture.
     pub reference: String,
 }
 
-/// Why there is no answer.
+/// Why there is no capture to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The bank says no. Nothing was taken.
+    /// The bank refused. Nothing was taken.
     Declined,
-    /// The connection was lost. Whether anything was taken is anybody's guess.
+    /// The connection was lost. The caller does not know whether anything was taken.
     Lost,
 }
 
 impl Network {
-    /// A network with empty books.
+    /// Creates a network without captures.
     pub fn new() -> Self {
         let (slow, _) = watch::channel(false);
         Self(Arc::new(Inner { books: Mutex::default(), slow, waiting: Semaphore::new(0) }))
@@ -58,7 +58,7 @@ impl Network {
     /// Takes money, once per key.
     ///
     /// # Errors
-    /// [`Refused`] says why nothing was taken, or that nobody knows.
+    /// [`Refused`]: nothing was taken, or the caller cannot know.
     pub async fn capture(&self, key: &str, card: &str, cents: i64) -> Result<Captured, Refused> {
         let mut slow = self.0.slow.subscribe();
         if *slow.borrow_and_update() {
@@ -79,8 +79,8 @@ impl Network {
         Ok(taken)
     }
 
-    /// From now on captures take until [`hurry`](Self::hurry).
-    pub fn dawdle(&self) {
+    /// Makes captures wait from now on, until [`speed_up`](Self::speed_up).
+    pub fn slow_down(&self) {
         self.0.waiting.forget_permits(usize::MAX);
         self.0.slow.send_replace(true);
     }
@@ -92,27 +92,27 @@ impl Network {
         }
     }
 
-    /// All captures go on.
-    pub fn hurry(&self) {
+    /// Lets all captures continue.
+    pub fn speed_up(&self) {
         self.0.slow.send_replace(false);
     }
 
-    /// The next capture takes the money and loses its answer.
+    /// Makes the next capture take the money and lose its answer.
     pub fn lose_next_answer(&self) {
         self.books().loses_next_answer = true;
     }
 
-    /// How often anything was taken.
+    /// Returns the number of captures.
     pub fn captures(&self) -> usize {
         self.books().captured.len()
     }
 
-    /// How often it was called.
+    /// Returns the number of calls.
     pub fn calls(&self) -> u32 {
         self.books().calls
     }
 
-    /// All that was taken.
+    /// Returns all captures.
     pub fn taken(&self) -> Vec<Captured> {
         self.books().captured.values().cloned().collect()
     }

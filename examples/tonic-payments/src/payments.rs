@@ -1,4 +1,4 @@
-//! The service. It knows that its calls have claims, and nothing about ledgers.
+//! The service: an ordinary tonic handler that reads its claim from the request.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::network::{Network, Refused};
 use crate::proto::payments_server::Payments;
 use crate::proto::{ChargeRequest, ListRequest, Payment, ShowRequest};
 
-/// Charges cards at the network, and remembers what it charged. Clones share it.
+/// Charges cards at the network, and stores its payments. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Cashier {
     network: Network,
@@ -20,7 +20,7 @@ pub struct Cashier {
 }
 
 impl Cashier {
-    /// A cashier of this network.
+    /// Creates the service on this network.
     pub fn new(network: Network) -> Self {
         Self { network, payments: Arc::default() }
     }
@@ -33,15 +33,15 @@ impl Cashier {
 #[tonic::async_trait]
 impl Payments for Cashier {
     async fn charge(&self, request: Request<ChargeRequest>) -> Result<Response<Payment>, Status> {
-        // The layer requires a key of this method, so there is a claim.
+        // The layer requires a key for this method, so there is a claim.
         let claim = request.extensions().get::<Context>().cloned();
         let claim = claim.ok_or_else(|| Status::internal("the layer is missing"))?;
         let ChargeRequest { card, cents } = request.into_inner();
         if cents <= 0 {
             return Err(Status::invalid_argument("a charge is of at least one cent"));
         }
-        // The same in every attempt of this operation, by whatever process: the network sees one
-        // call, however often we have to make it.
+        // The same key in every attempt of this operation, in any process: the network sees one
+        // call, however often it is repeated.
         let key =
             claim.downstream_key("capture").map_err(|error| Status::internal(error.to_string()))?;
         let captured = self.network.capture(&key, &card, cents).await.map_err(status)?;
@@ -66,9 +66,10 @@ impl Payments for Cashier {
 
 fn status(refused: Refused) -> Status {
     match refused {
-        // An answer like any other: the layer is told to keep it.
+        // A declined card is an answer like any other, and the layer keeps it.
         Refused::Declined => Status::failed_precondition("the bank declined the card"),
-        // Nobody knows whether it happened: the operation stays, and the next call settles it.
+        // It is not known whether the capture happened: the operation stays, and the next call
+        // settles it.
         Refused::Lost => Status::unavailable("the card network did not answer"),
     }
 }

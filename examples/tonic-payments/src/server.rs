@@ -1,4 +1,4 @@
-//! The layer around the service, the ledger behind the layer, and a port.
+//! The layer around the service, the ledger of the layer, and a port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::payments::Cashier;
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::payments_server::PaymentsServer;
 
-/// Anything that can go wrong with a server or a demonstration.
+/// Any error of a server or of the demo.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// A running server.
@@ -33,7 +33,7 @@ impl Server {
     /// Serves on a free port, with the ledger in the file `ledger`.
     ///
     /// # Errors
-    /// If the file cannot be opened or the port not be had.
+    /// If the file cannot be opened, or if no port can be bound.
     pub async fn start(ledger: &Path, cashier: Cashier) -> Result<Self, Failure> {
         let executor = Executor::new(SqliteStore::open(ledger).await?);
         let layer = layer(executor.clone())?;
@@ -45,18 +45,18 @@ impl Server {
             .add_service(PaymentsServer::new(cashier));
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let serving = tokio::spawn(router.serve_with_incoming_shutdown(incoming, async {
-            // Told to, or forgotten about.
+            // Stopped by the caller, or the `Server` was dropped.
             let _ = stopped.await;
         }));
         Ok(Self { address, executor, stop, serving })
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more calls, and finishes those that run.
+    /// Stops accepting calls, and finishes those that run.
     ///
     /// # Errors
     /// If serving failed.
@@ -68,16 +68,16 @@ impl Server {
     }
 }
 
-/// Every unary method that has effects, by its descriptor: here that is `Charge`.
+/// Returns the layer for every unary method with effects, by its descriptor: here that is `Charge`.
 fn layer(executor: Executor<SqliteStore>) -> Result<GrpcLayer<SqliteStore>, Failure> {
-    // One tenant, one caller. A service with more says how it tells them apart:
-    // PrincipalFrom::by(|call| call.extensions.get::<User>().map(|user| Principal::of(&user.id))).
+    // One tenant, one caller. A service with several distinguishes them: PrincipalFrom::by(|call|
+    // call.extensions.get::<User>().map(|user| Principal::of(&user.id))).
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("shop"), PrincipalFrom::global());
     let rules = GrpcRules::new()
         .required()
         // A declined card stays declined under its key.
         .codes(Codes::terminal())
-        // Who calls while the first call runs is given its answer.
+        // A duplicate that comes while the first call runs gets its answer.
         .wait(Wait::UpTo(Duration::from_secs(10)))
         .retry_after(Duration::from_millis(100));
     Ok(layer.rules(rules).descriptor_set(DESCRIPTOR_SET)?)

@@ -4,24 +4,27 @@ use std::path::PathBuf;
 
 use super::{BoxError, Pace};
 
-/// What to measure.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     pub(crate) what: Suite,
     pub(crate) stores: Vec<StoreName>,
-    /// Whether to use the short pace.
+    /// Whether to measure with [`Pace::QUICK`](semel_bench::turns::Pace::QUICK).
     pub(crate) quick: bool,
     pub(crate) pace: Pace,
-    /// Records of the large table, where it is measured.
+    /// The number of records of the large table, if it is measured.
     pub(crate) large: Option<u32>,
     pub(crate) json: Option<PathBuf>,
-    /// Connections of a reference that talks to a SQL server, at most.
+    /// The directory for the charts.
+    pub(crate) plot: Option<PathBuf>,
+    /// The largest number of connections of a reference client of a SQL server.
     pub(crate) connections: usize,
-    /// Connections of the store under measurement, if not its default.
+    /// The number of connections of the measured store, if not its default.
     pub(crate) store_connections: Option<usize>,
-    /// Another build of this program, whose servers run beside ours.
+    /// The path of another build of this program, whose servers are measured beside those of this
+    /// build.
     pub(crate) against: Option<PathBuf>,
-    /// Minutes of full load for the memory of the gateway.
+    /// How many minutes of full load the memory of the gateway is measured for.
     pub(crate) minutes: Option<u64>,
 }
 
@@ -36,7 +39,7 @@ pub(crate) enum Suite {
     All,
 }
 
-/// A store under measurement.
+/// A measured store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreName {
     Memory,
@@ -47,8 +50,22 @@ pub(crate) enum StoreName {
 }
 
 const USAGE: &str = "usage: bench ledger|http|gateway|events|ids|all [--quick] [--json FILE] \
-                     [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
-                     [--connections N] [--store-connections N] [--against PROGRAM] [--minutes N]";
+                     [--plot DIRECTORY] [--store memory|sqlite|postgres|mysql|redis]… [--large] [--full] \
+                     [--connections N] [--store-connections N] [--against PROGRAM] [--minutes N] \
+                     or: bench plot RESULTS.json DIRECTORY";
+
+impl Suite {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ledger => "ledger",
+            Self::Http => "http",
+            Self::Gateway => "gateway",
+            Self::Events => "events",
+            Self::Ids => "ids",
+            Self::All => "all",
+        }
+    }
+}
 
 impl StoreName {
     const ALL: [Self; 5] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::MySql, Self::Redis];
@@ -63,7 +80,7 @@ impl StoreName {
         }
     }
 
-    /// Returns the URL of its server.
+    /// Returns the URL of the store's server.
     pub(crate) fn url(self) -> Result<String, BoxError> {
         Ok(semel_stores::server_url(self.name())?)
     }
@@ -87,7 +104,7 @@ impl Arguments {
             Some(other) => return Err(format!("there is no benchmark {other:?}; {USAGE}").into()),
             None => return Err(USAGE.into()),
         };
-        let (mut stores, mut quick, mut json) = (Vec::new(), false, None);
+        let (mut stores, mut quick, mut json, mut plot) = (Vec::new(), false, None, None);
         let (mut large, mut full) = (false, false);
         let (mut connections, mut store_connections, mut against, mut minutes) =
             (16, None, None, None);
@@ -105,6 +122,7 @@ impl Arguments {
                 "--against" => against = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--minutes" => minutes = Some(words.next().ok_or(USAGE)?.parse::<u64>()?),
                 "--json" => json = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
+                "--plot" => plot = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--store" => {
                     let name = words.next().ok_or(USAGE)?;
                     let named = StoreName::ALL.into_iter().find(|which| which.name() == name);
@@ -124,6 +142,7 @@ impl Arguments {
             pace: if quick { Pace::QUICK } else { Pace::FULL },
             large: (large || full).then_some(many),
             json,
+            plot,
             connections,
             store_connections,
             against,

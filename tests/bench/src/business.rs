@@ -12,14 +12,14 @@ use super::ours::BODY;
 
 /// A store in whose database orders are placed.
 pub(crate) trait Business: TransactionalStore {
-    /// Writes the order.
+    /// Inserts one order.
     fn place(
         connection: &mut Self::Connection,
         id: u64,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 }
 
-/// Ids are counted from 1 and never reach the sign.
+/// Returns the number as a database id. Numbers count from 1 and never reach the sign bit.
 pub(crate) fn id(number: u64) -> i64 {
     number.cast_signed()
 }

@@ -1,7 +1,7 @@
 //! One connection of the load generator: sends a request and reads its response.
 //!
-//! It speaks just enough HTTP/1.1 for our own servers, because it runs on the processors that it
-//! measures: whatever it costs makes every ratio look better than it is.
+//! It implements only as much HTTP/1.1 as the measured servers need, because it runs on the same
+//! processors: any cost of the client makes every ratio look better than it is.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::BoxError;
 
-/// Larger than any answer.
+/// The size of the buffer: more than any response.
 const ROOM: usize = 16 << 10;
 
 /// A kept-alive connection.
@@ -18,7 +18,8 @@ const ROOM: usize = 16 << 10;
 pub struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
-    /// Heads repeat (but for the date, once a second): only one that differs is read.
+    /// The last response head. Heads repeat, except for the date once a second, so only a head that
+    /// differs is parsed.
     head: Vec<u8>,
     parsed: Head,
 }
@@ -34,11 +35,11 @@ struct Head {
 /// A response.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// Whether it carries `Idempotent-Replayed: true`.
+    /// Whether the response has `Idempotent-Replayed: true`.
     pub replayed: bool,
-    /// Body.
+    /// The body.
     pub body: &'a [u8],
 }
 
@@ -46,7 +47,7 @@ impl Connection {
     /// Connects to a server on this machine.
     ///
     /// # Errors
-    /// The connection was refused.
+    /// If the connection is refused.
     pub async fn open(port: u16) -> Result<Self, BoxError> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         stream.set_nodelay(true)?;
@@ -56,7 +57,7 @@ impl Connection {
     /// Sends `request` and reads its whole response.
     ///
     /// # Errors
-    /// The connection failed, or the response was not as announced.
+    /// If the connection fails, or the response is not as its head announced.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<Response<'_>, BoxError> {
         self.stream.write_all(request).await?;
         let mut filled = 0;
@@ -80,7 +81,7 @@ impl Connection {
         Ok(Response { status, replayed, body: &self.received[self.head.len()..filled] })
     }
 
-    /// Whether the head is whole.
+    /// Returns whether the whole head has arrived, and parses it if it differs from the last one.
     fn knows_head(&mut self, filled: usize) -> Result<bool, BoxError> {
         let received = &self.received[..filled];
         if !self.head.is_empty() && received.starts_with(&self.head) {

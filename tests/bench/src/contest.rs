@@ -1,4 +1,4 @@
-//! Ours beside its references, as rows of a report.
+//! Measures a contender beside its references and adds rows to a report.
 
 use std::sync::Arc;
 
@@ -7,14 +7,15 @@ use semel_bench::turns::{AnyContender, Pace, compete};
 
 use super::report::{Report, RowLabel, Target};
 
-/// A reference that ours is measured beside.
+/// A reference that a contender is measured beside.
 pub(crate) struct Reference {
     pub(crate) name: String,
     pub(crate) contender: Arc<dyn AnyContender>,
     pub(crate) target: Option<Target>,
 }
 
-/// Measures ours beside its references, one row each; returns the number of operations of all.
+/// Measures a contender beside its references, one row per reference; returns the number of
+/// operations of all.
 pub(crate) async fn contest(
     report: &mut Report,
     label: RowLabel,

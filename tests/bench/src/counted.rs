@@ -1,5 +1,5 @@
-//! A store that counts opens and swept records: the benchmarks check that a replay came from where it was
-//! meant to come from, and that the sweeper had work.
+//! A store that counts opens and swept records. With the counts, benchmarks check that a replay
+//! came from the store or from the cache as intended, and that the sweeper had work.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use semel_core::store::{
 };
 use semel_core::{Hint, Key, Lease, Store, Version};
 
-/// The store and its counters.
+/// A store and its counters.
 #[derive(Debug)]
 pub(crate) struct Counted<S> {
     store: S,
@@ -34,6 +34,7 @@ impl<S> Counted<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Store> Store for Counted<S> {
     type Renewer = S::Renewer;
 
@@ -83,6 +84,10 @@ impl<S: Store> Store for Counted<S> {
 
     fn check(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send {
         self.store.check()
+    }
+
+    fn writable(&self) -> impl Future<Output = Result<()>> + Send {
+        self.store.writable()
     }
 
     fn guarantee(&self) -> Guarantee {

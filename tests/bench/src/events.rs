@@ -1,7 +1,7 @@
-//! Events: the cost of an append, the rate of a relay, the latency to the handler, and the cost of
-//! claiming beside many other rows.
+//! Benchmarks of events: the cost of an append, the rate of a relay, the latency to the handler,
+//! and the cost of a claim beside many other rows.
 //!
-//! One file each; the databases are in `tables`, the brokers in `wire`.
+//! One file per benchmark; the databases are in `tables`, the brokers in `wire`.
 
 mod append;
 mod bare_loop;
@@ -24,7 +24,7 @@ use super::report::Report;
 /// The type of every event.
 const KIND: &str = "order.placed";
 
-/// An event about an order, with about 200 bytes of payload.
+/// Returns an event about an order, with about 200 bytes of payload.
 fn event(order: u64) -> Event {
     Event::builder("bench", KIND, "/bench")
         .about("order", &order.to_string())

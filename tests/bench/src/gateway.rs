@@ -1,6 +1,6 @@
 //! `semel gateway` beside the same proxy without the layer, and its memory under a long full load.
 //!
-//! Each proxy has an upstream of its own, so that what was executed can be counted behind it.
+//! Each proxy has an upstream of its own, so that executed requests can be counted there.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,21 @@ use super::report::{Report, RowLabel, Target};
 use super::{BoxError, Pace};
 use semel_bench::turns::{AnyContender, compete};
 
-/// Concurrent connections.
+/// The number of concurrent connections.
 const CONNECTIONS: usize = 64;
-/// Names the program under measurement, which is a package of its own.
+/// The environment variable with the path of the measured program, which is another package.
 const PROGRAM: &str = "SEMEL_BENCH_GATEWAY";
-/// How long answers are kept.
+/// How long outcomes are kept.
 const KEEP: &str = "1s";
-/// Every call has a new key: room for twice what the fastest machine we know makes while they are kept.
+/// The capacity of the store: every call has a new key, and this is twice as many keys as the
+/// fastest known machine makes within [`KEEP`].
 const CAPACITY: u64 = 60_000;
-/// Calls before the measurement: keys have expired several times over, and the process has its memory.
+/// The number of calls before the measurement: by then keys have expired several times, and the
+/// process has its memory.
 const WARM: u64 = 5 * CAPACITY;
-/// Interval of the memory samples.
+/// The interval of the memory samples.
 const LOOK: Duration = Duration::from_secs(10);
-/// Samples of one minute.
+/// The number of samples per minute.
 const MINUTE: usize = 6;
 
 /// A proxy and its upstream.
@@ -53,7 +55,7 @@ impl Proxy {
         Ok(Self { contender: First::new(proxy, shape), id, _upstream: upstream })
     }
 
-    /// Returns its resident memory in MiB; `None` on systems without `/proc`.
+    /// Returns the resident memory of the proxy in MiB; `None` on systems without `/proc`.
     fn memory(&self) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id?)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -102,7 +104,7 @@ async fn long(proxy: &Proxy, length: Duration, report: &mut Report) -> Result<()
     while since.elapsed() < length {
         done += load(proxy, LOOK.min(length)).await?;
         let now = proxy.memory();
-        let now = now.ok_or("this system does not tell how much memory a process has")?;
+        let now = now.ok_or("this system does not report the memory of a process")?;
         eprintln!("  {:>5.0} s  {done:>10} calls  {now:>7.1} MiB", since.elapsed().as_secs_f64());
         seen.push(now);
     }

@@ -1,8 +1,9 @@
-//! The HTTP layer beside the bare service, a minimal reference on Redis, and peers.
+//! The HTTP layer beside the bare service, a minimal reference on Redis, and other libraries.
 //!
-//! Every server is a process of its own, this one is the client, and all of them are measured in
-//! turns of one run. They share the machine's processors, so a rate says little; a ratio of two
-//! rates says what a layer adds to everything that a request costs here, the client included.
+//! Every server is a process of its own, this process is the client, and all of them are measured
+//! in turns of one run. They share the machine's processors, so a single rate means little; the
+//! ratio of two rates shows what a layer adds to the whole cost of a request, the client's cost
+//! included.
 
 mod load;
 mod minimal;
@@ -27,9 +28,10 @@ use super::{BoxError, Pace};
 use semel_bench::turns::{AnyContender, Series, compete, median};
 use semel_stores::PrivateStore;
 
-/// Concurrent connections.
+/// The number of concurrent connections.
 const CONNECTIONS: usize = 64;
-/// Names the program that serves the peers, which are a package of their own.
+/// The environment variable with the path of the program that serves the other libraries, which is
+/// another package.
 const PEERS: &str = "SEMEL_BENCH_PEERS";
 const FIRST: &str = "http-first";
 const REPLAY: &str = "http-replay";
@@ -55,7 +57,7 @@ struct Comparison {
     ours: ContenderId,
     beside: ContenderId,
     least: Option<f64>,
-    /// The largest ratio of the slowest calls, where it is looked at.
+    /// The largest allowed ratio of the slowest calls, if they are compared.
     slowest: Option<Option<f64>>,
 }
 
@@ -108,7 +110,7 @@ impl Field {
         self.comparisons.push(Comparison { bench, store, ours, beside, least, slowest });
     }
 
-    /// Looks also at how long the slowest calls of the last comparison take.
+    /// Also compares the slowest calls of the last comparison.
     fn slowest(&mut self, most: Option<f64>) {
         if let Some(last) = self.comparisons.last_mut() {
             last.slowest = Some(most);
@@ -116,10 +118,10 @@ impl Field {
     }
 }
 
-/// What a server behind a layer is like.
+/// The shape of a server behind a layer.
 const PROTECTED: Shape = Shape { protects: true, sessions: false };
 
-/// One build's servers on one store.
+/// The servers of one build on one store.
 struct Ours {
     first: ContenderId,
     replay: ContenderId,
@@ -148,7 +150,8 @@ async fn ours(
     Ok(Ours { first, replay, local })
 }
 
-/// Ours and those it is always compared with: the bare service, and another build if there is one.
+/// Adds the servers of this build and those it is always compared with: the bare service, and
+/// another build if there is one.
 async fn enter(
     field: &mut Field,
     arguments: &Arguments,
@@ -177,7 +180,7 @@ async fn enter(
     Ok(entered)
 }
 
-/// A peer's first calls and repeats.
+/// Adds a peer's first calls and repeats.
 async fn peer(
     field: &mut Field,
     (program, name): (&Path, &str),
@@ -202,7 +205,7 @@ async fn minimal(field: &mut Field, redis: &Ours) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The peers' servers, where they were built.
+/// Starts the servers of the other libraries, if they were built.
 async fn peers(
     field: &mut Field,
     memory: Option<&Ours>,
@@ -257,7 +260,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
             StoreName::Sqlite | StoreName::Postgres => {
                 enter(&mut field, arguments, bare, *which).await?;
             }
-            // Its statements travel as PostgreSQL's do, which is here.
+            // MySQL is left out here: its statements take as many round trips as PostgreSQL's.
             StoreName::MySql => {}
         }
     }
@@ -281,9 +284,9 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
         eprintln!("  {}", summary(name, *cost, series));
     }
     for comparison in &field.comparisons {
-        tell(report, comparison, &field.names, &series);
+        add_rows(report, comparison, &field.names, &series);
     }
-    // The servers first: a database that is in use is not removed.
+    // The servers are stopped first: a database in use cannot be removed.
     drop(field.contenders);
     for store in field.stores {
         store.remove().await;
@@ -306,7 +309,7 @@ fn summary(name: &str, cost: Cost, series: &Series) -> String {
     )
 }
 
-fn tell(report: &mut Report, comparison: &Comparison, names: &[String], series: &[Series]) {
+fn add_rows(report: &mut Report, comparison: &Comparison, names: &[String], series: &[Series]) {
     let Comparison { bench, store, ours, beside, least, slowest } = comparison;
     let (ours, theirs, name) = (&series[ours.0], &series[beside.0], &names[beside.0]);
     let label = |bench| RowLabel { bench, store, concurrency: CONNECTIONS };

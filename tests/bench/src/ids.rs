@@ -1,5 +1,5 @@
-//! Ids: making, writing and reading them beside the `ulid` crate; resolving them beside a bare cache,
-//! a bare Redis and a bare query.
+//! Benchmarks of ids: generating, encoding and decoding beside the `ulid` crate; resolving beside a
+//! bare cache, a bare Redis and a bare query.
 
 mod instructions;
 mod l1;
@@ -16,12 +16,12 @@ use super::report::{Report, RowLabel};
 pub(crate) use instructions::count;
 
 const TENANT: &str = "bench";
-/// Ids that are looked up in turn.
+/// The number of ids that are looked up in turn.
 const IDS: usize = 10_000;
-/// Ids in a batch.
+/// The number of ids in a batch.
 const BATCH: usize = 200;
 
-/// Ids, and their texts.
+/// Ids and their texts.
 struct Ids {
     ids: Vec<TypedId<Order>>,
     texts: Vec<String>,
@@ -43,12 +43,12 @@ impl Ids {
         Ok(bindings?)
     }
 
-    /// Returns the index for this number.
+    /// Returns the index of the id for this operation number.
     fn at(&self, number: u64) -> usize {
         usize::try_from(number).unwrap_or(0) % self.ids.len()
     }
 
-    /// A run of [`BATCH`] of them.
+    /// Returns [`BATCH`] texts for this operation number.
     fn batch(&self, number: u64) -> &[String] {
         let batches = self.texts.len() / BATCH;
         let at = usize::try_from(number).unwrap_or(0) % batches;

@@ -1,4 +1,4 @@
-//! A table with many records: what claiming costs in it, and what sweeping costs other calls.
+//! A table with many records: the cost of a claim in it, and the cost of sweeping for other calls.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use super::report::{Report, RowLabel, Target};
 use super::{BoxError, Pace};
 use semel_bench::turns::{AnyContender, Contender, compete, percentile};
 
-/// Records in the small table.
+/// The number of records in the small table.
 const FEW: u32 = 10_000;
-/// Expired records, for the sweeper.
+/// The number of expired records for the sweeper.
 const EXPIRED: u32 = 1_000_000;
 
 /// A database that can be filled with records.
@@ -28,11 +28,11 @@ pub(crate) trait Crowd {
     /// Opens the store, with its schema.
     fn store(&self) -> impl Future<Output = Result<Self::Store, BoxError>>;
 
-    /// Adds records, settled and live, or settled and expired.
+    /// Inserts settled records, live or expired.
     fn load(&self, count: u32, expired: bool) -> impl Future<Output = Result<(), BoxError>>;
 }
 
-/// `small` and `large` are two databases on the same server.
+/// Measures claims and sweeps; `small` and `large` are two databases on the same server.
 pub(crate) async fn bench<C: Crowd>(
     report: &mut Report,
     store: &'static str,
@@ -54,7 +54,8 @@ pub(crate) async fn bench<C: Crowd>(
             theirs.push(opening(&few, tasks, pace).await?);
         }
         let name = format!("{FEW} records instead of {many}");
-        // A map in memory is quick enough to feel the processor's cache; no table is.
+        // Without a target for memory: a map is fast enough to depend on the processor's cache; no
+        // table is.
         let target = (store != "memory").then_some(Target::AtMost(1.3));
         report.compare(label, "us", &ours, (&name, &theirs), target);
     }
@@ -96,10 +97,10 @@ async fn opening<S: Store + Clone>(store: &S, tasks: usize, pace: Pace) -> Resul
     Ok(percentile(took, 0.5) / 1_000.0)
 }
 
-/// `run`, while the executor's own sweeper works through a backlog, round after round.
+/// Runs commands while the executor's own sweeper works through a backlog, round after round.
 struct Disturbed<S: Store> {
     store: S,
-    /// One a turn: shutting it down is what stops its sweeper.
+    /// One executor per turn: shutting it down stops its sweeper.
     present: Mutex<Option<Arc<Run<Counted<S>>>>>,
 }
 

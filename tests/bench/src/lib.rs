@@ -1,7 +1,8 @@
-//! How the benchmarks measure: turns of several contenders, and the load generator's half of HTTP.
+//! The measuring part of the benchmarks: turns of several contenders, and the HTTP client of the
+//! load generator.
 //!
-//! What is measured is in the program `bench`, which is not built with the tests: it instantiates the
-//! executor for every store.
+//! The measured operations are in the program `bench`, which is not built with the tests, because
+//! it instantiates the executor for every store.
 
 pub mod connection;
 pub mod request;

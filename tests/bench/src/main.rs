@@ -1,16 +1,18 @@
 //! The benchmarks: `bench ledger|http|gateway|events|ids|all [--quick] [--json FILE] [--store S]…
-//! [--large] [--full]`. `cargo xtask bench` starts the servers and then this program.
+//! [--large] [--full] [--plot DIRECTORY]`, or `bench plot RESULTS DIRECTORY` for charts of an earlier run.
+//! `cargo xtask bench` starts the servers and then this program.
 //!
 //! It measures the ledger beside the raw limit of each store, the HTTP layer and the gateway beside a
 //! service without them, events beside bare brokers and bare transactions, and ids beside bare caches
-//! and queries. Ours and its reference run in turns (HTTP servers each in its own process), and every
-//! operation checks its own result: a measured error path is a failed run. A missed target is
-//! printed and fails nothing.
+//! and queries. Each contender and its reference run in turns (HTTP servers in processes of their own).
+//! Every operation checks its own result: an operation with a wrong result fails the run. A missed
+//! target is printed and fails nothing.
 
 mod arguments;
 mod business;
 mod contest;
 mod counted;
+mod database;
 mod events;
 mod gateway;
 mod http;
@@ -19,6 +21,7 @@ mod large;
 mod memory;
 mod mysql;
 mod ours;
+mod plot;
 mod pool;
 mod postgres;
 mod redis;
@@ -26,6 +29,7 @@ mod report;
 mod sqlite;
 mod waiters;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use arguments::{Arguments, StoreName, Suite};
@@ -33,7 +37,7 @@ use report::Report;
 use semel_bench::BoxError;
 use semel_bench::turns::Pace;
 
-/// How many tasks call at the same time.
+/// The numbers of concurrent tasks.
 const TASKS: [usize; 3] = [1, 16, 64];
 
 fn main() -> ExitCode {
@@ -54,11 +58,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmark that the arguments name and prints what it found.
+/// Runs the benchmark that the arguments select and prints its results.
 ///
 /// # Errors
-/// Arguments that mean nothing, a store that cannot be reached, an operation that gave another
-/// answer than it should.
+/// Invalid arguments, a store that cannot be reached, an operation with a wrong result.
 async fn run(arguments: &[String]) -> Result<(), BoxError> {
     if let [word, server @ ..] = arguments
         && word == "serve"
@@ -69,6 +72,11 @@ async fn run(arguments: &[String]) -> Result<(), BoxError> {
         && word == "count"
     {
         return ids::count(loop_).await;
+    }
+    if let [word, results, directory] = arguments
+        && word == "plot"
+    {
+        return plotted(Path::new(results), Path::new(directory));
     }
     let arguments = Arguments::parse(arguments)?;
     let mut report = Report::default();
@@ -94,7 +102,21 @@ async fn run(arguments: &[String]) -> Result<(), BoxError> {
         std::fs::write(path, report.json()?)
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
+    if let Some(directory) = &arguments.plot {
+        plot::write(&report.json()?, directory, arguments.what.name())?;
+    }
     print!("{}", report.table());
+    Ok(())
+}
+
+/// Draws charts of the results of an earlier run, named after the results' file.
+fn plotted(results: &Path, directory: &Path) -> Result<(), BoxError> {
+    let json = std::fs::read_to_string(results)
+        .map_err(|error| format!("cannot read {}: {error}", results.display()))?;
+    let name = results.file_stem().and_then(|name| name.to_str()).unwrap_or("bench");
+    for path in plot::write(&json, directory, name.trim_start_matches("bench-"))? {
+        println!("{}", path.display());
+    }
     Ok(())
 }
 
@@ -104,8 +126,8 @@ async fn ledger(arguments: &Arguments, report: &mut Report) -> Result<(), BoxErr
         let done = match which {
             StoreName::Memory => memory::bench(arguments, report).await,
             StoreName::Sqlite => sqlite::bench(arguments, report).await,
-            StoreName::Postgres => postgres::bench(arguments, report).await,
-            StoreName::MySql => mysql::bench(arguments, report).await,
+            StoreName::Postgres => database::bench::<postgres::PgDatabase>(arguments, report).await,
+            StoreName::MySql => database::bench::<mysql::MySqlDatabase>(arguments, report).await,
             StoreName::Redis => redis::bench(arguments, report).await,
         };
         done.map_err(|error| format!("{}: {error}", which.name()))?;

@@ -1,4 +1,4 @@
-//! Memory: what the executor costs beside the store's two verbs.
+//! Memory: the cost of the executor beside direct calls of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn store() -> MemoryStore {
     MemoryStore::with(CAPACITY, Clock::system())
 }
 
-/// Open and settle, called directly.
+/// Calls open and settle directly.
 struct Verbs(MemoryStore);
 
 impl Contender for Verbs {
@@ -35,7 +35,7 @@ impl Contender for Verbs {
         if self.0.settle(&lease, &succeeded(draft.keep)).await? != Settled::Done {
             return Err("the store's settle was refused".into());
         }
-        // Nothing above ever waits, so the other tasks would never run.
+        // Nothing above ever waits, so without this the other tasks would never run.
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -46,7 +46,7 @@ fn succeeded(keep: Duration) -> Settlement {
     Settlement::Succeeded { outcome, keep }
 }
 
-/// Reads a record, called directly.
+/// Calls peek directly.
 struct Peek(MemoryStore, u64);
 
 impl Contender for Peek {
@@ -65,7 +65,7 @@ fn beside(name: &str, contender: Arc<impl Contender>) -> Vec<Reference> {
 }
 
 pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), BoxError> {
-    // Memory fills quickly: short turns, and a new store for each number of tasks.
+    // Memory fills quickly, hence short turns and a new store for each number of tasks.
     let turn = arguments.pace.turn.min(Duration::from_millis(200));
     let pace = Pace { turn, warm_up: turn / 2, ..arguments.pace };
     let label = |bench, concurrency| RowLabel { bench, store: STORE, concurrency };

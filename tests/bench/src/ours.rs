@@ -18,7 +18,7 @@ use super::business::Business;
 use super::counted::Counted;
 use semel_bench::turns::Contender;
 
-/// The result of the work: 200 bytes as JSON, like the references' bodies.
+/// The result of the work: 200 bytes of JSON, like the bodies of the references.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) id: u64,
@@ -31,12 +31,17 @@ impl Order {
     }
 }
 
-/// The result that a reference stores.
+/// The body that a reference stores.
 pub(crate) const BODY: [u8; 200] = [b'x'; 200];
 
-/// The key of an operation.
+/// Returns the key of an operation.
 pub(crate) fn key(number: u64) -> Key {
     Key::command("bench", "ORDER_CREATE", &format!("{number:016x}")).expect("a plain id is valid")
+}
+
+/// Returns a span as the stores keep it.
+pub(crate) fn micros(span: std::time::Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Returns a claim for a reference that calls a store without an executor.
@@ -62,7 +67,7 @@ pub(crate) fn executor<S: Store>(store: S) -> Result<Executor<S>, BoxError> {
     Ok(builder.sweeping(Sweeping::OFF).build()?)
 }
 
-/// Claim, trivial work, settle; a new key every time.
+/// Claims, runs trivial work and settles; a new key every time.
 pub(crate) struct Run<S: Store> {
     pub(crate) executor: Executor<S>,
     last: AtomicU64,
@@ -89,7 +94,7 @@ fn executed<E: std::fmt::Debug>(
     }
 }
 
-/// Checks that the record is there.
+/// Checks that the record exists.
 async fn recorded<S: Store>(store: &S, number: u64) -> Result<(), BoxError> {
     let found = store.peek(&key(number)).await?.ok_or("the last record is not in the store")?;
     if found.record.state != State::Succeeded || found.record.expired(found.now) {
@@ -114,10 +119,10 @@ impl<S: Store> Contender for Run<S> {
     }
 }
 
-/// Keys that are repeated.
+/// The number of keys that are repeated.
 const REPEATED: u64 = 256;
 
-/// Repeats of settled commands.
+/// Repeats settled commands.
 pub(crate) struct Replay<S: Store> {
     executor: Executor<Counted<S>>,
     first: u64,
@@ -126,10 +131,10 @@ pub(crate) struct Replay<S: Store> {
 }
 
 impl<S: Store> Replay<S> {
-    /// Settles its keys first. With `local`, this process answers from memory.
+    /// Settles the keys first. With `local`, this process answers repeats from its cache.
     pub(crate) async fn prepare(store: S, first: u64, local: bool) -> Result<Arc<Self>, BoxError> {
         let remembering = if local {
-            // Longer than any run: an expired entry would cost a trip to the store.
+            // Longer than any run: an expired entry would cost a round trip to the store.
             LocalReplay { max_age: Duration::from_secs(3_600), ..LocalReplay::default() }
         } else {
             LocalReplay::OFF
@@ -168,7 +173,7 @@ impl<S: Store> Contender for Replay<S> {
     }
 }
 
-/// One commit: claim, an order in the caller's table, outcome.
+/// Runs a command in one commit: claim, an order in the caller's table, outcome.
 pub(crate) struct Transact<S: Business> {
     executor: Executor<S>,
     last: AtomicU64,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The connections.
+/// A pool of connections for a reference client.
 pub(crate) struct ReferencePool<C> {
     free: Mutex<Vec<C>>,
     permits: Semaphore,

@@ -1,7 +1,8 @@
-//! Redis: a bare client on one shared connection, with our own scripts and with the least there is.
+//! Redis: a bare client on one shared connection, with the store's scripts and with the minimum
+//! that claims and completes.
 //!
-//! What our scripts are given is cut out of records that the store wrote, so that nothing here knows
-//! how the store packs them.
+//! The arguments of the scripts are cut out of records that the store wrote, so that this file does
+//! not depend on how the store packs them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,30 +24,30 @@ use semel_bench::turns::Contender;
 const STORE: &str = "redis";
 const OPEN: &str = include_str!("../../../crates/semel-redis/src/lua/open.lua");
 const END: &str = include_str!("../../../crates/semel-redis/src/lua/end.lua");
-/// The native claim's other half: complete if it is still ours.
+/// The second half of the minimal claim: completes it if it is still held.
 const COMPLETE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                         redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
 const KEEP_MS: &str = "86400000";
 
-/// Bytes of a packed record, as the scripts' own comments count them.
+/// Offsets in a packed record, as the comments of the scripts describe them.
 mod packed {
     /// Layout and state.
     pub(super) const HEAD: std::ops::Range<usize> = 0..2;
-    /// Where the part begins that a claim hands over whole: the spans and all after them.
+    /// The start of the part that a claim passes on unchanged: the spans and all after them.
     pub(super) const REST: usize = 58;
     /// The three spans.
     pub(super) const SPANS: std::ops::Range<usize> = 58..82;
-    /// The length of the identity, which follows it.
+    /// The length of the identity, which comes after it.
     pub(super) const IDENTITY: std::ops::Range<usize> = 111..113;
 }
 
-/// A private key prefix, removed in the end.
-struct Site {
+/// A private key prefix, removed at the end.
+struct KeyPrefix {
     url: String,
     prefix: String,
 }
 
-impl Site {
+impl KeyPrefix {
     fn new(url: &str, purpose: &str) -> Self {
         Self { url: url.to_owned(), prefix: format!("bench:{purpose}:{}:", std::process::id()) }
     }
@@ -67,7 +68,7 @@ impl Site {
         name
     }
 
-    /// Removes the keys under the prefix.
+    /// Removes the keys with the prefix.
     async fn clear(&self) -> Result<(), BoxError> {
         let mut connection = self.connect().await?;
         let (mut cursor, pattern) = (0_u64, format!("{}*", self.prefix));
@@ -87,14 +88,14 @@ impl Site {
     }
 }
 
-/// A claim and a settlement as they are sent.
+/// A claim and a settlement as the store sends them.
 struct Packing {
     running: Vec<u8>,
     settled: Vec<u8>,
 }
 
 impl Packing {
-    async fn learn(site: &Site, store: &RedisStore) -> Result<Self, BoxError> {
+    async fn learn(site: &KeyPrefix, store: &RedisStore) -> Result<Self, BoxError> {
         let draft = ours::draft(1 << 62);
         let mut connection = site.connect().await?;
         let name = site.name(1 << 62);
@@ -118,7 +119,7 @@ impl Packing {
 
 /// The store's scripts from a bare client.
 struct Own {
-    site: Site,
+    site: KeyPrefix,
     connection: MultiplexedConnection,
     open: Script,
     end: Script,
@@ -152,9 +153,9 @@ impl Contender for Own {
     }
 }
 
-/// The least that claims and completes: no clock of the server's, no judge, no wake-up.
+/// The minimum that claims and completes: no server clock, no judge, no wake-up.
 struct Minimal {
-    site: Site,
+    site: KeyPrefix,
     connection: MultiplexedConnection,
     complete: Script,
 }
@@ -178,8 +179,8 @@ impl Contender for Minimal {
     }
 }
 
-/// A record read by its name.
-struct Get(Site, MultiplexedConnection, u64);
+/// Reads a record by its name.
+struct Get(KeyPrefix, MultiplexedConnection, u64);
 
 impl Contender for Get {
     async fn once(&self, number: u64) -> Result<(), BoxError> {
@@ -196,11 +197,11 @@ fn beside(name: &str, contender: Arc<impl Contender>, target: Option<f64>, at: b
 
 pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), BoxError> {
     let url = StoreName::Redis.url()?;
-    let site = Site::new(&url, "run");
+    let site = KeyPrefix::new(&url, "run");
     let (store, pace) = (site.store().await?, arguments.pace);
     let label = |bench, concurrency| RowLabel { bench, store: STORE, concurrency };
     let own = Arc::new(Own {
-        site: Site::new(&url, "own"),
+        site: KeyPrefix::new(&url, "own"),
         connection: site.connect().await?,
         open: Script::new(OPEN),
         end: Script::new(END),
@@ -208,7 +209,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
         channel: format!("{}wake:all", site.prefix),
     });
     let minimal = Arc::new(Minimal {
-        site: Site::new(&url, "minimal"),
+        site: KeyPrefix::new(&url, "minimal"),
         connection: site.connect().await?,
         complete: Script::new(COMPLETE),
     });
@@ -224,7 +225,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
     let first = 1 << 60;
     let replay = Replay::prepare(store.clone(), first, false).await?;
     let local = Replay::prepare(store.clone(), first + 1_000, true).await?;
-    let get = Arc::new(Get(Site::new(&url, "run"), site.connect().await?, first));
+    let get = Arc::new(Get(KeyPrefix::new(&url, "run"), site.connect().await?, first));
     for tasks in TASKS {
         let get = || vec![beside("bare GET", Arc::clone(&get), None, false)];
         contest(report, label("replay", tasks), replay.clone(), get(), pace).await?;
@@ -236,7 +237,8 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
         site.clear().await?;
     }
     if let Some(many) = arguments.large {
-        let (small, large) = (Loader(Site::new(&url, "small")), Loader(Site::new(&url, "large")));
+        let (small, large) =
+            (Loader(KeyPrefix::new(&url, "small")), Loader(KeyPrefix::new(&url, "large")));
         large::bench(report, STORE, (&small, &large), many, pace).await?;
         small.0.clear().await?;
         large.0.clear().await?;
@@ -244,7 +246,7 @@ pub(crate) async fn bench(arguments: &Arguments, report: &mut Report) -> Result<
     Ok(())
 }
 
-struct Loader(Site);
+struct Loader(KeyPrefix);
 
 impl Crowd for Loader {
     type Store = RedisStore;
@@ -253,7 +255,8 @@ impl Crowd for Loader {
         self.0.store().await
     }
 
-    /// One settled record under many names; an expired one says that it was kept for a microsecond.
+    /// Inserts one settled record under many names; an expired one has a retention of a
+    /// microsecond.
     async fn load(&self, count: u32, expired: bool) -> Result<(), BoxError> {
         let mut packing = Packing::learn(&self.0, &self.0.store().await?).await?;
         let mut connection = self.0.connect().await?;

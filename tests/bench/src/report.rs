@@ -1,4 +1,4 @@
-//! The result: rows, as JSON and as a table.
+//! The results: rows, as JSON and as a table.
 
 use std::fmt::{self, Write as _};
 
@@ -38,8 +38,8 @@ impl Serialize for Target {
     }
 }
 
-/// One comparison. `ratio` is `ours / reference`; where there is no reference the target is for
-/// `ours` itself.
+/// One comparison. `ratio` is `ours / reference`; without a reference the target applies to `ours`
+/// itself.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     bench: String,
@@ -72,7 +72,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds ours beside a reference, in `unit`, one value per round each.
+    /// Adds a comparison with a reference, in `unit`, with one value per round and side.
     pub(crate) fn compare(
         &mut self,
         label: RowLabel,
@@ -101,7 +101,7 @@ impl Report {
         });
     }
 
-    /// Adds the rates of ours beside those of a reference.
+    /// Adds a comparison of rates with those of a reference.
     pub(crate) fn rates(
         &mut self,
         label: RowLabel,
@@ -198,7 +198,7 @@ fn whole(value: f64) -> String {
     if value >= 1_000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-/// Three digits behind the point are more than the machine can promise.
+/// Rounds to three digits after the point: the machine is not more precise.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }

@@ -1,11 +1,11 @@
-//! The request that is sent again and again: one buffer, in which a few digits change.
+//! The request that is sent repeatedly: one buffer, in which a few digits change.
 
 use std::io::Write as _;
 
-/// Length of the JSON that is sent.
+/// The length of the JSON body.
 const BODY: usize = 200;
-/// Calls that share a thousand sessions, where the server wants sessions. Some servers look through
-/// a whole session with each call, so a session must not grow with the run.
+/// The number of calls that share a thousand sessions, if the server needs sessions. Some servers
+/// search a whole session with each call, so a session must not grow with the run.
 const CALLS: u64 = 100_000;
 
 /// An order as the bytes of an HTTP request.
@@ -27,7 +27,7 @@ impl Request {
         let session = sessions.then(|| {
             head.push_str("cookie: session=");
             let at = head.len();
-            // 128 bits in base64: the last digit has four bits to spare, which must be zero.
+            // 128 bits in base64: the last digit has four unused bits, which must be zero.
             head.push_str("000000000000000000000A\r\n");
             at
         });
@@ -46,7 +46,7 @@ impl Request {
         Self { bytes: head.into_bytes(), key, reference, session }
     }
 
-    /// Sets the number that key, reference and session are derived from.
+    /// Sets the number from which key, reference and session are derived.
     pub fn number(&mut self, number: u64) {
         write_digits(&mut self.bytes[self.key..][..12], number & 0xffff_ffff_ffff);
         write_digits(&mut self.bytes[self.reference..][..16], number);
@@ -62,12 +62,12 @@ impl Request {
         &self.bytes
     }
 
-    /// What a server must say back of it.
+    /// Returns the reference that the response must repeat.
     fn reference(&self) -> &[u8] {
         &self.bytes[self.reference..][..16]
     }
 
-    /// Whether `body` answers this request: `{"id":"…16…","reference":"…16…"`.
+    /// Returns whether `body` answers this request: `{"id":"…16…","reference":"…16…"`.
     pub fn is_answered_by(&self, body: &[u8]) -> bool {
         const BEFORE: &[u8] = br#"","reference":""#;
         const ID: usize = br#"{"id":""#.len() + 16;
@@ -76,7 +76,7 @@ impl Request {
     }
 }
 
-/// Hexadecimal digits, from the right.
+/// Writes hexadecimal digits, from the right.
 fn write_digits(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
         *digit = b"0123456789abcdef"[(number & 15) as usize];

@@ -30,7 +30,7 @@ const SETTLE: &str = "UPDATE semel_record SET number = number + 1, state = 1, le
     expires_at = ?5 + 86400000000, sweep_at = ?5 + 86400000000 \
     WHERE digest = ?1 AND fence = ?2 AND attempt_id = ?3 AND state = 0";
 
-/// A private directory, removed in the end.
+/// A private directory, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -44,7 +44,7 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// Returns a file with the schema, and the reference's connection to it.
+    /// Creates a file with the schema; returns the reference's connection to it.
     async fn reference(&self, name: &str) -> Result<ReferencePool<SqliteConnection>, BoxError> {
         SqliteStore::open(self.file(name)).await?.close().await;
         let mut connection = connect(&self.file(name)).await?;
@@ -71,7 +71,7 @@ async fn connect(path: &std::path::Path) -> Result<SqliteConnection, BoxError> {
 
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    super::postgres::micros(since)
+    ours::micros(since)
 }
 
 struct Granted {
@@ -109,7 +109,7 @@ async fn complete(connection: &mut SqliteConnection, granted: &Granted) -> Resul
     if done.rows_affected() == 1 { Ok(()) } else { Err("the bare settle was refused".into()) }
 }
 
-/// Claim and completion, each in its own commit, as fenced work needs them.
+/// Claims and completes, each in its own commit, as fenced work needs it.
 struct Steps(ReferencePool<SqliteConnection>);
 
 impl Contender for Steps {
@@ -119,7 +119,7 @@ impl Contender for Steps {
     }
 }
 
-/// Both in one transaction: cheaper, but a crash of the work would forget the claim.
+/// Claims and completes in one transaction: cheaper, but a crash of the work would lose the claim.
 struct Together(ReferencePool<SqliteConnection>);
 
 impl Contender for Together {
@@ -132,7 +132,7 @@ impl Contender for Together {
     }
 }
 
-/// A row read by its key.
+/// Reads a row by its key.
 struct Select(ReferencePool<SqliteConnection>, u64);
 
 impl Contender for Select {
@@ -163,7 +163,7 @@ impl Contender for Naive {
     }
 }
 
-/// The order alone.
+/// Inserts the order alone.
 struct Unprotected(ReferencePool<SqliteConnection>);
 
 impl Contender for Unprotected {
@@ -245,7 +245,7 @@ impl Crowd for Loader {
 
     async fn load(&self, count: u32, expired: bool) -> Result<(), BoxError> {
         let mut connection = connect(&self.0).await?;
-        // Loading is not what is measured.
+        // Loading is not measured.
         connection.execute("PRAGMA synchronous = OFF").await?;
         let life = if expired { -1_000_000_i64 } else { 86_400_000_000 };
         let mut left = count;

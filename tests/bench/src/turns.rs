@@ -1,6 +1,6 @@
 //! Turns: each contender runs for a while with a number of tasks, then the next one, several times.
 //!
-//! Other load on the machine meets all contenders alike. The order changes from round to round.
+//! Other load on the machine affects all contenders alike. The order changes from round to round.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,28 +12,28 @@ use tokio::task::JoinSet;
 
 use crate::BoxError;
 
-/// How long and how often is measured.
+/// How long and how often contenders are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Turns of each contender.
+    /// The number of turns of each contender.
     pub rounds: usize,
-    /// Length of a turn.
+    /// The length of a turn.
     pub turn: Duration,
-    /// Time before the first turn that is not measured.
+    /// The time before the first turn that is not measured.
     pub warm_up: Duration,
-    /// Samples of the benchmarks that measure one wait at a time.
+    /// The number of samples of benchmarks that measure one wait at a time.
     pub waits: usize,
 }
 
 impl Pace {
-    /// A few minutes for everything.
+    /// The pace at which all benchmarks take a few minutes.
     pub const QUICK: Self = Self {
         rounds: 5,
         turn: Duration::from_millis(120),
         warm_up: Duration::from_millis(80),
         waits: 40,
     };
-    /// What published results are measured with.
+    /// The pace of published results.
     pub const FULL: Self = Self {
         rounds: 7,
         turn: Duration::from_millis(700),
@@ -54,7 +54,7 @@ pub trait Contender: Send + Sync + 'static {
     }
 }
 
-/// A boxed future of a turn.
+/// The boxed future of a turn.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
 /// A contender of any type. Only a whole turn is a dynamic call, never a single operation.
@@ -90,13 +90,13 @@ impl<C: Contender> AnyContender for C {
 /// The results of one contender's turns.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// Operations a second, by round.
+    /// Operations per second, one value per round.
     pub rates: Vec<f64>,
-    /// Median in microseconds, by round.
+    /// The median in microseconds, one value per round.
     pub p50s: Vec<f64>,
-    /// 99th percentile in microseconds, by round.
+    /// The 99th percentile in microseconds, one value per round.
     pub p99s: Vec<f64>,
-    /// Operations in total, the warm-up included.
+    /// The number of operations, the warm-up included.
     pub done: u64,
 }
 

@@ -1,7 +1,7 @@
 //! How long a waiter waits after the holder has finished.
 //!
-//! Measured from the end of the holder's work, so that the holder's own settling is in it: the clock
-//! starts when the last line of the work has run and stops when the waiter has its answer.
+//! The clock starts when the last line of the holder's work has run and stops when the waiter has
+//! its answer, so the holder's own settling is included.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -14,10 +14,11 @@ use super::report::{Report, RowLabel, Target};
 use super::{BoxError, Pace};
 use semel_bench::turns::percentile;
 
-/// How many wait for one key.
+/// The numbers of waiters per key.
 const CROWDS: [usize; 2] = [1, 16];
 
-/// Waiters beside the holder's executor, and in an executor that shares only the store's server.
+/// Measures waiters on the holder's executor, and on another executor that shares only the store's
+/// server.
 pub(crate) async fn bench<S: Store>(
     report: &mut Report,
     store: &'static str,
@@ -32,7 +33,7 @@ pub(crate) async fn bench<S: Store>(
             [("waiters-in-process", &holder, Some(2.0)), ("waiters-across", &other, across)];
         for (bench, waiting, limit) in within {
             let mut took = Vec::new();
-            // The first ones start the listener.
+            // The first waiters start the listener.
             for warm in 0..2 {
                 wait(&holder, waiting, waiters, u64::MAX - warm).await?;
             }
@@ -53,8 +54,8 @@ pub(crate) async fn bench<S: Store>(
     Ok(())
 }
 
-/// Runs one key with one holder and `waiters`; returns how long each waited after the end of the work, in
-/// nanoseconds.
+/// Runs one key with one holder and `waiters`; returns how long each waited after the end of the
+/// work, in nanoseconds.
 async fn wait<S: Store>(
     holder: &Executor<S>,
     waiting: &Executor<S>,
@@ -84,7 +85,7 @@ async fn wait<S: Store>(
             (answer, nanos())
         });
     }
-    // Not in step with polling.
+    // Not a multiple of the polling interval.
     tokio::time::sleep(Duration::from_millis(fastrand::u64(10..60))).await;
     let _ = finish.send(());
     let ended = match holding.await? {
@@ -103,7 +104,7 @@ async fn wait<S: Store>(
     Ok(took)
 }
 
-/// Nanoseconds since this process first asked.
+/// Returns the nanoseconds since this process first called this function.
 fn nanos() -> u64 {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)

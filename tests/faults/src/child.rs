@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +19,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::oneshot;
 
-use crate::effects::{self, Effect, EffectStore, Journal, Visitor};
+use crate::BoxError;
+use crate::effects::{self, Effect, EffectStore, Visitor};
 use semel_stores::Backend;
+use semel_testkit::effects::EffectLedger;
 
 /// How operations are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,11 +77,21 @@ pub struct Settings {
     pub mode: Mode,
     /// The lease of claims.
     pub lease: Duration,
-    /// Where effects outside a database are written.
-    pub journal: Journal,
+    /// The file of effects outside a database.
+    pub ledger: PathBuf,
     /// One execution in this many fails, half of them by a panic after the effect, and one in this many
     /// outlasts a third of its lease; 0 means none.
     pub fails_one_in: u32,
+}
+
+impl Settings {
+    /// Returns the effects of all children so far.
+    pub(crate) async fn effects(&self) -> Result<Vec<Effect>, BoxError> {
+        Ok(match self.mode {
+            Mode::Run | Mode::Hold => EffectLedger::open(&self.ledger, false)?.effects()?,
+            Mode::Transact | Mode::ClaimFirst => effects::read(&self.backend).await?,
+        })
+    }
 }
 
 /// A line from the parent.
@@ -150,17 +163,18 @@ pub enum CallResult {
 /// Executes the requests on standard input until it closes.
 ///
 /// # Errors
-/// The store could not be opened.
-pub async fn serve(settings: Settings) -> semel_core::store::Result<()> {
+/// The store or the file of effects could not be opened.
+pub async fn serve(settings: Settings) -> Result<(), BoxError> {
     let backend = settings.backend.clone();
     match settings.mode {
         Mode::Run | Mode::Hold => {
-            let door = Fenced { executor: executor(backend.open().await?, &settings), settings };
-            listen(Arc::new(door)).await;
-            Ok(())
+            let ledger = Arc::new(EffectLedger::open(&settings.ledger, false)?);
+            let executor = executor(backend.open().await?, &settings);
+            listen(Arc::new(Fenced { executor, ledger, settings })).await;
         }
-        Mode::Transact | Mode::ClaimFirst => effects::visit(&backend, Serve(settings)).await,
+        Mode::Transact | Mode::ClaimFirst => effects::visit(&backend, Serve(settings)).await?,
     }
+    Ok(())
 }
 
 struct Serve(Settings);
@@ -210,19 +224,20 @@ impl Held {
 
 struct Fenced {
     executor: Executor<AnyStore>,
+    ledger: Arc<EffectLedger>,
     settings: Settings,
 }
 
 impl Execute for Fenced {
     async fn execute(&self, command: Command, held: Option<Held>) -> CallResult {
-        let (journal, chance) = (self.settings.journal.clone(), RandomFault::of(&self.settings));
+        let (ledger, chance) = (Arc::clone(&self.ledger), RandomFault::of(&self.settings));
         let work = move |context: Context| async move {
             // Before the effect: an effect outside the store is not undone by a failure.
             if chance.fails {
                 return Err("the work failed by chance".to_owned());
             }
             let effect = Effect::of(&context);
-            journal.perform(&effect).map_err(|error| error.to_string())?;
+            ledger.record(&effect).map_err(|error| error.to_string())?;
             chance.take().await;
             if let Some(held) = held {
                 held.wait().await;
@@ -312,8 +327,11 @@ fn answer(result: Result<Execution<String>, Error<String>>) -> CallResult {
 }
 
 /// Returns the key of `id`, in the child and in its parent.
+///
+/// # Panics
+/// If the id is invalid.
 pub fn key(id: &str) -> Key {
-    Key::command("acme", "PROVE", id).expect("the parent gives valid ids")
+    Key::command("acme", "PROVE", id).expect("a valid id")
 }
 
 async fn listen<D: Execute>(door: Arc<D>) {

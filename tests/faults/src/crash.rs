@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::BoxError;
 use crate::child::{self, Mode};
-use crate::effects::{self, Journal};
+use crate::effects;
 use crate::process::{ChildProcess, Exit};
 use crate::report::Line;
 use clients::{CallLog, Slots};
@@ -139,7 +139,7 @@ pub async fn run(private: &PrivateStore, settings: &Settings) -> Result<Line, Bo
         backend: private.backend().clone(),
         mode: settings.mode,
         lease: settings.lease,
-        journal: Journal::at(private.directory().join("effects.jsonl")),
+        ledger: private.directory().join("effects"),
         fails_one_in: 12,
     };
     let (deaths, log, slots) =
@@ -171,12 +171,11 @@ pub async fn run(private: &PrivateStore, settings: &Settings) -> Result<Line, Bo
         .column("calls", log.calls())
         .column("deaths", serde_json::to_value(deaths.by())?);
     let line = audit::audit(line, private, &child, &log).await?;
-    let strange = deaths.strange() as usize;
     Ok(line
         .column("panics", log.panics())
         .promise(log.panics() > 0, "nothing panicked")
         .zero("stuck", stuck)
-        .zero("strange exits", strange)
+        .zero("strange exits", deaths.strange())
         .promise(deaths.kills() >= settings.kills, "fewer kills than were asked for"))
 }
 

@@ -1,53 +1,21 @@
 //! Effects, in a table without a unique constraint: an effect that happened twice is there twice.
 //!
-//! In a database they are written in the work's own transaction; for stores without transactions there is
-//! a [`Journal`], a file that only grows.
+//! They are written in the work's own transaction. For stores without transactions there is
+//! [`EffectLedger`](semel_testkit::effects::EffectLedger), a file.
 
-use std::fs::{File, OpenOptions};
 use std::future::Future;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 
-use semel_core::Context;
 use semel_core::store::{Error, ErrorKind, Inspect, Result, TransactionalStore};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::postgres::PgStore;
 use semel_sql::sqlite::SqliteStore;
-use serde::{Deserialize, Serialize};
 use sqlx::Executor as _;
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 
 use semel_stores::{Address, Backend, SqlConnection};
-
-/// One effect. Its value is unique to the execution.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Effect {
-    /// The id of the operation's key.
-    pub key: String,
-    /// The result of this execution.
-    pub value: String,
-    /// The operation, kept across attempts.
-    pub operation: String,
-    /// The attempt.
-    pub attempt: u32,
-    /// Its fence.
-    pub fence: u64,
-}
-
-impl Effect {
-    /// Returns the effect of the execution of `context`, with a new value.
-    pub fn of(context: &Context) -> Self {
-        Self {
-            key: context.key().id().to_owned(),
-            value: format!("{:016x}", fastrand::u64(..)),
-            operation: context.operation_id().to_string(),
-            attempt: context.attempt(),
-            fence: context.fence().0,
-        }
-    }
-}
+pub use semel_testkit::effects::Effect;
 
 /// A store whose database holds the effects.
 pub trait EffectStore: TransactionalStore + Inspect {
@@ -144,48 +112,6 @@ pub async fn read(backend: &Backend) -> Result<Vec<Effect>> {
         fence: u64::try_from(fence).unwrap_or(0),
     };
     Ok(rows.into_iter().map(effect).collect())
-}
-
-/// Effects outside any database: a file to which lines are appended, each in one write.
-#[derive(Clone, Debug)]
-pub struct Journal(PathBuf);
-
-impl Journal {
-    /// The journal at `path`, which need not be there yet.
-    pub fn at(path: impl AsRef<Path>) -> Self {
-        Self(path.as_ref().to_owned())
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes the effect.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn perform(&self, effect: &Effect) -> io::Result<()> {
-        let mut line = serde_json::to_vec(effect)?;
-        line.push(b'\n');
-        let mut file: File = OpenOptions::new().create(true).append(true).open(&self.0)?;
-        file.write_all(&line)
-    }
-
-    /// All effects, in the order in which they were done. A line that a killed process left half
-    /// written is no effect.
-    ///
-    /// # Errors
-    /// The file system's.
-    pub fn read(&self) -> io::Result<Vec<Effect>> {
-        match std::fs::read_to_string(&self.0) {
-            Ok(text) => {
-                Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 impl<S: EffectStore> EffectStore for semel_testkit::faulty::FaultyStore<S> {

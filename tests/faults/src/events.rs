@@ -123,7 +123,7 @@ pub async fn run(
     let line = audit::audit(line, private.backend(), &produced, &drained).await?;
     running.stop().await;
     Ok(line
-        .zero("strange exits", deaths.strange() as usize)
+        .zero("strange exits", deaths.strange())
         .zero("healthy children that ended", ended)
         .promise(deaths.kills() >= settings.kills, "fewer kills than were asked for")
         .promise(produced.committed.len() as u64 >= settings.events, "fewer events than asked for"))
@@ -139,7 +139,7 @@ async fn keep(
     static TURN: AtomicU32 = AtomicU32::new(0);
     while !over.load(Ordering::SeqCst) {
         // In turn, so that each is reached however short the run is.
-        let points = child.role.failpoints(&child.broker);
+        let points = child.role.failpoints(child.broker);
         let turn = TURN.fetch_add(1, Ordering::SeqCst) as usize % (points.len() + 1);
         let armed = points.get(turn).map(|name| format!("{name}@{}", fastrand::u32(1..=40)));
         let mut process = start(&child, &settings, armed.as_deref())?;

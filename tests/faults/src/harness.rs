@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use semel_core::store::Draft;
 use semel_core::{
-    AttemptId, Command, Context, Executor, Fingerprint, Key, OnCrash, OperationId, Policy, Store,
+    AttemptId, Command, Context, Executor, Fingerprint, OnCrash, OperationId, Policy, Store,
 };
 use semel_stores::PrivateStore;
 use tokio::sync::oneshot;
 
+pub use crate::child::key;
 use crate::effects;
 
 /// Runs `test` on a new private store of that name, with a table of effects.
@@ -40,14 +41,6 @@ macro_rules! on_stores {
             })+
         }
     };
-}
-
-/// Returns the key of this id.
-///
-/// # Panics
-/// If the id is invalid.
-pub fn key(id: &str) -> Key {
-    Key::command("acme", "PROVE", id).expect("a valid id")
 }
 
 /// Returns a command with this id.

@@ -11,7 +11,6 @@ pub mod crash;
 pub mod effects;
 pub mod events;
 pub mod harness;
-pub mod histories;
 pub mod process;
 pub mod report;
 pub mod sabotage;

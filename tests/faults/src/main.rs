@@ -1,4 +1,4 @@
-//! The fault runs: `faults model | crash | zombie | events | backfill | sabotage`.
+//! The fault runs: `faults crash | zombie | events | backfill | sabotage`.
 //!
 //! `cargo xtask faults` starts the servers and then this program. The hidden commands `child`,
 //! `event-child` and `backfill-child` are the processes that are killed.
@@ -8,18 +8,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use semel_faults::child::{self, Mode};
-use semel_faults::effects::Journal;
 use semel_faults::report::Report;
 use semel_faults::{BoxError, crash};
-use semel_faults::{backfill, events, histories, sabotage, zombie};
+use semel_faults::{backfill, events, sabotage, zombie};
 use semel_stores::Backend;
 use semel_stores::{NAMES, PrivateStore};
-use semel_testkit::model;
 
 const USAGE: &str = "\
 usage: faults <command> [--store S]… [--json FILE]
 
-  model     [--cases N] [--operations N] [--seed X]    random histories beside the reference
   crash     [--kills N] [--mode transact|claim-first|run] [--lease MS]
                                                        processes die at failpoints and by kill -9
   zombie    [--stops N] [--mode run|claim-first] [--lease MS]
@@ -76,7 +73,6 @@ async fn run(arguments: &[String]) -> Result<bool, BoxError> {
         }
         "events" => events(&options).await?,
         "backfill" => backfills(&options).await?,
-        "model" => histories(&options).await?,
         "crash" => crashes(&options).await?,
         "zombie" => zombies(&options).await?,
         "sabotage" => sabotage::run(!cfg!(debug_assertions)).await?,
@@ -91,21 +87,6 @@ async fn run(arguments: &[String]) -> Result<bool, BoxError> {
         report.write(path)?;
     }
     Ok(report.kept())
-}
-
-async fn histories(options: &Options) -> Result<Report, BoxError> {
-    let mut report = Report::new("model");
-    let mut settings = model::Settings::new();
-    settings.cases = options.cases.unwrap_or(2_000);
-    settings.operations = options.operations.unwrap_or(settings.operations);
-    settings.seed = options.seed.unwrap_or(settings.seed);
-    for store in options.stores(&NAMES) {
-        eprintln!("{store} …");
-        let private = PrivateStore::named(store).await?;
-        report.lines.push(histories::run(&private, settings).await?);
-        private.remove().await;
-    }
-    Ok(report)
 }
 
 async fn crashes(options: &Options) -> Result<Report, BoxError> {
@@ -215,14 +196,11 @@ struct Options {
     rows: Option<u64>,
     batch: Option<u32>,
     json: Option<PathBuf>,
-    cases: Option<u32>,
-    operations: Option<usize>,
-    seed: Option<u64>,
     kills: Option<u32>,
     stops: Option<u32>,
     mode: Option<Mode>,
     lease: Option<Duration>,
-    journal: Option<PathBuf>,
+    file: Option<PathBuf>,
     fails_one_in: u32,
 }
 
@@ -240,14 +218,11 @@ impl Options {
                 "--rows" => options.rows = Some(number(name, value)?),
                 "--batch" => options.batch = Some(number(name, value)?),
                 "--json" => options.json = Some(value.into()),
-                "--cases" => options.cases = Some(number(name, value)?),
-                "--operations" => options.operations = Some(number(name, value)?),
-                "--seed" => options.seed = Some(number(name, value)?),
                 "--kills" => options.kills = Some(number(name, value)?),
                 "--stops" => options.stops = Some(number(name, value)?),
                 "--mode" => options.mode = Some(value.parse()?),
                 "--lease" => options.lease = Some(Duration::from_millis(number(name, value)?)),
-                "--journal" => options.journal = Some(value.into()),
+                "--file" => options.file = Some(value.into()),
                 "--fails-one-in" => options.fails_one_in = number(name, value)?,
                 unknown => return Err(format!("no option {unknown:?}\n{USAGE}").into()),
             }
@@ -277,7 +252,7 @@ impl Options {
         let url = self.stores.first().ok_or("a child needs --store")?;
         Ok(backfill::ChildSettings {
             backend: Backend::parse(url)?,
-            checkpoint: self.journal.clone().ok_or("a child needs --journal")?,
+            checkpoint: self.file.clone().ok_or("a child needs --file")?,
             batch: self.batch.ok_or("a child needs --batch")?,
         })
     }
@@ -288,7 +263,7 @@ impl Options {
             backend: Backend::parse(url)?,
             mode: self.mode.ok_or("a child needs --mode")?,
             lease: self.lease.ok_or("a child needs --lease")?,
-            journal: Journal::at(self.journal.clone().ok_or("a child needs --journal")?),
+            ledger: self.file.clone().ok_or("a child needs --file")?,
             fails_one_in: self.fails_one_in,
         })
     }

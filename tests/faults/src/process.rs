@@ -92,8 +92,8 @@ impl ChildProcess {
             .args(["--mode", settings.mode.name()])
             .args(["--lease", &settings.lease.as_millis().to_string()])
             .args(["--fails-one-in", &settings.fails_one_in.to_string()])
-            .arg("--journal")
-            .arg(settings.journal.path())
+            .arg("--file")
+            .arg(&settings.ledger)
             .env_remove(FAILPOINT)
             // A child lives for less time than a backtrace takes.
             .env("RUST_BACKTRACE", "0")

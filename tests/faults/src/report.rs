@@ -31,8 +31,9 @@ impl Line {
 
     /// Adds a count that must be zero.
     #[must_use]
-    pub fn zero(mut self, name: &str, count: usize) -> Self {
-        if count > 0 {
+    pub fn zero(mut self, name: &str, count: impl Into<Value>) -> Self {
+        let count = count.into();
+        if count != 0 {
             self.broken.push(format!("{name}: {count}, promised 0"));
         }
         self.column(name, count)

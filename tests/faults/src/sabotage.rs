@@ -48,9 +48,6 @@ pub const fn tests(guard: Guard) -> &'static [&'static str] {
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::sqlite",
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::postgres",
             "rollback::a_failure_is_on_record_after_its_transaction_rolled_back::mysql",
-            "events::a_failed_event_is_on_record_after_its_rollback::sqlite",
-            "events::a_failed_event_is_on_record_after_its_rollback::postgres",
-            "events::a_failed_event_is_on_record_after_its_rollback::mysql",
         ],
         Guard::HeartbeatThread => &[
             "heartbeat::a_blocked_runtime_keeps_its_claim::memory",

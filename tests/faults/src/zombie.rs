@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::BoxError;
 use crate::child::{self, CallResult, Mode};
-use crate::effects::{self, Journal};
+use crate::effects;
 use crate::process::{ChildProcess, HeldCall};
 use crate::report::Line;
 use semel_stores::PrivateStore;
@@ -60,7 +60,7 @@ pub async fn run(private: &PrivateStore, settings: &Settings) -> Result<Line, Bo
         backend: private.backend().clone(),
         mode: settings.mode,
         lease: settings.lease,
-        journal: Journal::at(private.directory().join("effects.jsonl")),
+        ledger: private.directory().join("effects"),
         fails_one_in: 0,
     };
     let began = Instant::now();
@@ -70,11 +70,7 @@ pub async fn run(private: &PrivateStore, settings: &Settings) -> Result<Line, Bo
     for stop in 0..settings.stops {
         once(private, &first, &second, stop, &mut count).await?;
     }
-    let effects = match settings.mode {
-        Mode::Run | Mode::Hold => child.journal.read()?,
-        Mode::Transact | Mode::ClaimFirst => effects::read(private.backend()).await?,
-    };
-    let doubled = effects.len().saturating_sub(count.zombies);
+    let doubled = child.effects().await?.len().saturating_sub(count.zombies);
     let line = Line::new()
         .column("store", private.backend().name())
         .column("mode", settings.mode.name())

@@ -1,6 +1,6 @@
-//! One test per guard: each goes red when its guard is removed (`cargo xtask faults sabotage`).
+//! One test per guard: each fails when its guard is removed (`cargo xtask faults sabotage`).
 //!
-//! They run through the executor, on the stores that the environment names, and each asserts that
+//! The tests use an executor on the stores whose URLs are in the environment, and each asserts that
 //! its fault really happened. Processes that die are in `faults.rs`.
 
 #[path = "guards/caller.rs"]

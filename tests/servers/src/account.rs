@@ -1,4 +1,4 @@
-//! Which operating-system account a server runs under.
+//! The operating-system account that a server runs under.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,14 +12,14 @@ pub(super) struct Account {
     pub(super) gid: u32,
 }
 
-/// Whether this process is root.
+/// Returns whether this process runs as root.
 pub(super) fn is_root() -> bool {
     id("-u", None) == Some(0)
 }
 
 impl Account {
-    /// Returns the account to change to: none without root, otherwise the package's own account,
-    /// otherwise `nobody`.
+    /// Returns the account to change to: none if this process is not root, else the package's own
+    /// account, else `nobody`.
     pub(super) fn for_server(preferred: &str) -> Result<Option<Self>, Error> {
         if !is_root() {
             return Ok(None);

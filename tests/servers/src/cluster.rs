@@ -10,29 +10,31 @@ use super::redis::Redis;
 use super::resp::Connection;
 use super::server::Server;
 
-/// Three masters is the least a Redis Cluster can elect and redirect with.
+/// A Redis Cluster needs at least three masters.
 const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
-/// Gossip needs a few rounds of about a second.
+/// How long a cluster may take to form: gossip needs a few rounds of about a second.
 const FORM_LIMIT: Duration = Duration::from_secs(120);
 const ASK_LIMIT: Duration = Duration::from_secs(20);
 
 /// A Redis Cluster: three masters, no replicas, every slot assigned.
 ///
-/// Faults are injected into its nodes, each of which is a [`Server`]. Dropping it ends all of them.
+/// Faults are injected into its nodes, each of which is a [`Server`]. Dropping the cluster ends all
+/// of them.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Server>,
 }
 
 impl RedisCluster {
-    /// Starts the masters, introduces them to each other and waits until each of them says that the
-    /// cluster is whole.
+    /// Starts the masters, connects them to each other and waits until each of them reports that
+    /// the cluster is complete.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(Duration::from_secs(10))
     }
 
-    /// As [`RedisCluster::start`], with the time after which a silent master counts as dead.
+    /// Starts a cluster like [`RedisCluster::start`]; `silence` is the time after which a master
+    /// that does not answer counts as dead.
     pub(super) fn start_with(silence: Duration) -> Result<Self, Error> {
         let start = |_| Redis::start(options(silence));
         let nodes = (0..MASTERS).map(start).collect::<Result<Vec<_>, _>>()?;
@@ -42,7 +44,7 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// The URL naming every node.
+    /// Returns a URL with the address of every node.
     #[must_use]
     pub fn url(&self) -> String {
         let nodes: Vec<_> =
@@ -50,18 +52,18 @@ impl RedisCluster {
         format!("redis+cluster://{}", nodes.join(","))
     }
 
-    /// The masters, in the order of their slots.
+    /// Returns the masters, in the order of their slots.
     #[must_use]
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// The masters, to kill, pause and restart.
+    /// Returns the masters, to kill, pause and restart them.
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
 
-    /// Waits until every node sees every other and all slots are served; for after a fault.
+    /// Waits until every node sees every other and all slots are served, after a fault.
     pub fn wait_until_whole(&self) -> Result<(), Error> {
         process::wait_until(FORM_LIMIT, "the Redis Cluster did not become whole", || {
             self.nodes.iter().all(|node| is_whole(node).unwrap_or(false))
@@ -79,7 +81,7 @@ impl RedisCluster {
             let first = (SLOTS * index / MASTERS).to_string();
             let last = (SLOTS * (index + 1) / MASTERS - 1).to_string();
             connection.tell(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            // Distinct epochs from the start spare the nodes a round of resolving a tie.
+            // Distinct epochs from the start save the nodes a round of resolving ties.
             connection.tell(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
             for other in &self.nodes[..index] {
                 connection.tell(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;

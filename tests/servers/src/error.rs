@@ -1,11 +1,11 @@
-//! What can go wrong with a private server, and what to do about it.
+//! Errors of private servers, with what to do about them.
 
 use std::fmt;
 use std::io;
 
-/// Why a private server did not do what it was asked.
+/// An error of a private server.
 ///
-/// The message names the server, what was attempted and, where the server has a log, its last
+/// The message has the server's name, what was attempted and, if the server has a log, its last
 /// lines.
 #[derive(Debug)]
 pub struct Error {
@@ -14,23 +14,23 @@ pub struct Error {
     source: Option<io::Error>,
 }
 
-/// The kinds of [`Error`] a caller may want to tell apart.
+/// The kinds of [`Error`] that a caller can distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A program is not on this machine, or is too old.
     Missing,
-    /// The package manager was asked to install a program and could not.
+    /// The package manager could not install a program.
     Install,
-    /// The server ended by itself.
+    /// The server process ended by itself.
     Exited,
-    /// Another process took the port between our choice and the server's bind.
+    /// Another process took the port between its choice and the server's bind.
     PortTaken,
-    /// Something did not happen within its limit.
+    /// A step took longer than its limit.
     TimedOut,
-    /// The verb needs a running server, and this one is not running.
+    /// The method needs a running server, and this server is not running.
     NotRunning,
-    /// The operating system refused.
+    /// The operating system returned an error.
     System,
 }
 
@@ -43,7 +43,7 @@ impl Error {
         Self { kind: ErrorKind::System, message: message.into(), source: Some(source) }
     }
 
-    /// The kind of failure.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -53,7 +53,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        // Fault tests print these with `{}` or unwrap them; the cause must not get lost there.
+        // Fault tests print errors with `{}` or unwrap them, so the message includes the cause.
         match &self.source {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),

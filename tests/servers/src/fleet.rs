@@ -1,4 +1,4 @@
-//! One of each server, for a whole test run, and the environment with their URLs.
+//! One server of each kind for a whole test run, and the environment variables with their URLs.
 
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
@@ -14,9 +14,10 @@ use super::rabbitmq::RabbitMq;
 use super::redis::Redis;
 use super::server::Server;
 
-/// Every kind of server, running.
+/// One running server of each kind.
 ///
-/// Shared by all tests of a run, so no test kills or pauses these; a fault test starts its own.
+/// All tests of a run share the fleet, so no test may kill or pause its servers; a fault test
+/// starts its own.
 #[derive(Debug)]
 pub struct Fleet {
     postgres: Server,
@@ -35,37 +36,38 @@ struct Brokers {
 }
 
 impl Fleet {
-    /// Set to `1` when a fleet is running; without it a test that needs one fails and says so.
+    /// The variable that is `1` while a fleet is running. Without it, a test that needs a server
+    /// fails with a message.
     pub const PRESENT: &str = "SEMEL_TEST_SERVERS";
-    /// Holds the URL of PostgreSQL.
+    /// The variable with the URL of PostgreSQL.
     pub const POSTGRES_URL: &str = "SEMEL_TEST_POSTGRES_URL";
-    /// Holds the URL of MariaDB.
+    /// The variable with the URL of MariaDB.
     pub const MYSQL_URL: &str = "SEMEL_TEST_MYSQL_URL";
-    /// Holds the URL of MySQL, Oracle's own.
+    /// The variable with the URL of MySQL (Oracle's).
     pub const MYSQL9_URL: &str = "SEMEL_TEST_MYSQL9_URL";
-    /// Holds the URL of the single Redis.
+    /// The variable with the URL of the single Redis.
     pub const REDIS_URL: &str = "SEMEL_TEST_REDIS_URL";
-    /// Holds the URL of the Redis Cluster.
+    /// The variable with the URL of the Redis Cluster.
     pub const REDIS_CLUSTER_URL: &str = "SEMEL_TEST_REDIS_CLUSTER_URL";
-    /// Holds the URL of NATS.
+    /// The variable with the URL of NATS.
     pub const NATS_URL: &str = "SEMEL_TEST_NATS_URL";
-    /// Holds the URL of RabbitMQ.
+    /// The variable with the URL of RabbitMQ.
     pub const AMQP_URL: &str = "SEMEL_TEST_AMQP_URL";
 
-    /// Starts all servers side by side; if one fails, the others are stopped again.
+    /// Starts all servers concurrently; if one fails, the others are stopped.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(true)
     }
 
-    /// Starts the stores' servers and no brokers, which would take processor time from a
-    /// measurement that does not need them.
+    /// Starts the servers of stores and no brokers, for measurements: brokers would use processor
+    /// time.
     pub fn start_without_brokers() -> Result<Self, Error> {
         Self::start_with(false)
     }
 
     fn start_with(brokers: bool) -> Result<Self, Error> {
         thread::scope(|scope| {
-            // The slowest first.
+            // The slowest server first.
             let brokers = brokers.then(|| {
                 let rabbitmq = scope.spawn(|| RabbitMq::start(Options::new()));
                 (rabbitmq, scope.spawn(|| Nats::start(Options::new())))
@@ -74,7 +76,8 @@ impl Fleet {
             let mysql = scope.spawn(|| MySql::start(Options::new()));
             let mariadb = scope.spawn(|| MariaDb::start(Options::new()));
             let redis = scope.spawn(|| Redis::start(Options::new()));
-            // Its masters are never killed, and one that is slow on a busy machine is not dead.
+            // The masters are never killed, and a master that is slow on a busy machine must not
+            // count as dead.
             let cluster = scope.spawn(|| RedisCluster::start_with(Duration::from_secs(60)));
             Ok(Self {
                 postgres: join(postgres)?,
@@ -92,7 +95,7 @@ impl Fleet {
         })
     }
 
-    /// The variables to run tests with.
+    /// Returns the environment variables to run tests with.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut environment = vec![

@@ -1,7 +1,7 @@
-//! Finding the servers' programs, and installing them where that is possible and wanted.
+//! Finds the programs of the servers, and installs missing ones.
 //!
-//! Finding changes nothing. Installing happens only in [`ensure`], only as root on a Debian-like
-//! system, and only when something is missing; everywhere else the error says what to install.
+//! Finding changes nothing. [`ensure`] installs, only as root on a Debian-like system and only
+//! missing programs; otherwise its error lists what to install.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,43 +14,43 @@ use super::account;
 use super::error::{Error, ErrorKind};
 use super::release::{self, Program};
 
-/// `sbin` directories hold servers but are not on an ordinary user's `PATH`.
+/// Directories that contain servers but are not on an ordinary user's `PATH`.
 const MORE_DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin"];
-/// Debian keeps each major version of PostgreSQL's programs in a directory below this one.
+/// The directory in which Debian has one subdirectory per major version of PostgreSQL.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
-/// Debian keeps RabbitMQ's own script here; the one on the `PATH` is a wrapper that changes to the
-/// packaged service's account and logs to its files.
+/// The directory in which Debian has RabbitMQ's own script. The script on the `PATH` is a wrapper
+/// that changes to the account of the packaged service and logs to its files.
 const RABBITMQ_SCRIPTS: &str = "/usr/lib/rabbitmq/bin";
-/// What Debian's package scripts ask whether they may start a service.
+/// The program that Debian's package scripts run to decide whether they may start a service.
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
-/// The oldest PostgreSQL the SQL stores support.
+/// The oldest PostgreSQL that the SQL stores support.
 const POSTGRES_OLDEST: u32 = 13;
-/// The oldest MySQL the SQL stores support.
+/// The oldest MySQL that the SQL stores support.
 const MYSQL_OLDEST: u32 = 8;
-/// The oldest Redis the Redis store supports.
+/// The oldest Redis that the Redis store supports.
 const REDIS_OLDEST: u32 = 7;
 /// The first NATS with JetStream.
 const NATS_OLDEST: u32 = 2;
 
-/// Where MariaDB's programs are.
+/// The paths of MariaDB's programs.
 #[derive(Debug, Clone)]
 pub(super) struct MariaDbPrograms {
     pub(super) server: PathBuf,
     pub(super) install_db: PathBuf,
 }
 
-/// Where RabbitMQ's programs are.
+/// The paths of RabbitMQ's programs.
 #[derive(Debug, Clone)]
 pub(super) struct RabbitMqPrograms {
-    /// The script that becomes the server.
+    /// The script that becomes the server process.
     pub(super) server: PathBuf,
-    /// Erlang's name service, without which no RabbitMQ starts.
+    /// Erlang's name service, which RabbitMQ needs to start.
     pub(super) epmd: PathBuf,
 }
 
-/// Makes sure that every server's programs are present, installing the missing ones.
+/// Makes sure that the programs of every server are present, and installs missing ones.
 ///
-/// Calls `say` before anything on the machine changes.
+/// Calls `say` with a message before anything on the machine changes.
 pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
     install(&mut say)?;
     if mysql().is_ok() && release::is_unpacked() {
@@ -59,7 +59,7 @@ pub fn ensure(mut say: impl FnMut(&str)) -> Result<(), Error> {
     release::unpack(&mut say)
 }
 
-/// Installs the servers that the machine's own release has.
+/// Installs the servers that are packages of the machine's own release.
 fn install(say: &mut impl FnMut(&str)) -> Result<(), Error> {
     let lacking = lacking();
     if lacking.is_empty() {
@@ -77,12 +77,12 @@ fn install(say: &mut impl FnMut(&str)) -> Result<(), Error> {
         line.join(" "),
         missing.join(" ")
     ));
-    // An outdated package index or a mirror that is partly down need not stop the installation;
-    // if it does, that error is the better one.
+    // The result of the update is ignored: an outdated index or a mirror that is partly down may
+    // not matter, and if it does, the installation reports a better error.
     if let Err(error) = apt_get(&["update"], &[]) {
         say(&error.to_string());
     }
-    // Dropped after the installation, however that ends.
+    // Dropped after the installation, whether or not that succeeds.
     let _quiet = NoServices::declare()?;
     apt_get(&line, &missing)?;
     let lacking = self::lacking();
@@ -95,7 +95,7 @@ fn install(say: &mut impl FnMut(&str)) -> Result<(), Error> {
     ))
 }
 
-/// The packages whose programs are not here, and why each of them counts as missing.
+/// Returns the packages whose programs are missing, with the reason for each.
 fn lacking() -> Vec<(&'static str, Error)> {
     let checks = [
         ("postgresql", postgres().err()),
@@ -116,12 +116,12 @@ fn reasons(lacking: &[(&str, Error)]) -> String {
     lacking.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// A program on the `PATH` or in the usual places for servers.
+/// Returns the path of a program on the `PATH` or in the usual directories for servers.
 pub(super) fn program(name: &str) -> Option<PathBuf> {
     directories().into_iter().map(|directory| directory.join(name)).find(|path| path.is_file())
 }
 
-/// The directory with the newest PostgreSQL that has both `postgres` and `initdb`.
+/// Returns the directory with the newest PostgreSQL that has both `postgres` and `initdb`.
 pub(super) fn postgres() -> Result<PathBuf, Error> {
     let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten();
     let packaged = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -138,12 +138,12 @@ pub(super) fn postgres() -> Result<PathBuf, Error> {
     }
 }
 
-/// The pooler in front of PostgreSQL.
+/// Returns the path of PgBouncer.
 pub(super) fn pgbouncer() -> Result<PathBuf, Error> {
     program("pgbouncer").ok_or_else(|| missing("`pgbouncer`", "pgbouncer"))
 }
 
-/// MariaDB's server and set-up tool.
+/// Returns the paths of MariaDB's server and set-up tool.
 pub(super) fn mariadb() -> Result<MariaDbPrograms, Error> {
     let install_db = program("mariadb-install-db").or_else(|| program("mysql_install_db"));
     match (program("mariadbd"), install_db) {
@@ -153,10 +153,10 @@ pub(super) fn mariadb() -> Result<MariaDbPrograms, Error> {
     }
 }
 
-/// MySQL's server: the machine's own, else that of the unpacked release.
+/// Returns MySQL's server: the machine's own, else that of the unpacked release.
 pub(super) fn mysql() -> Result<Program, Error> {
     let installed = program("mysqld").filter(|path| {
-        // Packages of MariaDB bring a program of this name too.
+        // Packages of MariaDB have a program of this name too.
         let said = version(path).unwrap_or_default();
         !said.contains("MariaDB") && parse_major(&said).is_some_and(|major| major >= MYSQL_OLDEST)
     });
@@ -166,12 +166,12 @@ pub(super) fn mysql() -> Result<Program, Error> {
         .ok_or_else(|| missing("`mysqld` (MySQL, not MariaDB)", "mysql-server"))
 }
 
-/// PgBouncer of the unpacked release.
+/// Returns PgBouncer of the unpacked release.
 pub(super) fn newest_pgbouncer() -> Result<Program, Error> {
     release::program("pgbouncer").ok_or_else(|| missing("a newer `pgbouncer`", "pgbouncer"))
 }
 
-/// The Redis server.
+/// Returns the path of the Redis server.
 pub(super) fn redis() -> Result<PathBuf, Error> {
     let server =
         program("redis-server").ok_or_else(|| missing("`redis-server`", "redis-server"))?;
@@ -181,7 +181,7 @@ pub(super) fn redis() -> Result<PathBuf, Error> {
     }
 }
 
-/// The NATS server.
+/// Returns the path of the NATS server.
 pub(super) fn nats() -> Result<PathBuf, Error> {
     let server = program("nats-server").ok_or_else(|| missing("`nats-server`", "nats-server"))?;
     match major_version(&server) {
@@ -190,7 +190,8 @@ pub(super) fn nats() -> Result<PathBuf, Error> {
     }
 }
 
-/// RabbitMQ's own script, known by the `rabbitmq-env` beside it, and Erlang's name service.
+/// Returns the paths of RabbitMQ's own script, recognised by the `rabbitmq-env` beside it, and of
+/// Erlang's name service.
 pub(super) fn rabbitmq() -> Result<RabbitMqPrograms, Error> {
     let scripts = std::iter::once(PathBuf::from(RABBITMQ_SCRIPTS))
         .chain(directories())
@@ -204,22 +205,22 @@ pub(super) fn rabbitmq() -> Result<RabbitMqPrograms, Error> {
     }
 }
 
-/// Not a server, but a client that tests drive servers of ours with.
+/// Returns the path of curl, with which tests send requests to servers of this workspace.
 fn curl() -> Result<PathBuf, Error> {
     program("curl").ok_or_else(|| missing("`curl`", "curl"))
 }
 
-/// A browser, for what only browsers do with an answer.
+/// Returns the path of Chromium, for tests of behaviour that only browsers have.
 pub fn chromium() -> Result<PathBuf, Error> {
     program("chromium").ok_or_else(|| missing("`chromium`", "chromium"))
 }
 
-/// What people put in front of servers of ours.
+/// Returns the path of nginx, which tests put in front of servers of this workspace.
 pub fn nginx() -> Result<PathBuf, Error> {
     program("nginx").ok_or_else(|| missing("`nginx`", "nginx"))
 }
 
-/// The same of others.
+/// Returns the path of HAProxy, which tests put in front of servers of this workspace.
 pub fn haproxy() -> Result<PathBuf, Error> {
     program("haproxy").ok_or_else(|| missing("`haproxy`", "haproxy"))
 }
@@ -231,7 +232,7 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// The first number in what a program says about its version: `v=7.0.15`, `(PostgreSQL) 15.18`.
+/// Returns the first number in the version text of a program: `v=7.0.15`, `(PostgreSQL) 15.18`.
 fn major_version(program: &Path) -> Option<u32> {
     parse_major(&version(program)?)
 }
@@ -248,8 +249,8 @@ fn parse_major(said: &str) -> Option<u32> {
     digits[..to].parse().ok()
 }
 
-/// Keeps packages from starting their services while they are installed: tests start private ones,
-/// and a broker on its well-known port is not wanted.
+/// Keeps packages from starting their services while they are installed: tests start private
+/// servers, and a service on a well-known port is not wanted.
 ///
 /// A policy that the machine already has stays as it is.
 struct NoServices {
@@ -258,7 +259,8 @@ struct NoServices {
 
 impl NoServices {
     fn declare() -> Result<Self, Error> {
-        // It forbids only while we live: left behind by a kill, it does no harm.
+        // The policy forbids services only while this process lives, so a file left behind by a
+        // kill does no harm.
         let policy = format!(
             "#!/bin/sh\n\
              # Written while servers for tests are installed; of no effect afterwards.\n\
@@ -283,7 +285,7 @@ impl NoServices {
 impl Drop for NoServices {
     fn drop(&mut self) {
         if self.ours {
-            // What stays behind is of no effect, as it says itself.
+            // A file that cannot be removed has no effect once this process has ended.
             let _ = fs::remove_file(SERVICE_POLICY);
         }
     }
@@ -291,7 +293,7 @@ impl Drop for NoServices {
 
 fn apt_get(verb: &[&str], packages: &[&str]) -> Result<(), Error> {
     let status = Command::new("apt-get")
-        // Another package manager may be at work; wait for it rather than fail.
+        // Waits for another package manager instead of failing.
         .args(["-o", "DPkg::Lock::Timeout=300"])
         .args(verb)
         .args(packages)
@@ -327,7 +329,7 @@ mod tests {
     use super::parse_major;
 
     #[test]
-    fn the_major_version_is_read_from_what_programs_say() {
+    fn the_major_version_is_read_from_version_texts() {
         assert_eq!(parse_major("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"), Some(15));
         assert_eq!(parse_major("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc"), Some(7));
         assert_eq!(parse_major("nats-server: v2.9.10"), Some(2));

@@ -3,12 +3,12 @@
 //!
 //! Every server listens on a loopback port of its own, keeps its data in a temporary directory and
 //! is gone, data and all, when its [`Server`] is dropped or when the process that started it dies,
-//! however it dies. The verbs a fault test needs are on [`Server`]: [`kill9`](Server::kill9),
+//! however it dies. The methods that a fault test needs are on [`Server`]: [`kill9`](Server::kill9),
 //! [`pause`](Server::pause), [`resume`](Server::resume), [`restart`](Server::restart),
 //! [`stop`](Server::stop).
 //!
-//! Deliberately absent: clients, pools and async. The crate uses the standard library only, so
-//! that `cargo xtask` builds in seconds and needs no database driver to start a database. It needs a Unix.
+//! The crate has no clients, no pools and no async, and uses the standard library only, so that
+//! `cargo xtask` builds in seconds and needs no database driver to start a database. It runs on Unix.
 //!
 //! ```no_run
 //! use semel_servers::{Options, Redis};

@@ -14,17 +14,18 @@ use super::process::Launch;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server, Vitals};
 
-/// Starts private MariaDB servers; a namespace, never a value.
+/// Starts private MariaDB servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum MariaDb {}
 
-/// Small but durable, for the same reason as PostgreSQL's. Relative names are relative to the data
-/// directory: the socket's path stays short, and the pid file is where the account may write. A
-/// server that cannot write its pid file exits only *after* it has opened its port.
+/// A small but durable configuration, for the same reason as PostgreSQL's. Relative names are
+/// relative to the data directory: the path of the socket stays short, and the pid file is in a
+/// directory that the account may write to. A server that cannot write its pid file exits only
+/// *after* it has opened its port.
 const FLAGS: [&str; 12] = [
     "--bind-address=127.0.0.1",
     "--skip-networking=0",
-    // Without names to resolve, a login does not depend on the machine's hosts file.
+    // Without name resolution, a login does not depend on the machine's hosts file.
     "--skip-name-resolve",
     "--socket=mariadb.sock",
     "--pid-file=mariadb.pid",
@@ -37,23 +38,25 @@ const FLAGS: [&str; 12] = [
     "--default-time-zone=+00:00",
 ];
 
-/// The set-up tool creates `root@localhost`, which no TCP client is once names are not resolved.
+/// Creates the login for TCP clients: the set-up tool creates `root@localhost`, which does not
+/// match an address once names are not resolved.
 pub(super) const LOGIN: &str = "CREATE USER IF NOT EXISTS root@'127.0.0.1';\n\
                      GRANT ALL PRIVILEGES ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
 
 impl MariaDb {
-    /// Starts MariaDB with superuser `root`, no password. As root it runs under the account
-    /// `mysql`. Its URL names the database `mysql`, the only one that surely exists.
+    /// Starts MariaDB with superuser `root` and no password. If this process is root, the server
+    /// runs under the account `mysql`. The URL has the database `mysql`, the only one that always
+    /// exists.
     pub fn start(options: Options) -> Result<Server, Error> {
         let programs = install::mariadb()?;
-        // We change the account ourselves, before the server starts: one that changes its own
-        // loses the parent-death signal with it.
+        // The account is changed before the server starts: a server that changes its own account
+        // loses the parent-death signal.
         let account = Account::for_server("mysql")?;
         let scratch = Scratch::new("mariadb")?;
         let data = scratch.data(account.as_ref())?;
         let data_flag = flag("--datadir=", &data);
-        // A starting server deletes the temporary tables that it finds in its temporary directory,
-        // those of its neighbours among them: each has its own.
+        // Each server has a temporary directory of its own: a starting server deletes the temporary
+        // tables that it finds there, other servers' included.
         let temporary = flag("--tmpdir=", &data);
         let launch = |program, args: Vec<OsString>| Launch {
             program,
@@ -102,14 +105,15 @@ pub(super) fn flag(name: &str, path: &std::path::Path) -> OsString {
     flag
 }
 
-/// The log line comes after the port is bound and the login exists. A server that lost its port to
-/// another ends instead of logging it, so a greeting now is a greeting from ours.
+/// Checks readiness: the log line comes after the port is bound and the login exists. A server that
+/// lost its port to another process ends instead of logging it, so a greeting afterwards comes from
+/// this server.
 pub(super) fn ready(vitals: &Vitals<'_>) -> bool {
     vitals.log.contains("ready for connections") && answers(vitals.port, Duration::from_secs(1))
 }
 
-/// The server speaks first: a header of four bytes, then its protocol's version, ten. A refusal
-/// (too many connections) has 255 there and is no answer.
+/// Returns whether the server greets a new connection: a header of four bytes, then the protocol's
+/// version, ten. A refusal (too many connections) has 255 in its place.
 pub(super) fn answers(port: u16, within: Duration) -> bool {
     let greet = || -> std::io::Result<u8> {
         let mut greeting = [0; 5];

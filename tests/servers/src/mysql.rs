@@ -1,4 +1,4 @@
-//! A private MySQL, Oracle's own, beside MariaDB.
+//! A private MySQL (Oracle's), beside MariaDB.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,20 +12,20 @@ use super::process::Launch;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server};
 
-/// Starts private MySQL servers; a namespace, never a value.
+/// Starts private MySQL servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum MySql {}
 
-/// As MariaDB's: small but durable.
+/// A small but durable configuration, as MariaDB's.
 const FLAGS: [&str; 14] = [
     "--bind-address=127.0.0.1",
     "--skip-networking=0",
     "--skip-name-resolve",
     "--socket=mysql.sock",
     "--pid-file=mysql.pid",
-    // Its second protocol would listen on a well-known port.
+    // The X protocol would listen on a well-known port.
     "--mysqlx=OFF",
-    // The packaged directory for exported files is not there.
+    // The packaged directory for exported files does not exist.
     "--secure-file-priv=NULL",
     "--skip-log-bin",
     "--max-connections=300",
@@ -37,8 +37,9 @@ const FLAGS: [&str; 14] = [
 ];
 
 impl MySql {
-    /// Starts MySQL with superuser `root`, no password. As root it runs under the account `mysql`.
-    /// Its URL names the database `mysql`, the only one that surely exists.
+    /// Starts MySQL with superuser `root` and no password. If this process is root, the server runs
+    /// under the account `mysql`. The URL has the database `mysql`, the only one that always
+    /// exists.
     pub fn start(options: Options) -> Result<Server, Error> {
         let program = install::mysql()?;
         let account = Account::for_server("mysql")?;

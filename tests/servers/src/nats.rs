@@ -12,13 +12,13 @@ use super::process::Launch;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server, Vitals};
 
-/// Starts private NATS servers; a namespace, never a value.
+/// Starts private NATS servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum Nats {}
 
 impl Nats {
-    /// Starts a single NATS without a password, with JetStream on files. It runs under our own
-    /// account. Acknowledged messages survive a kill: they are written, if not flushed.
+    /// Starts a single NATS without a password, with JetStream on files, under the account of this
+    /// process. Acknowledged messages survive a kill: they are written, if not flushed.
     pub fn start(options: Options) -> Result<Server, Error> {
         let program = install::nats()?;
         let scratch = Scratch::new("nats")?;
@@ -49,8 +49,8 @@ impl Nats {
     }
 }
 
-/// The identity, new at every start and in the log as well, distinguishes this server from another one
-/// that took the port.
+/// Checks readiness. The server id, which is new at every start and also in the log, distinguishes
+/// this server from another one that took the port.
 fn ready(vitals: &Vitals<'_>) -> bool {
     const LIMIT: Duration = Duration::from_secs(1);
     vitals.log.contains("Server is ready")
@@ -62,7 +62,7 @@ fn answers(port: u16, within: Duration) -> bool {
     greet(port, within).is_ok()
 }
 
-/// The server speaks first, a line that describes itself; then it must answer a ping.
+/// Reads the server's description, which it sends first, and checks that it answers a ping.
 fn greet(port: u16, within: Duration) -> io::Result<String> {
     let mut stream = BufReader::new(port::dial(port, within)?);
     let info = line(&mut stream)?;

@@ -1,8 +1,8 @@
-//! What a caller may change about a private server: its command line.
+//! Extra command-line arguments of a private server.
 
 use std::ffi::{OsStr, OsString};
 
-/// Extra command-line arguments for a server, placed after our own so that they win.
+/// Extra command-line arguments for a server, placed after the defaults so that they take precedence.
 ///
 /// The default is none: a small server that flushes every commit (PostgreSQL, MariaDB) or keeps an
 /// append-only file flushed every second and never evicts (Redis). NATS has JetStream on files;
@@ -22,12 +22,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// No extra arguments.
+    /// Returns options without extra arguments.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one argument, exactly as the server shall see it.
+    /// Adds one argument, passed to the server unchanged.
     pub fn flag(mut self, flag: impl AsRef<OsStr>) -> Self {
         self.flags.push(flag.as_ref().to_owned());
         self

@@ -14,9 +14,9 @@ use super::release::Program;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server, Vitals};
 
-/// A private PgBouncer to be started: it hands out the server's connections per transaction.
+/// Builds a private PgBouncer, which shares server connections between clients per transaction.
 ///
-/// Clients connect under any name to the database that they name.
+/// Clients connect with any user name; the database in their URL is passed on.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PgBouncer {
@@ -26,24 +26,24 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of the PostgreSQL on this loopback port.
+    /// Prepares a PgBouncer in front of the PostgreSQL on this loopback port.
     pub fn before(upstream: u16) -> Self {
         Self { upstream, program: None, settings: Vec::new() }
     }
 
-    /// Runs the one of a newer Debian release, which tracks prepared statements.
+    /// Uses the PgBouncer of a newer Debian release, which tracks prepared statements.
     pub fn newest(mut self) -> Result<Self, Error> {
         self.program = Some(install::newest_pgbouncer()?);
         Ok(self)
     }
 
-    /// Adds a line to the section `[pgbouncer]`; it wins over the defaults.
+    /// Adds a line to the section `[pgbouncer]`; it overrides the default.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Starts it. As root it runs under the account `postgres`.
+    /// Starts PgBouncer. If this process is root, it runs under the account `postgres`.
     pub fn start(self) -> Result<Server, Error> {
         let program = match &self.program {
             Some(program) => program.clone(),
@@ -92,12 +92,13 @@ impl PgBouncer {
     }
 }
 
-/// It says so after its port is bound; without the port it ends.
+/// Checks readiness: PgBouncer logs it after its port is bound, and ends if it cannot bind the
+/// port.
 fn ready(vitals: &Vitals<'_>) -> bool {
     vitals.log.contains("process up") && answers(vitals.port, Duration::from_secs(1))
 }
 
-/// As with the server behind it: whether TLS is spoken is answered with a single letter.
+/// Returns whether PgBouncer answers the question for TLS with a single letter, as PostgreSQL does.
 fn answers(port: u16, within: Duration) -> bool {
     let ask = || -> std::io::Result<u8> {
         let mut stream = port::dial(port, within)?;

@@ -1,5 +1,5 @@
-//! Free loopback ports for servers, chosen where no client can take them by accident, and kept for a
-//! server that is down: it comes back on the port that it had.
+//! Free loopback ports for servers. No client can take them by accident, and a server that is down
+//! keeps its port for its restart.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -10,23 +10,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::error::{Error, ErrorKind};
 
-/// The first port we hand out and how many follow it.
+/// The first port of the range; `COUNT` ports follow.
 ///
-/// The range ends below the kernel's ephemeral ports. A server that restarts on a port from the
-/// ephemeral range can find it occupied by some client's outgoing connection, and a client that
-/// keeps dialling such a port while the server is down can even connect to itself.
+/// The range ends below the kernel's ephemeral ports. A server that restarts on an ephemeral port
+/// can find it occupied by a client's outgoing connection, and a client that keeps dialling such a
+/// port while the server is down can even connect to itself.
 const FIRST: u16 = 10_500;
 const COUNT: u16 = 9_500;
 
-/// A Redis Cluster node also listens on its port plus this; both must be free.
+/// A Redis Cluster node also listens on its port plus this number; both must be free.
 const CLUSTER_BUS_OFFSET: u16 = 10_000;
 
-/// A port that no other process is given as long as this value lives.
+/// A port that is reserved among processes of this crate for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Port {
     number: u16,
-    /// Locked. The lock ends with us, however we end; the file stays, since one that is gone while
-    /// it is opened would be locked twice. `None` where another account has the place.
+    /// A locked file. The lock ends with this process, however it ends. The file stays, because a
+    /// file that is removed while another process opens it could be locked twice. `None` if another
+    /// account owns the file.
     _kept: Option<File>,
 }
 
@@ -35,7 +36,7 @@ impl Port {
         self.number
     }
 
-    /// Returns the port, if it is not reserved and nothing listens there.
+    /// Reserves the port, if it is not reserved and nothing listens on it.
     fn take(number: u16) -> Option<Self> {
         let path = file(number);
         let _ = path.parent().map(fs::create_dir_all);
@@ -43,7 +44,7 @@ impl Port {
         let kept = match opened.map(|file| (file.try_lock(), file)) {
             Ok((Ok(()), file)) => Some(file),
             Ok((Err(TryLockError::WouldBlock), _)) => return None,
-            // Where no file can be had or locked, ports are chosen by luck.
+            // If no file can be created or locked, the port is used without a reservation.
             Ok((Err(TryLockError::Error(_)), _)) | Err(_) => None,
         };
         let free = is_free(number) && is_free(number + CLUSTER_BUS_OFFSET);
@@ -51,15 +52,16 @@ impl Port {
     }
 }
 
-/// The lock file of a port. Not in the temporary directory: runs whose `TMPDIR` differ share the ports.
+/// Returns the lock file of a port. It is not in `TMPDIR`, because runs with different ones share the
+/// ports.
 fn file(port: u16) -> PathBuf {
     Path::new("/tmp/semel-ports").join(port.to_string())
 }
 
-/// A port on which nothing listens at the moment.
+/// Reserves a port on which nothing listens at the moment.
 ///
-/// Processes that are not ours do not know that it is kept: the caller must be ready to lose it to one
-/// of them and ask again.
+/// Other programs do not know of the reservation: the caller must be ready to lose the port to one
+/// of them and try another.
 pub(super) fn free() -> Result<Port, Error> {
     let start = scattered_start();
     (0..COUNT).map(|step| FIRST + (start + step) % COUNT).find_map(Port::take).ok_or_else(|| {
@@ -68,13 +70,13 @@ pub(super) fn free() -> Result<Port, Error> {
     })
 }
 
-/// Whether a server accepts connections on this port.
+/// Returns whether a server accepts connections on this port.
 pub(super) fn accepts(port: u16) -> bool {
     let address = (Ipv4Addr::LOCALHOST, port).into();
     TcpStream::connect_timeout(&address, Duration::from_millis(250)).is_ok()
 }
 
-/// A connection to a loopback port with every wait bounded.
+/// Connects to a loopback port, with every wait bounded.
 pub(super) fn dial(port: u16, within: Duration) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), within)?;
     stream.set_read_timeout(Some(within))?;
@@ -87,8 +89,8 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Test processes start at the same moment; a start that differs per process and per call keeps
-/// them from probing the same ports in the same order.
+/// Returns the port at which a search starts. It differs per process and per call, so that test
+/// processes that start together do not probe the same ports in the same order.
 fn scattered_start() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -106,10 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_nobody_elses_while_it_is_kept_though_nothing_listens_there() {
-        let port = free().expect("there are many");
+    fn a_reserved_port_is_not_given_out_again_while_nothing_listens_on_it() {
+        let port = free().expect("there are free ports");
         let number = port.number();
-        assert!(is_free(number), "its server is down");
+        assert!(is_free(number), "nothing listens on the port");
         assert!(Port::take(number).is_none());
     }
 }

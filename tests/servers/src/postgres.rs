@@ -15,15 +15,15 @@ use super::process::Launch;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server, Vitals};
 
-/// Starts private PostgreSQL servers; a namespace, never a value.
+/// Starts private PostgreSQL servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum Postgres {}
 
-/// Small, because several run at once on two cores, but as durable as in production: a test that
-/// kills the server must not pass or fail because of relaxed flushing.
+/// Small, because several servers run at once on two cores, but as durable as in production: a test
+/// that kills the server must not pass or fail because of relaxed flushing.
 const SETTINGS: [&str; 6] = [
     "listen_addresses=127.0.0.1",
-    // A socket file's path has a length limit that temporary directories easily exceed.
+    // No socket file: its path has a length limit that temporary directories easily exceed.
     "unix_socket_directories=",
     "max_connections=300",
     "shared_buffers=64MB",
@@ -33,34 +33,34 @@ const SETTINGS: [&str; 6] = [
 
 impl Postgres {
     /// Starts PostgreSQL with superuser `postgres`, no password, database `postgres`, UTF-8 and the
-    /// C locale. As root it runs under the account `postgres`.
+    /// C locale. If this process is root, the server runs under the account `postgres`.
     pub fn start(options: Options) -> Result<Server, Error> {
-        Ground::new()?.start(options, |ground| {
-            let mut init: Vec<OsString> = vec!["-D".into(), ground.data.clone().into()];
+        Setup::new()?.start(options, |setup| {
+            let mut init: Vec<OsString> = vec!["-D".into(), setup.data.clone().into()];
             let choices =
                 ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"];
             init.extend(choices.map(OsString::from));
-            ground.launch("initdb", init).complete(ground.scratch.path())
+            setup.launch("initdb", init).complete(setup.scratch.path())
         })
     }
 
-    /// Starts a standby of a running primary: a base backup that follows it by streaming, through a
-    /// replication slot and under an application name that are both `name`.
+    /// Starts a standby of a running primary: a base backup that follows the primary by streaming.
+    /// `name` is both its replication slot and its application name.
     ///
-    /// It is asynchronous unless the primary's `synchronous_standby_names` lists that name.
+    /// The standby is asynchronous unless the primary's `synchronous_standby_names` lists `name`.
     pub fn standby(primary: &Server, name: &str, options: Options) -> Result<Server, Error> {
         let conninfo =
             format!("host=127.0.0.1 port={} user=postgres application_name={name}", primary.port());
-        Ground::new()?.start(options, |ground| {
-            let mut copy: Vec<OsString> = vec!["-D".into(), ground.data.clone().into()];
+        Setup::new()?.start(options, |setup| {
+            let mut copy: Vec<OsString> = vec!["-D".into(), setup.data.clone().into()];
             copy.extend(["-d".into(), conninfo.into()]);
             copy.extend(["-R", "-C", "-S", name, "-X", "stream"].map(OsString::from));
             copy.extend(["--checkpoint=fast", "--no-sync"].map(OsString::from));
-            ground.launch("pg_basebackup", copy).complete(ground.scratch.path())
+            setup.launch("pg_basebackup", copy).complete(setup.scratch.path())
         })
     }
 
-    /// Promotes a standby, and returns when it takes writes.
+    /// Promotes a standby, and returns once it accepts writes.
     pub fn promote(standby: &Server) -> Result<(), Error> {
         let programs = install::postgres()?;
         let data = standby.directory().join("data");
@@ -75,15 +75,15 @@ impl Postgres {
     }
 }
 
-/// Where a server is about to be set up.
-struct Ground {
+/// The directory, the account and the programs of a server that is being set up.
+struct Setup {
     programs: PathBuf,
     account: Option<Account>,
     scratch: Scratch,
     data: PathBuf,
 }
 
-impl Ground {
+impl Setup {
     fn new() -> Result<Self, Error> {
         let programs = install::postgres()?;
         let account = Account::for_server("postgres")?;
@@ -98,8 +98,8 @@ impl Ground {
             args,
             env: Vec::new(),
             account: self.account.clone(),
-            // An immediate shutdown. Killing would leave the tiny System V segment behind by which
-            // PostgreSQL guards its directory.
+            // An immediate shutdown. A kill would leave behind the small System V segment with
+            // which PostgreSQL guards its directory.
             on_our_death: "QUIT",
         }
     }
@@ -133,19 +133,20 @@ impl Ground {
     }
 }
 
-/// The lock file has our process on its first line and a status on its eighth. Both are needed: a
-/// stale file of a killed server may still say "ready", and another server may own the port.
+/// Checks readiness. The lock file has the process id on its first line and a status on its eighth.
+/// Both are needed: a stale file of a killed server may still contain "ready", and another server
+/// may own the port.
 fn ready(vitals: &Vitals<'_>) -> bool {
     let file = fs::read_to_string(vitals.data.join("postmaster.pid")).unwrap_or_default();
     let mut lines = file.lines().map(str::trim);
     let ours = lines.next() == Some(vitals.pid.to_string().as_str());
-    // A standby that takes readers says so instead.
+    // The status of a standby that accepts readers.
     let open = matches!(lines.nth(6), Some("ready" | "standby"));
     ours && open && answers(vitals.port, Duration::from_secs(1))
 }
 
-/// Asks whether TLS is spoken, the one question that needs no login: a backend must be forked to
-/// answer it with a single letter.
+/// Returns whether the server answers the question for TLS, which needs no login: a backend must be
+/// forked to answer it with a single letter.
 fn answers(port: u16, within: Duration) -> bool {
     let ask = || -> std::io::Result<u8> {
         let mut stream = port::dial(port, within)?;

@@ -1,7 +1,8 @@
-//! Processes: starts one that ends with this one, signals a process tree, waits with a limit.
+//! Processes: starts one that ends with this process, signals a process tree, waits with a limit.
 //!
-//! There is no `unsafe` here, so everything the standard library cannot say goes through small
-//! programs every Unix has: `sh` for signals, `setpriv` for accounts and the parent-death signal.
+//! The crate has no `unsafe`, so system calls that the standard library lacks go through small
+//! programs that every Unix has: `sh` for signals, `setpriv` for accounts and the parent-death
+//! signal.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,15 +20,15 @@ use super::account::Account;
 use super::error::{Error, ErrorKind};
 use super::install;
 
-/// How often a bounded wait looks again.
+/// The interval at which a bounded wait polls.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A command line that becomes a server, always the process that listens and never a wrapper.
+/// A command line whose process is the server that listens, never a wrapper.
 #[derive(Debug, Clone)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<OsString>,
-    /// Variables on top of our own environment.
+    /// Variables added to the environment of this process.
     pub(super) env: Vec<(&'static str, OsString)>,
     pub(super) account: Option<Account>,
     /// The signal that the kernel sends to the server when this process ends.
@@ -47,13 +48,14 @@ impl Launch {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(copy)
-            // Its own group: an interrupt from the terminal must not stop servers mid-test.
+            // A process group of its own: an interrupt from the terminal must not stop servers
+            // during a test.
             .process_group(0);
         on_launcher(command)
             .map_err(|error| Error::system(format!("starting {}", self.program.display()), error))
     }
 
-    /// Runs the program to its end and demands success; for set-up tools such as `initdb`.
+    /// Runs the program to its end and fails unless it succeeds; for set-up tools such as `initdb`.
     pub(super) fn complete(&self, directory: &Path) -> Result<(), Error> {
         let name = self.program.display();
         let output = self
@@ -69,7 +71,7 @@ impl Launch {
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Err(Error::new(
             ErrorKind::Exited,
-            format!("{name} failed ({}); it said:\n{}", output.status, last_lines(&said)),
+            format!("{name} failed ({}); its output:\n{}", output.status, last_lines(&said)),
         ))
     }
 
@@ -103,8 +105,8 @@ impl Launch {
     }
 }
 
-/// `setpriv`, where it exists and knows the parent-death signal. Elsewhere (and for paused servers) the
-/// janitor of the scratch directory ends what is left behind.
+/// Returns `setpriv`, if it exists and knows the parent-death signal. Otherwise, and for paused
+/// servers, the janitor of the scratch directory ends processes that are left.
 fn setpriv() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
@@ -123,18 +125,18 @@ fn setpriv() -> Option<&'static Path> {
 
 type Job = (Command, SyncSender<io::Result<Child>>);
 
-/// Spawns on a thread that lives as long as the process.
+/// Spawns a process from a thread that lives as long as this process.
 ///
 /// The kernel sends the parent-death signal when the *thread* that forked ends, so a server that
-/// was started on a test's thread or on a worker of an async runtime's blocking pool would be
-/// killed as soon as that thread retires.
+/// was started on a test's thread or on a thread of an async runtime's blocking pool would be
+/// killed when that thread ends.
 fn on_launcher(command: Command) -> io::Result<Child> {
     static LAUNCHER: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
     let launcher = LAUNCHER.get_or_init(|| {
         let (jobs, inbox) = channel::<Job>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
-                // The caller waits for this result.
+                // Cannot fail: the caller waits for this result.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -148,13 +150,13 @@ fn on_launcher(command: Command) -> io::Result<Child> {
     reply.recv().map_err(|_| gone())?
 }
 
-/// Sends a signal to processes; those that are already gone are not an error.
+/// Sends a signal to processes; processes that are already gone are not an error.
 pub(super) fn signal(name: &str, pids: &[u32]) -> Result<(), Error> {
     if pids.is_empty() {
         return Ok(());
     }
-    // The shell's builtin: a minimal system has `sh` but may not have the program `kill`. One at a
-    // time, because the builtin gives up at the first process that has gone.
+    // Uses the shell's builtin: a minimal system has `sh` but may not have the program `kill`. One
+    // process at a time, because the builtin stops at the first process that is gone.
     Command::new("sh")
         .args(["-c", r#"sig=$1; shift; for pid; do kill -s "$sig" "$pid"; done"#, "sh", name])
         .args(pids.iter().map(u32::to_string))
@@ -166,11 +168,11 @@ pub(super) fn signal(name: &str, pids: &[u32]) -> Result<(), Error> {
         .map_err(|error| Error::system(format!("sending {name} to {pids:?}"), error))
 }
 
-/// Stops a process and all its descendants and says which they are.
+/// Stops a process and all its descendants with `SIGSTOP`, and returns their ids.
 ///
-/// The root stops first, then its children, until no new ones are found: a stopped process cannot
-/// fork, so the tree cannot grow meanwhile. A process group would not do, since
-/// every PostgreSQL backend leads a session of its own.
+/// The root is stopped first, then its children, until no new ones are found: a stopped process
+/// cannot fork, so the tree cannot grow meanwhile. A process group would not do, because every
+/// PostgreSQL backend leads a session of its own.
 pub(super) fn freeze(root: u32) -> Result<Vec<u32>, Error> {
     let mut frozen = BTreeSet::new();
     loop {
@@ -187,12 +189,14 @@ pub(super) fn freeze(root: u32) -> Result<Vec<u32>, Error> {
     }
 }
 
-/// Whether a process is gone. A zombie is: nothing of it runs, and its sockets are closed.
+/// Returns whether a process is gone. A zombie counts as gone: it does not run, and its sockets are
+/// closed.
 pub(super) fn is_gone(pid: u32) -> bool {
     matches!(state(pid), None | Some('Z'))
 }
 
-/// A process and its descendants, from `/proc`; only the process itself where there is none.
+/// Returns a process and its descendants, from `/proc`; only the process itself if there is no
+/// `/proc`.
 pub(super) fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
@@ -213,8 +217,8 @@ fn state(pid: u32) -> Option<char> {
     stat(pid).map(|(state, _)| state)
 }
 
-/// State and parent. The name before them may itself hold spaces and parentheses, hence the search
-/// from the right.
+/// Returns state and parent of a process. The name before them may contain spaces and parentheses,
+/// hence the search from the right.
 fn stat(pid: u32) -> Option<(char, u32)> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = line.rsplit_once(')')?.1.split_whitespace();
@@ -222,7 +226,7 @@ fn stat(pid: u32) -> Option<(char, u32)> {
     Some((state, fields.next()?.parse().ok()?))
 }
 
-/// Polls until the condition holds; `failure` is the error's message after `limit`.
+/// Polls until the condition holds; after `limit`, returns an error with the message of `failure`.
 pub(super) fn wait_until(
     limit: Duration,
     failure: &str,
@@ -239,7 +243,7 @@ pub(super) fn wait_until(
     Ok(())
 }
 
-/// The end of a log, short enough for an error message.
+/// Returns the last lines of a log, short enough for an error message.
 pub(super) fn last_lines(text: &str) -> String {
     const KEPT: usize = 20;
     let lines: Vec<&str> = text.lines().collect();

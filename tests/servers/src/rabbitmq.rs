@@ -15,15 +15,15 @@ use super::process::Launch;
 use super::scratch::Scratch;
 use super::server::{Companion, Recipe, Server, Vitals};
 
-/// Starts private RabbitMQ servers; a namespace, never a value.
+/// Starts private RabbitMQ servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum RabbitMq {}
 
-/// One scheduler is enough for a test. The script adds `-noinput`
-/// only where it stays behind as a wrapper, which it must not.
+/// One scheduler is enough for a test. The script adds `-noinput` only if it stays as a wrapper,
+/// which it must not.
 const ERL_ARGS: &str = "-noinput +S 1:1 -kernel inet_dist_use_interface {127,0,0,1}";
 
-/// A port we choose has this neighbour free as well.
+/// The offset of a second port that is free for each chosen port.
 const NEIGHBOUR: u16 = 10_000;
 
 impl RabbitMq {
@@ -31,16 +31,16 @@ impl RabbitMq {
     /// root it runs under the account `rabbitmq`.
     ///
     /// Erlang nodes find each other through a name service, `epmd`, of which a machine usually has
-    /// one. This one has its own port, ends with its server and is not affected by
+    /// one. The name service of this server has its own port, ends with the server and is not affected by
     /// [`Server::kill9`] and [`Server::pause`].
     ///
-    /// A quorum queue is not safe from a kill before [`RabbitMq::has_stored`] says so.
+    /// A quorum queue survives a kill only once [`RabbitMq::has_stored`] returns `true` for it.
     pub fn start(options: Options) -> Result<Server, Error> {
         let programs = install::rabbitmq()?;
         let account = Account::for_server("rabbitmq")?;
         let scratch = Scratch::new("rabbitmq")?;
         let data = scratch.data(account.as_ref())?;
-        // Without the file RabbitMQ looks for the packaged service's.
+        // Without this file RabbitMQ reads that of the packaged service.
         let plugins = scratch.path().join("plugins");
         fs::write(&plugins, "[].\n").map_err(|error| Error::system("writing plugins", error))?;
         let flags = options.into_flags();
@@ -72,19 +72,19 @@ impl RabbitMq {
         })
     }
 
-    /// Whether a quorum queue of the virtual host `/` would survive a kill of this server.
+    /// Returns whether a quorum queue of the virtual host `/` would survive a kill of this server.
     ///
-    /// RabbitMQ answers a declaration, and confirms messages, about a second before it writes down
-    /// which member of its own the queue has. Killed in between, it finds the queue again but never
-    /// a leader for it, and every request to it hangs (seen with 3.10). A fault test that kills
-    /// declares its queues, waits for this and then begins.
+    /// RabbitMQ answers a declaration, and confirms messages, about a second before it stores which
+    /// member the queue has. If it is killed in between, it finds the queue again but never a leader
+    /// for it, and every request to the queue hangs (seen with 3.10). A fault test that kills the
+    /// server declares its queues and waits for this before it begins.
     #[must_use]
     pub fn has_stored(server: &Server, queue: &str) -> bool {
         let node = node(server.port());
         let data = server.directory().join("data").join(&node);
         let names = fs::read(data.join("quorum").join(&node).join("names.dets"));
-        // A queue's member is named after both; the file holds the names as they are, each with
-        // its length in front.
+        // The member of a queue has a name made of both; the file contains such names unencoded,
+        // each after its length.
         let member = format!("%2F_{queue}");
         let Ok(length) = u8::try_from(member.len()) else {
             return false;
@@ -94,12 +94,14 @@ impl RabbitMq {
     }
 }
 
-/// The port in the name keeps apart two nodes that met at one name service after all.
+/// Returns the node's name. It contains the port, so that two nodes that share a name service
+/// differ.
 fn node(port: u16) -> String {
     format!("semel-{port}@localhost")
 }
 
-/// Where the name service is. RabbitMQ must not start one: it would stay behind as a daemon.
+/// Returns the variables with the address of the name service. RabbitMQ must not start one itself:
+/// it would stay behind as a daemon.
 fn names(epmd: u16) -> Vec<(&'static str, OsString)> {
     vec![
         ("ERL_EPMD_PORT", epmd.to_string().into()),
@@ -115,14 +117,15 @@ fn ports(port: u16) -> Vec<(&'static str, OsString)> {
         ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".into()),
         ("RABBITMQ_NODE_PORT", port.to_string().into()),
         ("RABBITMQ_DIST_PORT", (port + NEIGHBOUR).to_string().into()),
-        // The script replaces itself by the server, which is then the process that was started.
+        // The script replaces itself with the server, which then is the process that was started.
         ("RABBITMQ_ALLOW_INPUT", "1".into()),
         ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERL_ARGS.into()),
         ("ERL_CRASH_DUMP_SECONDS", "0".into()),
     ]
 }
 
-/// Everything is in the data directory, the cookie too; the packaged service's configuration is not used.
+/// Returns the variables with the paths. All files are in the data directory, the cookie too; the
+/// configuration of the packaged service is not used.
 fn places(data: &Path) -> Vec<(&'static str, OsString)> {
     let absent = data.join("absent");
     vec![
@@ -138,14 +141,14 @@ fn places(data: &Path) -> Vec<(&'static str, OsString)> {
     ]
 }
 
-/// The log line comes after the port is bound. A server that lost its port to another ends instead
-/// of logging it, so a greeting now comes from this server.
+/// Checks readiness: the log line comes after the port is bound. A server that lost its port to
+/// another process ends instead of logging it, so a greeting afterwards comes from this server.
 fn ready(vitals: &Vitals<'_>) -> bool {
     vitals.log.contains("Server startup complete") && answers(vitals.port, Duration::from_secs(1))
 }
 
-/// To the client's header the server answers with the method `connection.start` on channel zero; a
-/// server of another version would answer with a header of its own.
+/// Returns whether the server answers the client's header with the method `connection.start` on
+/// channel zero; a server of another protocol version would answer with a header of its own.
 fn answers(port: u16, within: Duration) -> bool {
     let greet = || -> io::Result<[u8; 11]> {
         let mut stream = port::dial(port, within)?;

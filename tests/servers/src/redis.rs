@@ -11,12 +11,12 @@ use super::resp::Connection;
 use super::scratch::Scratch;
 use super::server::{Recipe, Server, Vitals};
 
-/// Starts private Redis servers; a namespace, never a value.
+/// Starts private Redis servers. A namespace; it has no values.
 #[derive(Debug)]
 pub enum Redis {}
 
-/// The settings a ledger needs: what is acknowledged survives the death of the process, and
-/// nothing is evicted to make room.
+/// The settings that a ledger needs: acknowledged writes survive the death of the process, and
+/// nothing is evicted.
 const FLAGS: [&str; 12] = [
     "--bind",
     "127.0.0.1",
@@ -33,7 +33,7 @@ const FLAGS: [&str; 12] = [
 ];
 
 impl Redis {
-    /// Starts a single Redis without a password. It runs under our own account.
+    /// Starts a single Redis without a password, under the account of this process.
     pub fn start(options: Options) -> Result<Server, Error> {
         let program = install::redis()?;
         let scratch = Scratch::new("redis")?;
@@ -64,8 +64,8 @@ impl Redis {
     }
 }
 
-/// The process id distinguishes this server from another one that took the port; the ping tells a server
-/// that has loaded its data from one that is still reading it.
+/// Checks readiness. The process id distinguishes this server from another one that took the port;
+/// the ping fails while the server still loads its data.
 fn ready(vitals: &Vitals<'_>) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut connection = Connection::open(vitals.port, Duration::from_secs(1))?;

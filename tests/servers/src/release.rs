@@ -13,32 +13,32 @@ use std::process::Command;
 use super::account;
 use super::error::{Error, ErrorKind};
 
-/// Names the directory that unpacked programs are kept in between runs.
+/// The environment variable with the directory in which unpacked programs are kept between runs.
 const CACHE: &str = "SEMEL_TEST_CACHE";
-/// The release that always has the newest servers.
+/// The Debian release with the newest servers.
 const RELEASE: &str = "sid";
-/// What is unpacked. Another list is another directory.
+/// The packages that are unpacked. A change of the list uses another directory.
 const PACKAGES: [&str; 2] = ["mysql-server-core", "pgbouncer"];
-/// Keys that sign Debian's releases, the newer ones too.
+/// The keys that sign Debian's releases, newer ones included.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A program, and what must stand before its own arguments.
+/// A program, and the arguments that must precede its own.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
     pub(super) leading: Vec<OsString>,
-    /// Where its files are, if not at the top of the machine.
+    /// The root directory of its files, if not that of the machine.
     pub(super) root: Option<PathBuf>,
 }
 
 impl Program {
-    /// A program of the machine itself.
+    /// Returns an installed program of the machine.
     pub(super) fn installed(path: PathBuf) -> Self {
         Self { path, leading: Vec::new(), root: None }
     }
 }
 
-/// Finds a program of the unpacked release.
+/// Returns a program of the unpacked release.
 pub(super) fn program(name: &str) -> Option<Program> {
     let root = directory();
     let path = ["usr/sbin", "usr/bin"].iter().map(|bin| root.join(bin).join(name));
@@ -49,7 +49,7 @@ pub(super) fn program(name: &str) -> Option<Program> {
     Some(Program { path: loader, leading, root: Some(root) })
 }
 
-/// Whether the release is unpacked here.
+/// Returns whether the release is unpacked.
 pub(super) fn is_unpacked() -> bool {
     directory().is_dir()
 }
@@ -65,7 +65,7 @@ pub(super) fn unpack(say: &mut impl FnMut(&str)) -> Result<(), Error> {
     say(&format!("unpacking {packages} of Debian {RELEASE} into {}", root.display()));
     let work = root.with_extension(format!("new-{}", std::process::id()));
     let outcome = fill(&work, &mirror);
-    // Renamed whole, so that a run that was cut off leaves nothing that looks complete. Where two
+    // Renamed as a whole, so that an interrupted run leaves nothing that looks complete. If two
     // runs finish together, the first one counts.
     let placed = outcome.and_then(|()| match fs::rename(work.join("root"), &root) {
         Err(_) if root.is_dir() => Ok(()),
@@ -73,7 +73,7 @@ pub(super) fn unpack(say: &mut impl FnMut(&str)) -> Result<(), Error> {
             renamed.map_err(|error| Error::system(format!("placing {}", root.display()), error))
         }
     });
-    // What is left is the download; a failure to remove it costs disk space only.
+    // Only the download is left; failing to remove it costs disk space only.
     let _ = fs::remove_dir_all(&work);
     placed
 }
@@ -103,14 +103,14 @@ fn fill(work: &Path, mirror: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs apt-get on a state, a cache and sources of our own.
+/// Runs apt-get with a state, a cache and sources of this crate's own.
 fn apt_get(work: &Path, args: &[&str]) -> Result<(), Error> {
     let mut command = Command::new("apt-get");
     let ours = [
         ("Dir::Etc::sourcelist", work.join("sources.list")),
         ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
         ("Dir::State", work.join("state")),
-        // Nothing counts as installed, so that every library is downloaded with its program.
+        // No package counts as installed, so that every library is downloaded with its program.
         ("Dir::State::status", work.join("status")),
         ("Dir::Cache", work.join("cache")),
         ("APT::Sandbox::User", PathBuf::from("root")),
@@ -137,7 +137,7 @@ fn succeed(command: &mut Command) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Install, message))
 }
 
-/// Returns where the machine itself gets Debian's packages from.
+/// Returns the mirror from which the machine gets Debian's packages.
 fn mirror() -> Result<String, Error> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     let more = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten();
@@ -153,7 +153,7 @@ fn mirror() -> Result<String, Error> {
     })
 }
 
-/// Reads the address of Debian's main archive from a line of either format, if it has one.
+/// Returns the address of Debian's main archive in a line of either format, if it has one.
 fn mirror_in(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace();
     let first = words.next()?;
@@ -167,7 +167,7 @@ fn mirror_in(line: &str) -> Option<&str> {
 fn directory() -> PathBuf {
     let cache = match std::env::var_os(CACHE) {
         Some(cache) => PathBuf::from(cache),
-        // The servers' accounts must be able to walk there.
+        // The accounts of the servers must be able to enter the directory.
         None if account::is_root() => PathBuf::from("/var/cache/semel"),
         None => {
             std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".cache").join("semel")
@@ -176,7 +176,7 @@ fn directory() -> PathBuf {
     cache.join([&[RELEASE], PACKAGES.as_slice()].concat().join("-"))
 }
 
-/// Returns the directory of shared libraries, which carries the processor's name.
+/// Returns the directory of shared libraries, whose name contains the processor's.
 fn libraries(root: &Path) -> Option<PathBuf> {
     let all = fs::read_dir(root.join("usr/lib")).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     all.into_iter().find(|path| loader(path).is_some())

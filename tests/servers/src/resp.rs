@@ -1,6 +1,6 @@
-//! Just enough of the Redis protocol to set servers up and to look at them.
+//! A minimal Redis protocol, to set servers up and to inspect them.
 //!
-//! Not a client: no pipelining, no reconnecting, no RESP3. Stores use a real one.
+//! Not a client: no pipelining, no reconnecting, no RESP3. Stores use a real client.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use super::port::dial;
 
-/// A reply can only be as large as the questions the test kit asks: `INFO`, a small value.
+/// The largest accepted reply: far more than `INFO` or a small value.
 const REPLY_LIMIT: usize = 16 * 1024 * 1024;
 
-/// A connection to a Redis on this machine.
+/// A connection to a Redis server on this machine.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// What a Redis answers.
+/// A reply of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// A status, an integer in digits, or a string.
     Text(String),
     /// An error, with its prefix (`ERR`, `MOVED`, …).
     Error(String),
-    /// No value.
+    /// Null.
     Nil,
     /// Several replies.
     Many(Vec<Reply>),
 }
 
 impl Reply {
-    /// The text of a status, integer, string or error; empty for the others.
+    /// Returns the text of a status, integer, string or error; empty for the others.
     #[must_use]
     pub fn text(self) -> String {
         match self {
@@ -42,7 +42,7 @@ impl Reply {
 }
 
 impl Connection {
-    /// Connects; connecting and each later answer may take `within`.
+    /// Connects; connecting and each later reply may take `within`.
     pub fn open(port: u16, within: Duration) -> io::Result<Self> {
         Ok(Self { stream: BufReader::new(dial(port, within)?) })
     }
@@ -57,7 +57,7 @@ impl Connection {
         self.reply()
     }
 
-    /// Sends one command and demands something other than an error.
+    /// Sends one command and reads its reply; an error reply is an `Err`.
     pub fn tell(&mut self, words: &[&str]) -> io::Result<Reply> {
         match self.ask(words)? {
             Reply::Error(error) => Err(io::Error::other(format!("{words:?}: {error}"))),

@@ -1,4 +1,5 @@
-//! The temporary directory of one server, and the janitor that outlives us to remove it.
+//! The temporary directory of one server, and the janitor process that removes it after this
+//! process has died.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::account::Account;
 use super::error::{Error, ErrorKind};
 
-/// Waits until its standard input closes, which happens when its parent lets go of the pipe or
-/// dies in any way, then ends what is listed in the file `pids` and removes the directory. Paused
-/// processes run on for a second first: a server that was told of the death cleans up after itself
-/// what is not in the directory, such as PostgreSQL's System V segment.
+/// Waits until its standard input closes, which happens when its parent closes the pipe or dies in
+/// any way, then ends the processes listed in the file `pids` and removes the directory. Paused
+/// processes run on for a second first: a server that received the parent-death signal cleans up
+/// what is outside the directory, such as PostgreSQL's System V segment.
 const JANITOR: &str = r#"
 trap '' INT TERM HUP
 read -r _
@@ -28,7 +29,7 @@ fi
 rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 "#;
 
-/// A directory that goes away with us.
+/// A directory that is removed when this value is dropped or this process dies.
 #[derive(Debug)]
 pub(super) struct Scratch {
     path: PathBuf,
@@ -36,7 +37,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// A new directory below the system's temporary directory.
+    /// Creates a directory below the system's temporary directory.
     pub(super) fn new(name: &str) -> Result<Self, Error> {
         let path = create(name)?;
         let janitor = Command::new("sh")
@@ -46,18 +47,19 @@ impl Scratch {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Its own group: an interrupt from the terminal is for us, not for the cleaner.
+            // A process group of its own: an interrupt from the terminal must not end the janitor.
             .process_group(0)
             .spawn()
             .map_err(|error| {
-                // Nothing else would remove it; the error of spawning is the one worth reporting.
+                // Nothing else would remove the directory; the error of spawning is the one to
+                // report.
                 let _ = fs::remove_dir_all(&path);
                 Error::system("starting `sh` to clean up after a server", error)
             })?;
         Ok(Self { path, janitor })
     }
 
-    /// The directory for the server's data, owned by its account.
+    /// Creates the directory for the server's data, owned by its account.
     pub(super) fn data(&self, account: Option<&Account>) -> Result<PathBuf, Error> {
         let data = self.path.join("data");
         fs::create_dir(&data)
@@ -69,17 +71,17 @@ impl Scratch {
         Ok(data)
     }
 
-    /// Where the server's standard output and error go.
+    /// Returns the file for the server's standard output and error.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// The directory itself.
+    /// Returns the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tells the janitor which processes must not outlive us.
+    /// Writes the list of processes that the janitor must end.
     pub(super) fn list(&self, pids: &[u32]) -> Result<(), Error> {
         let line = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         fs::write(self.path.join("pids"), line)
@@ -89,7 +91,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Failure leaves a directory behind in the worst case, and the janitor tries once more.
+        // A failure leaves a directory behind, and the janitor tries once more.
         let _ = fs::remove_dir_all(&self.path);
         drop(self.janitor.stdin.take());
         let _ = self.janitor.wait();
@@ -104,13 +106,13 @@ fn create(name: &str) -> Result<PathBuf, Error> {
         let path = base.join(format!("semel-{name}-{}-{number}", std::process::id()));
         match fs::create_dir(&path) {
             Ok(()) => {
-                // The server's account must be able to walk through to its data.
+                // The server's account must be able to enter the directory.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|error| {
                     Error::system(format!("opening {} for the server", path.display()), error)
                 })?;
                 return Ok(path);
             }
-            // A process with our number died without a janitor; its leftovers are not ours to use.
+            // A process with the same id died without a janitor; its directory must not be reused.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(Error::system(format!("creating {}", path.display()), error));

@@ -1,4 +1,4 @@
-//! A running private server and the verbs a fault test needs.
+//! A running private server and the methods that a fault test needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,72 +10,72 @@ use super::port::{self, Port};
 use super::process::{self, Launch};
 use super::scratch::Scratch;
 
-/// Crash recovery on a busy two-core machine takes seconds, RabbitMQ's start alone five of its
-/// processor's; nothing healthy takes this long.
+/// How long a start may take. Crash recovery on a busy two-core machine takes seconds, and RabbitMQ
+/// alone needs five seconds of processor time; a healthy server never takes this long.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// After this time a server that was asked to stop is killed.
+/// The time after which a server that was asked to stop is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a killed process may take to vanish and to free its port.
 const DEATH_LIMIT: Duration = Duration::from_secs(60);
 /// How many ports are tried when other processes take them.
 const PORT_ATTEMPTS: u32 = 8;
-/// How servers report, in lower case, that their port is taken.
+/// Texts in lower case with which servers report that their port is taken.
 const PORT_TAKEN: [&str; 2] = ["address already in use", "could not bind to distribution port"];
 
-/// One private server: a process, a port and a directory that live and die together.
+/// One private server: a process, a port and a directory with a common lifetime.
 ///
 /// Made by [`Postgres::start`](super::Postgres::start), [`MariaDb::start`](super::MariaDb::start),
-/// [`Redis::start`](super::Redis::start), [`Nats::start`](super::Nats::start) and
-/// [`RabbitMq::start`](super::RabbitMq::start). Dropping it ends the server, paused or not, and
-/// removes its data.
+/// [`MySql::start`](super::MySql::start), [`Redis::start`](super::Redis::start),
+/// [`Nats::start`](super::Nats::start) and [`RabbitMq::start`](super::RabbitMq::start). Dropping it
+/// ends the server, paused or not, and removes its data.
 #[derive(Debug)]
 pub struct Server {
     recipe: Recipe,
-    /// Reserved while this value lives, also while nothing listens there.
+    /// Reserved while this value lives, even while nothing listens on it.
     port: Port,
     child: Option<Child>,
-    /// Runs exactly while the server does, and is spared by kill and pause.
+    /// A second process that runs exactly while the server does. Kill and pause do not affect it.
     companion: Option<Child>,
-    /// The processes that [`Server::pause`] stopped, so that resuming wakes exactly those.
+    /// The processes that [`Server::pause`] stopped, so that resuming continues exactly those.
     paused: Vec<u32>,
-    // Last, so that the directory outlives the process when fields are dropped in order.
+    // The last field, so that the directory outlives the process when fields are dropped in order.
     scratch: Scratch,
 }
 
-/// What differs between the kinds of server once one is prepared.
+/// The properties in which the kinds of server differ once one is prepared.
 #[derive(Debug)]
 pub(super) struct Recipe {
-    /// The program's name in messages.
+    /// The name of the program in messages.
     pub(super) name: &'static str,
     pub(super) launch: Launch,
     pub(super) companion: Option<Companion>,
     pub(super) url: String,
     /// The signal that asks for a clean shutdown.
     pub(super) polite: &'static str,
-    /// The signal that ends it fastest without leaving anything outside its directory.
+    /// The signal that ends the server fastest without leaving anything outside its directory.
     pub(super) abrupt: &'static str,
     pub(super) ready: fn(&Vitals<'_>) -> bool,
     pub(super) answers: fn(u16, Duration) -> bool,
 }
 
-/// A second process without which the server does not start.
+/// A second process that the server needs to start.
 #[derive(Debug)]
 pub(super) struct Companion {
     pub(super) launch: Launch,
     pub(super) port: Port,
 }
 
-/// What a readiness check may look at.
+/// The values that a readiness check uses.
 pub(super) struct Vitals<'a> {
     pub(super) port: u16,
     pub(super) pid: u32,
     pub(super) data: &'a Path,
-    /// What the server has logged since this start.
+    /// The log of the server since this start.
     pub(super) log: &'a str,
 }
 
 impl Server {
-    /// Starts a server on a free port, on another one if the port was taken meanwhile.
+    /// Starts a server on a free port; tries another port if that was taken meanwhile.
     pub(super) fn start(
         scratch: Scratch,
         mut recipe: impl FnMut(u16) -> Result<Recipe, Error>,
@@ -103,31 +103,31 @@ impl Server {
         }
     }
 
-    /// The URL to connect to; the same after a restart.
+    /// Returns the URL to connect to; the same after a restart.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.recipe.url
     }
 
-    /// The loopback port; the same after a restart.
+    /// Returns the loopback port; the same after a restart.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// The process that listens, or none while the server is stopped or killed.
+    /// Returns the id of the process that listens, or `None` while the server is stopped or killed.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// The directory with the server's data and log; removed on drop.
+    /// Returns the directory with the server's data and log; removed on drop.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Whether the server answers a new connection in its own protocol within the limit.
+    /// Returns whether the server answers a new connection in its own protocol within the limit.
     ///
     /// An accepted connection is not enough: the kernel accepts for a paused server too.
     #[must_use]
@@ -139,13 +139,14 @@ impl Server {
     /// and the port is free.
     pub fn kill9(&mut self) -> Result<(), Error> {
         let root = self.running("kill")?;
-        // Frozen first, so that no child can be forked between the look and the kill.
+        // Stopped first, so that no child can be forked between the listing and the kill.
         let family = process::freeze(root)?;
         process::signal("KILL", &family)?;
         self.reap(&family)
     }
 
-    /// Stops every process of the server with `SIGSTOP`: connections stay open, nothing answers.
+    /// Stops every process of the server with `SIGSTOP`: connections stay open, and the server
+    /// answers nothing.
     pub fn pause(&mut self) -> Result<(), Error> {
         let root = self.running("pause")?;
         let family = process::freeze(root)?;
@@ -153,22 +154,22 @@ impl Server {
         self.list()
     }
 
-    /// Lets a paused server run on; does nothing when it is not paused.
+    /// Continues a paused server; does nothing if it is not paused.
     pub fn resume(&mut self) -> Result<(), Error> {
-        // Children before the parent, which may act on what they did not do in time.
+        // Children before the parent, which might act on their delay.
         let mut family = std::mem::take(&mut self.paused);
         family.reverse();
         process::signal("CONT", &family)?;
         self.list()
     }
 
-    /// Starts the server again on its data and port, after a clean stop if it still runs.
+    /// Starts the server again with its data and port, after a clean stop if it still runs.
     pub fn restart(&mut self) -> Result<(), Error> {
         self.stop()?;
         self.launch()
     }
 
-    /// Shuts the server down cleanly and keeps its data; does nothing when it is not running.
+    /// Shuts the server down cleanly and keeps its data; does nothing if it is not running.
     ///
     /// A server that takes longer than ten seconds is killed.
     pub fn stop(&mut self) -> Result<(), Error> {
@@ -183,7 +184,7 @@ impl Server {
         let Some(child) = &mut self.child else {
             return Ok(());
         };
-        // Its helpers end by themselves when it does, but not at the same moment.
+        // The server's other processes end by themselves when it does, but not at the same moment.
         let family = process::family(child.id());
         process::signal(signal, &[child.id()])?;
         let ended = process::wait_until(limit, "", || !matches!(child.try_wait(), Ok(None)));
@@ -211,7 +212,7 @@ impl Server {
         let since = fs::metadata(&log).map_or(0, |meta| meta.len());
         let outcome = self.spawn(&log).and_then(|()| self.await_ready(since));
         if outcome.is_err() {
-            // The reason we failed to start matters more than a failure to clean up.
+            // The reason for the failed start matters more than an error of the cleanup.
             let _ = self.end("KILL", DEATH_LIMIT);
             let _ = self.dismiss_companion();
         }
@@ -228,7 +229,7 @@ impl Server {
         self.list()
     }
 
-    /// Waits for the companion's port before the server looks for it there.
+    /// Waits until the companion's port is open, before the server connects to it.
     fn await_companion(&mut self) -> Result<(), Error> {
         let (Some(companion), Some(child)) = (&self.recipe.companion, &mut self.companion) else {
             return Ok(());
@@ -242,7 +243,7 @@ impl Server {
             ended || port::accepts(port)
         })?;
         if ended {
-            // The one thing that keeps it from running: another process has its port.
+            // Only one thing keeps the companion from running: another process has its port.
             return Err(Error::new(
                 ErrorKind::PortTaken,
                 format!("{name} could not have port {port}"),
@@ -255,12 +256,12 @@ impl Server {
         let Some(mut child) = self.companion.take() else {
             return Ok(());
         };
-        // Already ended is as good as killed.
+        // An error means that the companion has already ended.
         let _ = child.kill();
         child.wait().map(|_| ()).map_err(|error| Error::system("reaping a companion", error))
     }
 
-    /// Tells the janitor what runs at the moment.
+    /// Writes the running processes to the janitor's list.
     fn list(&self) -> Result<(), Error> {
         let mut pids = self.paused.clone();
         pids.extend(self.pid().filter(|pid| !self.paused.contains(pid)));
@@ -305,7 +306,7 @@ impl Server {
         }
     }
 
-    /// Collects the dead, so that neither a zombie's number nor its port confuses the next start.
+    /// Reaps dead processes, so that neither a zombie's id nor its port disturbs the next start.
     fn reap(&mut self, family: &[u32]) -> Result<(), Error> {
         let name = self.recipe.name;
         if let Some(mut child) = self.child.take() {
@@ -339,8 +340,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing here may panic, and no caller gets an error: what could not be ended is on the
-        // janitor's list.
+        // Nothing here may panic, and there is no caller to return an error to: processes that
+        // could not be ended are on the janitor's list.
         let _ = self.resume();
         let _ = self.end(self.recipe.abrupt, Duration::from_secs(3));
     }

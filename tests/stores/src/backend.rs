@@ -16,29 +16,29 @@ use semel_sql::sqlite::SqliteStore;
 const ACCEPTED: &str = "memory:, sqlite:PATH, postgres://…, mysql://…, redis://HOST:PORT[?prefix=P] \
                         or redis+cluster://HOST:PORT,HOST:PORT[?prefix=P]";
 
-/// A store that is not open yet. Opening it twice gives two handles on the same records.
+/// A store that is not open yet. Opening it twice returns two handles on the same records.
 #[derive(Clone, Debug)]
 pub struct Backend {
     address: Address,
     timeout: Option<Duration>,
 }
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// In this process.
+    /// A store in this process.
     Memory(MemoryStore),
-    /// A file.
+    /// A SQLite file.
     Sqlite(PathBuf),
-    /// The URL of a database.
+    /// The URL of a PostgreSQL database.
     Postgres(String),
-    /// The URL of a database.
+    /// The URL of a MySQL or MariaDB database.
     MySql(String),
-    /// One server or a cluster.
+    /// One Redis server or a cluster.
     Redis {
         /// The URL of the server, or of the nodes of a cluster.
         url: String,
-        /// The prefix of the keys.
+        /// The prefix of the store's keys.
         prefix: String,
     },
 }
@@ -67,19 +67,19 @@ impl Backend {
         Ok(Self { address, timeout: None })
     }
 
-    /// Sets how long one statement or command may take. Default: the store's own.
+    /// Sets how long one statement or command may take. Default: the store's own limit.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Returns where the store is.
+    /// Returns the address of the store.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Returns the short name that reports show.
+    /// Returns the short name for reports.
     pub fn name(&self) -> &'static str {
         match &self.address {
             Address::Memory(_) => "memory",
@@ -93,7 +93,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether the caller's own writes can be in the store's transactions.
+    /// Returns whether the caller's own writes can be part of the store's transactions.
     pub fn is_atomic(&self) -> bool {
         match &self.address {
             Address::Sqlite(_) | Address::Postgres(_) | Address::MySql(_) => true,
@@ -101,10 +101,10 @@ impl Backend {
         }
     }
 
-    /// Opens the store. Its schema must be there.
+    /// Opens the store. Its schema must exist.
     ///
     /// # Errors
-    /// The store's own.
+    /// The errors of the store.
     pub async fn open(&self) -> Result<AnyStore> {
         Ok(match &self.address {
             Address::Memory(store) => AnyStore::new(store.clone()),
@@ -118,7 +118,7 @@ impl Backend {
     /// Opens the SQLite store.
     ///
     /// # Errors
-    /// `Misconfigured` if it is another store; else the store's own.
+    /// `Misconfigured` if the backend is another store; else the errors of the store.
     pub async fn sqlite(&self) -> Result<SqliteStore> {
         let Address::Sqlite(path) = &self.address else {
             return Err(wrong(&self.to_string()));
@@ -129,7 +129,7 @@ impl Backend {
     /// Opens the Redis store.
     ///
     /// # Errors
-    /// `Misconfigured` if it is another store; else the store's own.
+    /// `Misconfigured` if the backend is another store; else the errors of the store.
     pub async fn redis(&self) -> Result<RedisStore> {
         let Address::Redis { url, prefix } = &self.address else {
             return Err(wrong(&self.to_string()));
@@ -144,7 +144,7 @@ impl Backend {
     /// Opens the PostgreSQL store.
     ///
     /// # Errors
-    /// `Misconfigured` if it is another store; else the store's own.
+    /// `Misconfigured` if the backend is another store; else the errors of the store.
     pub async fn postgres(&self) -> Result<PgStore> {
         let Address::Postgres(url) = &self.address else {
             return Err(wrong(&self.to_string()));
@@ -159,7 +159,7 @@ impl Backend {
     /// Opens the MySQL or MariaDB store.
     ///
     /// # Errors
-    /// `Misconfigured` if it is another store; else the store's own.
+    /// `Misconfigured` if the backend is another store; else the errors of the store.
     pub async fn mysql(&self) -> Result<MySqlStore> {
         let Address::MySql(url) = &self.address else {
             return Err(wrong(&self.to_string()));
@@ -171,7 +171,7 @@ impl Backend {
         builder.connect().await
     }
 
-    /// Returns the same store behind another port of this machine, such as a proxy's.
+    /// Returns the same store through another port of this machine, such as a proxy's.
     #[must_use]
     pub fn through_port(&self, port: u16) -> Self {
         let moved = |url: &str| {
@@ -195,7 +195,7 @@ impl Backend {
     }
 }
 
-/// The URL, which [`Backend::parse`] reads back.
+/// Writes the URL, which [`Backend::parse`] accepts.
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
@@ -208,7 +208,7 @@ impl fmt::Display for Backend {
 }
 
 fn wrong(url: &str) -> Error {
-    // Only the scheme: the rest may hold a password.
+    // Only the scheme is shown: the rest may contain a password.
     let scheme = url.split(':').next().unwrap_or_default();
     let what = format!("no store is named by {scheme:?}; give {ACCEPTED}");
     Error::new(ErrorKind::Misconfigured, "choose a store", what)

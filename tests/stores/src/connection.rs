@@ -1,4 +1,4 @@
-//! A plain connection to a store's database, beside the store.
+//! A plain connection to a store's database, independent of the store.
 
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::postgres::{PgConnection, PgRow};
@@ -10,11 +10,11 @@ use crate::backend::{Address, Backend};
 /// A connection to one of the SQL databases.
 #[derive(Debug)]
 pub enum SqlConnection {
-    /// To a file, which is created if it is missing.
+    /// A connection to a SQLite file, which is created if it is missing.
     Sqlite(SqliteConnection),
-    /// To a server.
+    /// A connection to PostgreSQL.
     Postgres(PgConnection),
-    /// To a server.
+    /// A connection to MySQL or MariaDB.
     MySql(MySqlConnection),
 }
 
@@ -22,7 +22,7 @@ impl SqlConnection {
     /// Connects to the database of a store; `None` if it is not a SQL database.
     ///
     /// # Errors
-    /// The database's own.
+    /// The errors of the database.
     pub async fn open(backend: &Backend) -> sqlx::Result<Option<Self>> {
         Ok(Some(match backend.address() {
             Address::Sqlite(path) => {
@@ -38,7 +38,7 @@ impl SqlConnection {
     /// Runs one statement.
     ///
     /// # Errors
-    /// The database's own.
+    /// The errors of the database.
     pub async fn execute(&mut self, statement: impl Into<String>) -> sqlx::Result<()> {
         let statement = AssertSqlSafe(statement.into());
         match self {
@@ -51,7 +51,7 @@ impl SqlConnection {
     /// Returns all rows of a query.
     ///
     /// # Errors
-    /// The database's own.
+    /// The errors of the database.
     pub async fn fetch_all<R>(&mut self, query: &'static str) -> sqlx::Result<Vec<R>>
     where
         R: for<'r> FromRow<'r, SqliteRow>

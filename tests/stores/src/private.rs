@@ -18,14 +18,14 @@ pub struct PrivateStore {
     directory: PathBuf,
 }
 
-/// The stores that [`PrivateStore::named`] knows, in the order in which reports list them.
+/// The names that [`PrivateStore::named`] accepts, in the order in which reports list them.
 pub const NAMES: [&str; 6] = ["memory", "sqlite", "postgres", "mysql", "redis", "redis-cluster"];
 
-/// Returns the URL of the store of that name, on the servers that the environment names. A URL is
-/// returned as it is.
+/// Returns the URL of the store with this name, on the servers whose URLs are in the environment. A
+/// URL is returned unchanged.
 ///
 /// # Errors
-/// `Misconfigured` if the variable that names the server is not set.
+/// `Misconfigured` if the variable with the server's URL is not set.
 pub fn server_url(name: &str) -> Result<String> {
     let variable = match name {
         "memory" | "memory:" => return Ok("memory:".to_owned()),
@@ -44,11 +44,11 @@ pub fn server_url(name: &str) -> Result<String> {
 }
 
 impl PrivateStore {
-    /// Creates a private store of that name, on the servers that the environment names, or on the
-    /// server of a URL.
+    /// Creates a private store with this name on the servers whose URLs are in the environment, or
+    /// on the server of a URL.
     ///
     /// # Errors
-    /// `Misconfigured` for an unknown name or a variable that is not set; else the store's own.
+    /// `Misconfigured` for an unknown name or a variable that is not set; else the errors of the store.
     pub async fn named(name: &str) -> Result<Self> {
         Self::on(&server_url(name)?).await
     }
@@ -57,7 +57,7 @@ impl PrivateStore {
     /// used: the file is new, in the run's own directory.
     ///
     /// # Errors
-    /// The store's own.
+    /// The errors of the store.
     pub async fn on(url: &str) -> Result<Self> {
         let unique = format!("{}_{:016x}", std::process::id(), fastrand::u64(..));
         let directory = std::env::temp_dir().join(format!("semel-test-{unique}"));
@@ -99,12 +99,12 @@ impl PrivateStore {
         Ok(())
     }
 
-    /// Returns the store.
+    /// Returns the address of the private store.
     pub fn backend(&self) -> &Backend {
         &self.backend
     }
 
-    /// Returns the run's own directory.
+    /// Returns the directory for the run's files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

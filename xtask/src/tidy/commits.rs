@@ -1,4 +1,4 @@
-//! Commits: a subject names its area and fits a line.
+//! Commits: a subject starts with its area and fits a line.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,11 @@ use super::Finding;
 
 /// The last commit before the rule.
 const SINCE: &str = "97672dc";
-/// What `git log --oneline` and mail clients show without a break.
+/// The longest subject that `git log --oneline` and mail clients show without a break.
 const LONGEST_SUBJECT: usize = 72;
 
-/// Every commit since [`SINCE`], merges aside, has a subject `area: summary` of at most
-/// [`LONGEST_SUBJECT`] characters. Without git, or without the history, there is nothing to check.
+/// Finds commits since [`SINCE`], merges aside, whose subject is not `area: summary` or is longer
+/// than [`LONGEST_SUBJECT`] characters. Without git, or without the history, there are no findings.
 pub(super) fn subjects_name_an_area(root: &Path) -> Vec<Finding> {
     let range = format!("{SINCE}..HEAD");
     let arguments = ["log", "--no-merges", "--format=%h %s", &range];
@@ -22,13 +22,13 @@ pub(super) fn subjects_name_an_area(root: &Path) -> Vec<Finding> {
     git(root, &arguments).map_or_else(Vec::new, |log| findings(&log))
 }
 
-/// The output of a git command; none if it cannot be run or fails.
+/// Returns the output of a git command; `None` if it cannot be run or fails.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The findings in a log of lines `hash subject`.
+/// Returns the findings in a log of lines `hash subject`.
 fn findings(log: &str) -> Vec<Finding> {
     let commits = log.lines().filter_map(|line| line.split_once(' '));
     commits
@@ -54,7 +54,7 @@ fn complaints(subject: &str) -> Vec<String> {
     found
 }
 
-/// One word, or several with commas between them: `relay`, `server,tower`.
+/// Returns whether this is one word, or several with commas between them: `relay`, `server,tower`.
 fn is_area(area: &str) -> bool {
     let is_word = |word: &str| {
         let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_./".contains(c);

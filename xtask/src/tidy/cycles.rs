@@ -6,15 +6,15 @@ use super::Finding;
 use super::modules::{Edge, Modules, Names};
 use super::tree::Tree;
 
-/// Cycles that may be: the folder, the modules of it that may depend on each other, and the reason.
+/// The allowed cycles: the folder, the modules in it that may depend on each other, and the reason.
 const ALLOWED: &[(&str, &str, &str)] =
     &[("crates/semel-core/src/executor", "command context", CALLBACK)];
 
-/// A reason: a command carries the verifier, which is called with the context of the attempt.
+/// A reason: a command has a verifier, which is called with the context of the attempt.
 const CALLBACK: &str = "a command's verifier takes the context of its attempt";
 
-/// Finds modules of one folder that depend on each other in a cycle, [`ALLOWED`] aside, and allowances
-/// without a cycle.
+/// Finds modules of one folder that depend on each other in a cycle, [`ALLOWED`] aside, and
+/// allowances without a cycle.
 pub(super) fn siblings_form_no_cycle(tree: &Tree) -> Vec<Finding> {
     findings(tree, ALLOWED)
 }
@@ -34,14 +34,14 @@ fn findings(tree: &Tree, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
         for parent in parents {
             let edges: Vec<&Edge> = edges.iter().filter(|edge| edge.parent == *parent).collect();
             let folder = [&[format!("{name}/src")], parent.as_slice()].concat().join("/");
-            for knot in knots(&edges) {
+            for cycle in strongly_connected(&edges) {
                 let excuse = allowed.iter().position(|(place, members, _)| {
                     *place == folder
-                        && knot.iter().all(|member| members.split(' ').any(|m| m == *member))
+                        && cycle.iter().all(|member| members.split(' ').any(|m| m == *member))
                 });
                 match excuse {
                     Some(excuse) => _ = used.insert(excuse),
-                    None => findings.push(complaint(name, &knot, &edges)),
+                    None => findings.push(complaint(name, &cycle, &edges)),
                 }
             }
         }
@@ -49,24 +49,24 @@ fn findings(tree: &Tree, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
     for (index, (folder, members, reason)) in allowed.iter().enumerate() {
         if !used.contains(&index) {
             let message =
-                format!("a cycle of `{members}` in {folder} is allowed (\"{reason}\") and is none");
+                format!("a cycle of `{members}` in {folder} is allowed (\"{reason}\") but unused");
             findings.push(Finding::new("xtask/src/tidy/cycles.rs", 0, message));
         }
     }
     findings
 }
 
-/// The sets of modules in which each reaches each other.
-fn knots<'a>(edges: &[&'a Edge]) -> Vec<BTreeSet<&'a str>> {
+/// Returns the sets of modules in which each module reaches every other.
+fn strongly_connected<'a>(edges: &[&'a Edge]) -> Vec<BTreeSet<&'a str>> {
     let names: BTreeSet<&str> = edges.iter().map(|edge| edge.from.as_str()).collect();
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         names.iter().map(|name| (*name, reached_from(name, edges))).collect();
-    let knot_of = |name: &&'a str| -> BTreeSet<&'a str> {
+    let cycle_of = |name: &&'a str| -> BTreeSet<&'a str> {
         let mutual = |other: &&str| reached.get(other).is_some_and(|from| from.contains(name));
         reached[name].iter().copied().filter(mutual).collect()
     };
-    let knots: BTreeSet<BTreeSet<&str>> = names.iter().map(knot_of).collect();
-    knots.into_iter().filter(|knot| knot.len() > 1).collect()
+    let strongly_connected: BTreeSet<BTreeSet<&str>> = names.iter().map(cycle_of).collect();
+    strongly_connected.into_iter().filter(|cycle| cycle.len() > 1).collect()
 }
 
 fn reached_from<'a>(start: &str, edges: &[&'a Edge]) -> BTreeSet<&'a str> {
@@ -83,14 +83,14 @@ fn reached_from<'a>(start: &str, edges: &[&'a Edge]) -> BTreeSet<&'a str> {
 }
 
 /// Describes the cycle by its shortest path, with lines.
-fn complaint(name: &str, knot: &BTreeSet<&str>, edges: &[&Edge]) -> Finding {
-    let around = knot.iter().filter_map(|start| shortest_cycle(start, edges));
+fn complaint(name: &str, cycle: &BTreeSet<&str>, edges: &[&Edge]) -> Finding {
+    let around = cycle.iter().filter_map(|start| shortest_cycle(start, edges));
     let around = around.min_by_key(Vec::len).unwrap_or_default();
     let steps: Vec<String> = around
         .iter()
         .map(|edge| format!("{} -> {} ({}:{})", edge.from, edge.to, edge.path, edge.line))
         .collect();
-    let members: Vec<&str> = knot.iter().copied().collect();
+    let members: Vec<&str> = cycle.iter().copied().collect();
     let message = format!(
         "the modules `{}` depend on each other, for example {}",
         members.join(" "),
@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(findings(&tree(), &[(room, "answer claim other settle", "a reason")]), []);
         let found = findings(&tree(), &[(room, "answer claim", "a reason")]);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[1].message.contains("and is none"), "{found:?}");
+        assert!(found[1].message.contains("but unused"), "{found:?}");
     }
 }

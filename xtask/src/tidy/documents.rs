@@ -1,10 +1,10 @@
-//! Documents: what a page links to exists.
+//! Documents: the targets of a page's links exist.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// Every relative link of the pages at the top, in `docs/` and at the front of crates resolves to a
-/// file or directory of the tree. Anchors and other sites are not looked at.
+/// Finds relative links that do not resolve to a file or directory of the tree, in the pages at the
+/// root, in `docs/` and in the READMEs of crates. Anchors and other sites are not checked.
 pub(super) fn links_resolve(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| is_page(path)) {
@@ -39,14 +39,15 @@ fn is_page(path: &str) -> bool {
         || (name == "README" && matches!(parts[0], "crates" | "examples" | "tests"))
 }
 
-/// Another scheme (`https:`, `mailto:`), which a file name here never has.
+/// Returns whether a target has another scheme (`https:`, `mailto:`); file names here have no
+/// colon.
 fn is_elsewhere(target: &str) -> bool {
     let scheme = target.split_once(':').map(|(scheme, _)| scheme);
     scheme
         .is_some_and(|s| !s.is_empty() && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '+'))
 }
 
-/// The target as a path from the top; none if it climbs out.
+/// Returns the target as a path from the root; `None` if it leaves the repository.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = match target.strip_prefix('/') {
         Some(_) => Vec::new(),
@@ -65,7 +66,7 @@ fn resolve(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The targets of `[text](target)` and `[name]: target`, with their lines; code is not looked at.
+/// Returns the targets of `[text](target)` and `[name]: target`, with their lines; code is skipped.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
@@ -86,7 +87,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Every second piece between backticks is code.
+/// Removes code from a line: every second piece between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
@@ -104,7 +105,7 @@ fn definition(line: &str) -> Option<String> {
     if name.starts_with('^') { None } else { clean(target) }
 }
 
-/// Without the optional title and angle brackets.
+/// Removes the optional title and angle brackets.
 fn clean(target: &str) -> Option<String> {
     let target = target.split_whitespace().next()?;
     Some(target.trim_start_matches('<').trim_end_matches('>').to_owned())

@@ -1,4 +1,4 @@
-//! Glossary: the items that the page names are in the code.
+//! Glossary: the items in its third column exist in the code.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,11 @@ use super::rust::{without_comments, words};
 use super::tree::Tree;
 
 const PAGES: [&str; 2] = ["docs/glossary.md", "docs/glossary.zh-CN.md"];
-/// The column that names the code, counted from 0.
+/// The column with the items of the code, counted from 0.
 const IN_THE_CODE: usize = 2;
 
-/// Every item in backticks in the third column of the glossary's tables is a path of the tree, or
-/// consists of names that occur in the crates' code. An item with a `/` is a path.
+/// Finds items in backticks in the third column of the glossary's tables that are neither a path of
+/// the tree nor made of names that occur in the crates' code. An item with a `/` is a path.
 pub(super) fn named_items_exist(tree: &Tree) -> Vec<Finding> {
     let pages: Vec<_> =
         PAGES.iter().filter_map(|page| tree.text(page).map(|text| (*page, text))).collect();
@@ -40,7 +40,7 @@ pub(super) fn named_items_exist(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The items in backticks of the column, each with its line and its term.
+/// Returns the items in backticks of the column, each with its line and its term.
 fn items(page: &str) -> impl Iterator<Item = (usize, &str, &str)> {
     page.lines().enumerate().flat_map(|(index, line)| {
         let row = line.trim().strip_prefix('|').unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Modules: which file names which other by a path, as far as text tells.
+//! Modules: which file refers to which other by a path, as far as text shows.
 //!
-//! A path counts if it begins with `crate`, `super` or `self`, in a `use` or anywhere else. A name that a
-//! parent re-exports is followed to the module it comes from. Tests, globs and macros are not looked into.
+//! A path counts if it begins with `crate`, `super` or `self`, in a `use` or anywhere else. A name
+//! that a parent re-exports is followed to the module it comes from. Tests, globs and macros are
+//! skipped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,11 +22,11 @@ struct Mention {
 pub(super) struct Modules {
     files: BTreeMap<Names, String>,
     mentions: Vec<Mention>,
-    /// What a name in a module stands for, by its `use` declarations.
+    /// The path that a name in a module refers to, by its `use` declarations.
     imports: HashMap<Names, Names>,
 }
 
-/// One sibling names another: the parent, the two children, and where.
+/// A reference from one sibling module to another: the parent, the two children, and the place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Edge {
     pub(super) parent: Names,
@@ -36,7 +37,7 @@ pub(super) struct Edge {
 }
 
 impl Modules {
-    /// Reads the code below a crate's `src/`, given by the files' paths from there.
+    /// Reads the code below a crate's `src/`; paths are relative to it.
     pub(super) fn read<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut all = Self::default();
         let mut tests = BTreeSet::new();
@@ -52,7 +53,7 @@ impl Modules {
         all
     }
 
-    /// The edges between siblings. What lies below a sibling counts as the sibling's.
+    /// Returns the edges between siblings. A module below a sibling counts as that sibling.
     pub(super) fn edges(&self) -> BTreeSet<Edge> {
         let mut edges = BTreeSet::new();
         for mention in &self.mentions {
@@ -72,7 +73,7 @@ impl Modules {
         edges
     }
 
-    /// The path behind re-exports; a few steps are as many as there are.
+    /// Follows re-exports of a path to its origin, in a limited number of steps.
     fn origin(&self, path: &Names) -> Names {
         let mut path = path.clone();
         for _ in 0..4 {
@@ -86,7 +87,7 @@ impl Modules {
         path
     }
 
-    /// The module of a file that an item is in.
+    /// Returns the module, in a file of its own, that an item is in.
     fn module_above(&self, path: &Names) -> Names {
         let mut path = path.clone();
         while !path.is_empty() && !self.files.contains_key(&path) {
@@ -96,7 +97,7 @@ impl Modules {
     }
 }
 
-/// The module in a file; none for programs of their own.
+/// Returns the module in a file; `None` for the root of a program.
 fn module_of(path: &str) -> Option<Names> {
     let stem = path.strip_suffix(".rs")?;
     let mut names: Names = stem.split('/').map(str::to_owned).collect();
@@ -111,7 +112,7 @@ fn module_of(path: &str) -> Option<Names> {
     (names.first().map(String::as_str) != Some("bin")).then_some(names)
 }
 
-/// Names, and every other character by itself but for `::`.
+/// Splits code into names, `::`, and single other characters.
 fn tokens(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (index, line) in code.lines().enumerate() {
@@ -132,7 +133,7 @@ fn tokens(code: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Reads one file's tokens from the front to the back.
+/// Reads the tokens of one file from the front to the back.
 struct Reader<'a> {
     module: Names,
     at: usize,
@@ -145,10 +146,10 @@ impl Reader<'_> {
         self.tokens.get(self.at + offset).map_or("", |(_, token)| token)
     }
 
-    /// Notes the file's mentions and imports; returns the modules that only tests have.
+    /// Collects the file's mentions and imports; returns the modules that exist only in tests.
     fn read(&mut self) -> Vec<Names> {
         let mut tests = Vec::new();
-        // How deep the braces of the inline modules around here are.
+        // The depths of the braces of the enclosing inline modules.
         let mut inline: Vec<usize> = Vec::new();
         let mut depth = 0;
         let mut scope = self.module.clone();
@@ -181,7 +182,7 @@ impl Reader<'_> {
         tests
     }
 
-    /// Whether `#[cfg(test)]` or the like begins here.
+    /// Returns whether `#[cfg(test)]` or a similar attribute begins here.
     fn begins_test(&self) -> bool {
         let rest = self.tokens[self.at..].iter().map(|(_, token)| *token);
         let attribute: Vec<&str> = rest.take_while(|token| *token != "]").collect();
@@ -190,7 +191,7 @@ impl Reader<'_> {
             && !attribute.contains(&"not")
     }
 
-    /// Goes past an item with its attributes; its module if it is one in a file of its own.
+    /// Skips an item with its attributes; returns its module if it is one in a file of its own.
     fn skip_item(&mut self, scope: &Names) -> Option<Names> {
         let start = self.at;
         let mut depth = 0_usize;
@@ -215,7 +216,7 @@ impl Reader<'_> {
         name.map(|name| scope.iter().cloned().chain([name.to_owned()]).collect())
     }
 
-    /// Reads a path, or the tree of paths of a `use`, that goes on after `before`.
+    /// Reads a path, or the tree of paths of a `use`, that continues after `before`.
     fn paths(&mut self, scope: &Names, before: Names, is_use: bool) {
         let mut path = before;
         let line = self.tokens.get(self.at).map_or(0, |(line, _)| *line);
@@ -243,7 +244,7 @@ impl Reader<'_> {
                         break;
                     }
                 }
-                // A glob, or a path's generic arguments.
+                // A glob, or the generic arguments of a path.
                 _ => {
                     if is_use {
                         self.at += 1;
@@ -277,8 +278,8 @@ impl Reader<'_> {
     }
 }
 
-/// The path from the crate's root; one that begins with neither `crate`, `super` nor `self` is taken for a
-/// child's, which does no harm where it is another crate's.
+/// Returns the path from the crate's root. A path that begins with neither `crate`, `super` nor
+/// `self` is treated as a child's, which does no harm if it is another crate's.
 fn absolute(scope: &Names, path: &Names) -> Option<Names> {
     let mut base = scope.clone();
     let mut rest = path.as_slice();
@@ -292,7 +293,7 @@ fn absolute(scope: &Names, path: &Names) -> Option<Names> {
             }
         }
     }
-    // `use a::{self, b}` names `a` itself.
+    // `use a::{self, b}` refers to `a` itself.
     let rest = rest.iter().filter(|name| *name != "self");
     base.extend(rest.cloned());
     Some(base)

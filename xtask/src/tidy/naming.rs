@@ -1,14 +1,14 @@
-//! Names: a module is called after its noun.
+//! Names: a module is named after what it contains.
 
 use super::Finding;
 use super::rust::words;
 use super::tree::Tree;
 
-/// Names that say nothing.
+/// Names that do not describe a module's contents.
 const EMPTY_NAMES: [&str; 4] = ["utils", "common", "helpers", "types"];
 
-/// Finds modules, files and directories of Rust code whose name says nothing.
-pub(super) fn modules_name_their_noun(tree: &Tree) -> Vec<Finding> {
+/// Finds modules, files and directories of Rust code whose name does not describe their contents.
+pub(super) fn module_names_describe(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, code) in tree.code() {
         let stem = path.strip_suffix(".rs").unwrap_or(path);
@@ -26,7 +26,7 @@ pub(super) fn modules_name_their_noun(tree: &Tree) -> Vec<Finding> {
 }
 
 fn complaint(name: &str) -> String {
-    format!("`{name}` names no noun: call the module after what is in it")
+    format!("`{name}` does not describe the module: name it after what it contains")
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
             ("a/src/common_law.rs", "mod types;\n"),
             ("docs/common/page.md", ""),
         ]);
-        let found: Vec<_> = modules_name_their_noun(&tree)
+        let found: Vec<_> = module_names_describe(&tree)
             .into_iter()
             .map(|finding| (finding.path, finding.line))
             .collect();

@@ -1,10 +1,10 @@
-//! Places: nothing in the tree depends on, or names, the machine it was written on.
+//! Places: nothing in the tree depends on the machine it was written on.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// The start of an absolute path into somebody's home. Spelled in parts, because this file is
-/// checked as well.
+/// The beginnings of absolute paths into home directories. Written in parts, because this file is
+/// checked too.
 const HOMES: [&str; 4] = [
     concat!("/ho", "me/"),
     concat!("/ro", "ot/"),
@@ -12,7 +12,7 @@ const HOMES: [&str; 4] = [
     concat!("C:\\Us", "ers\\"),
 ];
 
-/// Settings that send cargo somewhere else than the public registry, and the hosts behind it.
+/// Settings that make cargo use another registry than the public one, and its hosts.
 const REGISTRIES: [&str; 6] = [
     concat!("[sou", "rce."),
     concat!("[regis", "tries"),
@@ -22,10 +22,10 @@ const REGISTRIES: [&str; 6] = [
     concat!("static.crates", ".io"),
 ];
 
-/// Every locked package comes from here.
+/// The only allowed source of locked packages.
 const PUBLIC_INDEX: &str = concat!("registry+https://github.com/rust-lang/crates", ".io-index");
 
-/// No home directories, no registry hosts, no packages from elsewhere.
+/// Finds home directories, registry hosts and packages from other sources.
 pub(super) fn no_machine_or_registry(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files() {
@@ -51,7 +51,8 @@ fn complaint(path: &str, line: &str) -> Option<String> {
         .map(|source| format!("{source} is not the public registry"))
 }
 
-/// Whether the path starts here, rather than being the middle of a longer one or of a URL.
+/// Returns whether a path begins here, instead of this being the middle of a longer path or of a
+/// URL.
 fn begins_a_path(line: &str, start: &str) -> bool {
     line.match_indices(start).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -1,4 +1,4 @@
-//! Proofs: every test that `docs/proofs.md` promises exists.
+//! Proofs: every test in `docs/proofs.md` exists.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,11 @@ use super::rust::words;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/proofs.md";
-/// The behaviours every store is run through; a macro turns their names into tests.
+/// The behaviours of stores; a macro makes tests of their names.
 const CONFORMANCE: &str = "crates/semel-testkit/src/conformance";
 
-/// Every name in backticks in the last column of the page's tables is a function of the tree or a
-/// behaviour of the conformance suite. A command (`cargo …`) may stand there too.
+/// Finds names in backticks in the last column of the page's tables that are neither a function of
+/// the tree nor a behaviour of the conformance suite. A command (`cargo …`) is allowed there too.
 pub(super) fn named_tests_exist(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.text(PAGE) else {
         return vec![Finding::new(PAGE, 1, "the list of proofs is missing")];
@@ -53,7 +53,7 @@ fn known_names(tree: &Tree) -> HashSet<String> {
     known
 }
 
-/// The last cell of every row of a table, without its header and the line below it.
+/// Returns the last cell of every row of a table, without its header and the line below it.
 fn last_cells(page: &str) -> Vec<(usize, &str)> {
     let mut cells = Vec::new();
     let mut in_body = false;

@@ -1,4 +1,4 @@
-//! Public names: a search for a public type finds one thing.
+//! Public names: the name of a public type is unique.
 //!
 //! `unreachable_pub` is on in every crate, so `pub` in a source file means reachable from outside.
 
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use super::Finding;
 use super::tree::Tree;
 
-/// Names that the ecosystem qualifies by their module: `store::Error`, `executor::Builder`.
+/// Names that are conventionally qualified by their module: `store::Error`, `executor::Builder`.
 const IDIOMS: [&str; 5] = ["Builder", "Config", "Error", "Result", "Sealed"];
 
-/// A reason: every broker's crate has the same nouns, and a service links one or two of them.
+/// A reason: every broker's crate has the same types, and a service links one or two of them.
 const BROKERS: &str = "the same noun in every broker's crate";
 
 /// Other names that may occur twice, each with its reason.
 const ALLOWED: &[(&str, &str)] = &[("PublisherBuilder", BROKERS), ("SourceBuilder", BROKERS)];
 
-/// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are not
-/// needed.
+/// Finds public types with the same name, [`IDIOMS`] and [`ALLOWED`] aside, and allowances that are
+/// not needed.
 pub(super) fn type_names_are_unique(tree: &Tree) -> Vec<Finding> {
     findings(tree, ALLOWED)
 }
@@ -51,18 +51,18 @@ fn findings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
     findings
 }
 
-/// Whether the file is part of a crate's library: `crates/*/src/`.
+/// Returns whether the file is part of a crate's library: `crates/*/src/`.
 fn is_published(path: &str) -> bool {
     let mut parts = path.split('/');
     parts.next() == Some("crates") && parts.nth(1) == Some("src")
 }
 
-/// The names after `pub struct`, `pub enum`, `pub trait`, `pub type` and `pub union`.
+/// Returns the names after `pub struct`, `pub enum`, `pub trait`, `pub type` and `pub union`.
 fn public_types(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in code.lines().enumerate() {
         let mut words = line.split_whitespace().skip_while(|word| *word == "unsafe");
-        // `pub(crate)` is a word of its own, so it is not `pub`.
+        // `pub(crate)` is a word of its own, so it does not match `pub`.
         if words.next() != Some("pub") {
             continue;
         }
@@ -72,7 +72,7 @@ fn public_types(code: &str) -> Vec<(usize, String)> {
         {
             let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
             let name = &rest[..end.unwrap_or(rest.len())];
-            // Empty: a macro's `$name`, which is no name yet.
+            // Empty: `$name` in a macro, which is not a name yet.
             if !name.is_empty() {
                 found.push((index + 1, name.to_owned()));
             }

@@ -1,13 +1,14 @@
 //! Rust source with everything that is not code blanked out.
 //!
-//! Rules about code ignore comments that explain them and strings that test them.
+//! Checks of code thereby ignore comments that explain a rule and strings that test it.
 
-/// The source with comments, strings and character literals replaced by spaces; lines stay lines.
+/// Returns the source with comments, strings and character literals replaced by spaces; lines stay
+/// lines.
 pub(super) fn code(source: &str) -> String {
     blanked(source, false)
 }
 
-/// The source with comments replaced by spaces; literals stay.
+/// Returns the source with comments replaced by spaces; literals stay.
 pub(super) fn without_comments(source: &str) -> String {
     blanked(source, true)
 }
@@ -44,7 +45,7 @@ fn is_comment(rest: &str) -> bool {
     rest.starts_with("//") || rest.starts_with("/*")
 }
 
-/// How many bytes from here on are a comment or a literal, if any.
+/// Returns the number of bytes from here on that are a comment or a literal, if any.
 fn skipped(rest: &str, before: char) -> Option<usize> {
     let in_name = before.is_alphanumeric() || before == '_';
     if rest.starts_with("//") {
@@ -119,7 +120,8 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(body.find(&end).map_or(rest.len(), |at| hashes + 1 + at + end.len()))
 }
 
-/// A character literal, as opposed to a lifetime, which has no closing quote after one character.
+/// Returns the length of a character literal; `None` for a lifetime, which has no closing quote
+/// after one character.
 fn character(rest: &str) -> Option<usize> {
     let mut chars = rest.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -131,7 +133,7 @@ fn character(rest: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(at, _)| at + 1)
 }
 
-/// The words of a line of code: names, keywords, numbers.
+/// Returns the words of a line of code: names, keywords, numbers.
 pub(super) fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }

@@ -37,9 +37,9 @@ pub(super) fn finished_code(tree: &Tree) -> Vec<Finding> {
     )
 }
 
-/// Finds code that reads the clock outside `clock.rs`. The runtime's own instants are allowed: tests can
-/// pause that clock.
-pub(super) fn time_by_the_door(tree: &Tree) -> Vec<Finding> {
+/// Finds code that reads the clock outside `clock.rs`. The runtime's own instants are allowed:
+/// tests can pause that clock.
+pub(super) fn the_clock_is_read_in_one_file(tree: &Tree) -> Vec<Finding> {
     let by_the_runtime = |path: &str| {
         let mut lines =
             tree.rust().filter(|(at, _)| *at == path).flat_map(|(_, text)| text.lines());
@@ -62,7 +62,7 @@ pub(super) fn time_by_the_door(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Finds modules of published crates that do not begin with a module comment.
-pub(super) fn rooms_introduce_themselves(tree: &Tree) -> Vec<Finding> {
+pub(super) fn modules_have_comments(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .filter(|(path, _)| {
             let mut parts = path.split('/');
@@ -80,7 +80,7 @@ fn may_read_the_clock(path: &str) -> bool {
         || parts.any(|part| matches!(part, "tests" | "benches" | "bin" | "xtask"))
 }
 
-/// Whether the needle occurs other than as the tail of a longer name (`my_dbg!(`).
+/// Returns whether the needle occurs other than as the end of a longer name (`my_dbg!(`).
 fn starts_name(line: &str, needle: &str) -> bool {
     line.match_indices(needle).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -96,7 +96,7 @@ fn in_code(
     let mut findings = Vec::new();
     for (path, code) in tree.code().filter(|(path, _)| looks_at(path)) {
         for (index, line) in code.lines().enumerate() {
-            // Tokens may be spaced out in source; rustfmt does not let them be, and runs before us.
+            // rustfmt, which runs before, leaves no spaces between the tokens.
             if words(line).next().is_some()
                 && let Some(message) = complaint(line)
             {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_the_clock_is_found_outside_the_rooms_that_may() {
+    fn reading_the_clock_is_found_outside_the_files_that_may() {
         let reads = "let a = Instant::now();\nlet b = std::time::SystemTime::now();\n";
         let tree = Tree::from([
             ("crates/semel/src/clock.rs", reads),
@@ -158,7 +158,7 @@ mod tests {
             ("crates/semel/src/notclock.rs", 1),
             ("crates/semel/src/notclock.rs", 2),
         ];
-        assert_eq!(lines(&time_by_the_door(&tree)), expected);
+        assert_eq!(lines(&the_clock_is_read_in_one_file(&tree)), expected);
     }
 
     #[test]
@@ -170,6 +170,6 @@ mod tests {
             ("crates/semel/src/deep/d.rs", ""),
         ]);
         let expected = [("crates/semel/src/a.rs", 1), ("crates/semel/src/deep/d.rs", 1)];
-        assert_eq!(lines(&rooms_introduce_themselves(&tree)), expected);
+        assert_eq!(lines(&modules_have_comments(&tree)), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The files that tidy looks at.
+//! The files that tidy checks.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::rust::code;
 
-/// Every file of the project by its path from the top, with `/` between names. A file that is not
+/// Every file of the project by its path from the root, with `/` between names. A file that is not
 /// text is present but empty, so that links to it resolve.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
-    /// The Rust files with comments and literals blanked: most checks want them so.
+    /// The Rust files with comments and literals blanked, as most checks need them.
     code: OnceCell<BTreeMap<String, String>>,
 }
 
@@ -45,17 +45,17 @@ impl Tree {
         Ok(())
     }
 
-    /// All files, in the order of their paths.
+    /// Returns all files, in the order of their paths.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The Rust files.
+    /// Returns the Rust files.
     pub(super) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// The Rust files with comments and literals blanked.
+    /// Returns the Rust files with comments and literals blanked.
     pub(super) fn code(&self) -> impl Iterator<Item = (&str, &str)> {
         let blanked = || self.rust().map(|(path, text)| (path.to_owned(), code(text))).collect();
         let files = self.code.get_or_init(blanked);
@@ -66,7 +66,7 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether a file or a directory of this name exists.
+    /// Returns whether a file or a directory of this name exists.
     pub(super) fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         path.is_empty() || self.files.contains_key(path) || self.has_directory(path)

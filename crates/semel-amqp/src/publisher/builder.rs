@@ -29,28 +29,30 @@ impl PublisherBuilder {
         Self { url: url.to_owned(), exchange: EXCHANGE.to_owned(), timeout: TIMEOUT, declare: true }
     }
 
-    /// The topic exchange. Default [`EXCHANGE`].
+    /// Sets the name of the topic exchange. Default [`EXCHANGE`].
     pub fn exchange(mut self, name: &str) -> Self {
         self.exchange = name.to_owned();
         self
     }
 
-    /// How long to wait for the broker: to connect, and for the confirms of a batch. Shorter than
-    /// the relay's lease. Default 5 s.
+    /// Sets how long to wait for the broker: to connect, and for the confirms of a batch. Must be
+    /// shorter than the relay's lease. Default 5 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// Whether the exchange is declared. Turn it off for users that may not. Default on.
+    /// Sets whether the exchange is declared. Turn it off for users without that permission.
+    /// Default on.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
     }
 
-    /// Returns the publisher, whether or not the broker can be reached. It connects when it is first used, and tries
-    /// again with growing pauses (50 ms to 2 s) for as long as it is used; until then every event is
-    /// [`Unavailable`](semel_core::outbox::PublishError::Unavailable), which costs no attempt.
+    /// Returns the publisher, whether or not the broker can be reached. It connects when it is
+    /// first used, and retries with growing pauses (50 ms to 2 s) while it is used; until then
+    /// every event is [`Unavailable`](semel_core::outbox::PublishError::Unavailable), which costs
+    /// no attempt.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), semel_amqp::SetupError> {
@@ -62,7 +64,7 @@ impl PublisherBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`SetupError::Setting`] names the setting that cannot be used.
+    /// [`SetupError::Setting`] contains the setting that cannot be used.
     pub fn build(self) -> Result<AmqpPublisher, SetupError> {
         let exchange = topology::exchange(&self.exchange)?;
         let link = Link::new(&self.url, format!("semel publisher {exchange}"), self.timeout)?;
@@ -74,21 +76,22 @@ impl PublisherBuilder {
         })))
     }
 
-    /// Returns the publisher, connected, its exchange declared. Fails where the broker cannot be reached;
-    /// [`build`](Self::build) does not.
+    /// Connects, declares the exchange and returns the publisher. Fails if the broker cannot be
+    /// reached; [`build`](Self::build) does not.
     ///
     /// # Errors
-    /// [`SetupError`] says what, and what to do.
+    /// [`SetupError`] contains what is wrong, and what to do.
     pub async fn connect(self) -> Result<AmqpPublisher, SetupError> {
         let publisher = self.build()?;
         publisher.check().await?;
         Ok(publisher)
     }
 
-    /// Connects and checks that the exchange is what is needed, or not there yet. Nothing is created.
+    /// Connects and checks that the exchange has the required properties or does not exist yet.
+    /// Creates nothing.
     ///
     /// # Errors
-    /// [`SetupError`] says what is wrong, and what to do.
+    /// [`SetupError`] contains what is wrong, and what to do.
     pub async fn check(mut self) -> Result<(), SetupError> {
         self.declare = false;
         let publisher = self.build()?;

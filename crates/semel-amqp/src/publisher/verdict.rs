@@ -1,8 +1,8 @@
-//! What the confirms of a batch mean, event by event.
+//! Decides what the confirms of a batch mean for each event.
 //!
-//! The client library gives a returned message to whichever confirm it handles next, not to the one
-//! that it belongs to: with acks for several at once it may be any of them. So returned messages are
-//! collected from all confirms and matched by what is in them.
+//! The client library attaches a returned message to whichever confirm it handles next, not to the
+//! one that it belongs to: with one ack for several messages it may be any of them. So returned
+//! messages are collected from all confirms and matched by their contents.
 
 use std::collections::HashSet;
 
@@ -10,19 +10,20 @@ use semel_core::outbox::PublishError;
 
 use crate::wire::Mark;
 
-/// What is known about one event.
+/// What is known about the confirm of one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// The broker confirmed it.
+pub(super) enum Confirm {
+    /// The broker answered.
     Confirmed {
-        /// Ack, or nack.
+        /// Whether the answer was an ack; otherwise a nack.
         taken: bool,
-        /// A message of this batch, maybe another one, that no queue took.
+        /// A message of this batch, perhaps another one, that the broker returned because no queue
+        /// took it.
         returned: Option<Mark>,
     },
-    /// No confirm came, and none will.
+    /// No confirm came, and none will come.
     Lost(String),
-    /// It was not sent.
+    /// The event was not sent.
     Refused(String),
 }
 
@@ -30,32 +31,33 @@ pub(super) enum Heard {
 /// the broker gave back, by its index.
 pub(super) fn of(
     marks: &[Mark],
-    heard: &[Heard],
+    confirms: &[Confirm],
     unrouted: impl Fn(usize) -> String,
 ) -> Vec<Result<(), PublishError>> {
-    let returned: HashSet<&Mark> = heard.iter().filter_map(returned).collect();
-    let complete = !heard.iter().any(|one| matches!(one, Heard::Lost(_)));
-    let answer = |(at, one): (usize, &Heard)| match one {
-        Heard::Refused(why) => Err(PublishError::Refused(why.clone())),
+    let returned: HashSet<&Mark> = confirms.iter().filter_map(returned).collect();
+    let complete = !confirms.iter().any(|one| matches!(one, Confirm::Lost(_)));
+    let answer = |(at, one): (usize, &Confirm)| match one {
+        Confirm::Refused(why) => Err(PublishError::Refused(why.clone())),
         _ if returned.contains(&marks[at]) => Err(PublishError::Unrouted(unrouted(at))),
-        Heard::Lost(why) => Err(PublishError::Unavailable(why.clone())),
-        Heard::Confirmed { taken: false, .. } => {
+        Confirm::Lost(why) => Err(PublishError::Unavailable(why.clone())),
+        Confirm::Confirmed { taken: false, .. } => {
             Err(PublishError::Failed("a queue could not take it (nack)".to_owned()))
         }
-        // A return comes before its ack. No message at this ack: whatever had come was handed out
-        // before, so it is in the set. Another's message at this ack: this event's own may still
-        // have been in line when the channel ended.
-        Heard::Confirmed { taken: true, returned: Some(_) } if !complete => {
+        // A returned message comes before its ack. If no message came with this ack, any earlier
+        // one was attached to an earlier confirm, so it is in the set. If another event's message
+        // came with this ack, this event's own may not have been delivered yet when the channel was
+        // lost.
+        Confirm::Confirmed { taken: true, returned: Some(_) } if !complete => {
             let why = "the channel was lost while messages were being returned";
             Err(PublishError::Unavailable(why.to_owned()))
         }
-        Heard::Confirmed { taken: true, .. } => Ok(()),
+        Confirm::Confirmed { taken: true, .. } => Ok(()),
     };
-    heard.iter().enumerate().map(answer).collect()
+    confirms.iter().enumerate().map(answer).collect()
 }
 
-fn returned(one: &Heard) -> Option<&Mark> {
-    if let Heard::Confirmed { returned: Some(mark), .. } = one { Some(mark) } else { None }
+fn returned(one: &Confirm) -> Option<&Mark> {
+    if let Confirm::Confirmed { returned: Some(mark), .. } = one { Some(mark) } else { None }
 }
 
 #[cfg(test)]
@@ -66,17 +68,17 @@ mod tests {
         (format!("event-{id}"), "acme".to_owned())
     }
 
-    fn ack(returned: Option<usize>) -> Heard {
-        Heard::Confirmed { taken: true, returned: returned.map(mark) }
+    fn ack(returned: Option<usize>) -> Confirm {
+        Confirm::Confirmed { taken: true, returned: returned.map(mark) }
     }
 
-    fn lost() -> Heard {
-        Heard::Lost("channel closed".to_owned())
+    fn lost() -> Confirm {
+        Confirm::Lost("channel closed".to_owned())
     }
 
     /// One letter per event: o(k), u(navailable), f(ailed), n(o route), r(efused).
-    fn answers(heard: &[Heard]) -> String {
-        let marks: Vec<_> = (0..heard.len()).map(mark).collect();
+    fn answers(confirms: &[Confirm]) -> String {
+        let marks: Vec<_> = (0..confirms.len()).map(mark).collect();
         let letter = |answer| match answer {
             Ok(()) => 'o',
             Err(PublishError::Unavailable(_)) => 'u',
@@ -85,11 +87,11 @@ mod tests {
             Err(PublishError::Unrouted(_)) => 'n',
             Err(PublishError::Refused(_)) => 'r',
         };
-        of(&marks, heard, |at| format!("no route for {at}")).into_iter().map(letter).collect()
+        of(&marks, confirms, |at| format!("no route for {at}")).into_iter().map(letter).collect()
     }
 
     #[test]
-    fn a_returned_message_is_its_own_events_failure_whichever_confirm_carried_it() {
+    fn a_returned_message_fails_its_own_event_whichever_confirm_it_came_with() {
         assert_eq!(answers(&[ack(Some(2)), ack(None), ack(None)]), "oon");
         assert_eq!(answers(&[ack(Some(1)), ack(Some(0)), ack(None)]), "nno");
     }
@@ -104,20 +106,20 @@ mod tests {
 
     #[test]
     fn a_nack_counts_and_silence_does_not() {
-        let nack = Heard::Confirmed { taken: false, returned: None };
+        let nack = Confirm::Confirmed { taken: false, returned: None };
         assert_eq!(answers(&[ack(None), nack, lost()]), "ofu");
     }
 
     #[test]
-    fn an_ack_with_anothers_message_is_no_proof_once_the_channel_is_lost() {
-        // Event 0 was acked with the message of event 2; its own may have come after that.
+    fn an_ack_with_another_events_message_proves_nothing_once_the_channel_is_lost() {
+        // Event 0 was acked with the message of event 2; its own message may have come after that.
         assert_eq!(answers(&[ack(Some(2)), lost(), lost()]), "uun");
-        // With no message at its ack there was none in line.
+        // No message came with its ack, so none was waiting.
         assert_eq!(answers(&[ack(None), lost()]), "ou");
     }
 
     #[test]
-    fn what_was_not_sent_is_refused() {
-        assert_eq!(answers(&[Heard::Refused("too large".to_owned()), ack(None)]), "ro");
+    fn an_event_that_was_not_sent_is_refused() {
+        assert_eq!(answers(&[Confirm::Refused("too large".to_owned()), ack(None)]), "ro");
     }
 }

@@ -10,8 +10,9 @@ use crate::error::SetupError;
 use crate::link::Link;
 use crate::topology::{self, EXCHANGE, Topology};
 
-/// Deliveries until the broker gives a message up. Many: the inbox counts attempts itself, and
-/// an hour in which its store is down must not end in the dead queue.
+/// The default number of deliveries after which the broker gives a message up. It is high because
+/// the inbox counts attempts itself, and an hour in which its store is down must not end in the
+/// dead queue.
 const DELIVERY_LIMIT: u32 = 1_000_000;
 
 /// Settings of an [`AmqpSource`].
@@ -54,76 +55,76 @@ impl SourceBuilder {
         }
     }
 
-    /// The topic exchange. Default [`EXCHANGE`].
+    /// Sets the name of the topic exchange. Default [`EXCHANGE`].
     pub fn exchange(mut self, name: &str) -> Self {
         self.exchange = name.to_owned();
         self
     }
 
-    /// Only events of these types; `*` is one word of a type and `#` any number of them. Default:
-    /// all. A type that is taken from the list stays bound until you unbind it.
+    /// Restricts the source to events of these types; `*` is one word of a type and `#` any number
+    /// of them. Default all. A type that is removed from the list stays bound until you unbind it.
     pub fn kinds<'a>(mut self, kinds: impl IntoIterator<Item = &'a str>) -> Self {
         self.kinds = kinds.into_iter().map(str::to_owned).collect();
         self
     }
 
-    /// Keeps the order of each partition: they are spread over this many queues (1 to
+    /// Keeps the order of each partition: the partitions are spread over this many queues (1 to
     /// [`BUCKETS`](crate::BUCKETS)), each of which delivers one message at a time.
     ///
-    /// A group that becomes ordered, ceases to be, or changes the number leaves its old queues
-    /// behind, still bound: what they get is in the new ones as well. To change it, stop the
+    /// A group that becomes ordered or unordered, or changes the number, leaves its old queues
+    /// behind, still bound: they get the same messages as the new ones. To change it, stop the
     /// publishers, wait until the old queues are empty, delete them and start again.
     pub fn ordered(mut self, queues: u16) -> Self {
         self.ordered = Some(queues);
         self
     }
 
-    /// Messages that the broker sends ahead of answers, at most: how many are being handled or wait in
-    /// this process. At least what the consumer handles at once. Default 64; an ordered source has
-    /// one per queue.
+    /// Sets how many messages the broker delivers before it gets an answer: those that this process
+    /// handles and those that wait in it. Should be at least the number that the consumer handles
+    /// at once. Default 64; an ordered source has one per queue.
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;
         self
     }
 
-    /// How long until a message that got no answer is given back. Default 5 s.
+    /// Sets after how long a message without an answer is given back. Default 5 s.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// How long to wait for the broker's answers. Default 5 s.
+    /// Sets how long to wait for the broker's answers. Default 5 s.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// How often a message is delivered before the broker puts it into the group's dead queue.
-    /// Default 1,000,000: the inbox counts attempts itself. A property of the queue, so it cannot
-    /// be changed while that exists.
+    /// Sets how often a message is delivered before the broker puts it into the group's dead queue.
+    /// Default 1,000,000: the inbox counts attempts itself. The limit is a property of the queue,
+    /// so it cannot be changed while the queue exists.
     pub fn delivery_limit(mut self, deliveries: u32) -> Self {
         self.delivery_limit = deliveries;
         self
     }
 
-    /// The tenant of events that name none, for events of other publishers. Default: such an event
-    /// cannot be read.
+    /// Sets the tenant of events without one, for events of other publishers. By default such an
+    /// event cannot be read.
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = Some(tenant.into());
         self
     }
 
-    /// Whether exchange, queues and bindings are declared. Turn it off for users that may not; the
-    /// retry queues must then exist as well. Default on.
+    /// Sets whether exchange, queues and bindings are declared. Turn it off for users without that
+    /// permission; the retry queues must then exist as well. Default on.
     pub fn declare(mut self, declare: bool) -> Self {
         self.declare = declare;
         self
     }
 
-    /// Returns the source, whether or not the broker can be reached. It connects and declares its queue when it is
-    /// first asked for a message, and tries again with growing pauses (50 ms to 2 s) for as long as it is asked.
-    /// What is published before its queue exists is [unrouted](semel_core::outbox::PublishError::Unrouted), and
-    /// stays in the outbox.
+    /// Returns the source, whether or not the broker can be reached. It connects and declares its
+    /// queue when the first message is requested, and retries with growing pauses (50 ms to 2 s)
+    /// while messages are requested. An event that is published before the queue exists is
+    /// [unrouted](semel_core::outbox::PublishError::Unrouted), and stays in the outbox.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), semel_amqp::SetupError> {
@@ -135,7 +136,7 @@ impl SourceBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`SetupError::Setting`] names the setting that cannot be used.
+    /// [`SetupError::Setting`] contains the setting that cannot be used.
     pub fn build(self) -> Result<AmqpSource, SetupError> {
         let topology = Topology {
             exchange: topology::exchange(&self.exchange)?,
@@ -146,7 +147,7 @@ impl SourceBuilder {
         };
         topology.check()?;
         if self.prefetch == 0 {
-            return Err(SetupError::setting("prefetch", "zero would mean without any bound"));
+            return Err(SetupError::setting("prefetch", "0 would mean no limit"));
         }
         let linked = |role: &str| {
             let name = format!("semel {role} {}.{}", topology.exchange, topology.group);
@@ -166,11 +167,12 @@ impl SourceBuilder {
         Ok(AmqpSource { shared, state: Mutex::default(), _here: here })
     }
 
-    /// Returns the source, connected and consuming, its queue declared and bound: what is published from
-    /// now on reaches the group. Fails where the broker cannot be reached; [`build`](Self::build) does not.
+    /// Connects, declares and binds the queue, starts to consume and returns the source: every
+    /// event published from now on reaches the group. Fails if the broker cannot be reached;
+    /// [`build`](Self::build) does not.
     ///
     /// # Errors
-    /// [`SetupError`] says what is wrong, and what to do.
+    /// [`SetupError`] contains what is wrong, and what to do.
     pub async fn connect(self) -> Result<AmqpSource, SetupError> {
         let source = self.build()?;
         let mut state = State::default();

@@ -1,6 +1,7 @@
-//! One channel that consumes, with everything that belongs to it: it ends as a whole.
+//! A channel that consumes, with its connection and consumers: they end together.
 //!
-//! Messages hold it, so it stays open until the last of them is answered, also after its source was dropped.
+//! Messages hold a reference to the channel, so it stays open until the last of them is answered,
+//! even after its source was dropped.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::retry::RetryQueues;
 use super::{Shared, source_error};
 use crate::error::{SetupError, within};
 
-/// Brings a delivery, or says that there will be no more of its queue.
+/// A stream of deliveries; `None` marks the end of a queue's consumer.
 type Deliveries = std::pin::Pin<Box<dyn Stream<Item = Option<lapin::Result<Delivery>>> + Send>>;
 
 /// An open channel, and the deliveries of its consumers.
@@ -40,16 +41,16 @@ impl ConsumerChannel {
         if shared.declare {
             shared.topology.declare(&channel, limit).await?;
         }
-        // For each consumer of the channel, so for each queue.
+        // The prefetch applies to each consumer of the channel, and so to each queue.
         let bound = channel.basic_qos(shared.prefetch, BasicQosOptions { global: false });
         within(limit, "setting the prefetch", bound).await?;
         let mut deliveries = SelectAll::new();
-        for supply in shared.topology.supplies() {
-            let attempt = format!("consuming the queue {}", supply.queue);
+        for bound in shared.topology.queues() {
+            let attempt = format!("consuming the queue {}", bound.queue);
             let tag = String::new();
             let options = BasicConsumeOptions::default();
             let consume =
-                channel.basic_consume(supply.queue, tag.into(), options, FieldTable::default());
+                channel.basic_consume(bound.queue, tag.into(), options, FieldTable::default());
             let consumer: Consumer = within(limit, &attempt, consume).await?;
             let ended = stream::once(async { None });
             deliveries.push(Box::pin(consumer.map(Some).chain(ended)) as Deliveries);
@@ -82,14 +83,15 @@ impl ConsumerChannel {
     }
 }
 
-/// Closes the channel before its consumers are dropped. They would cancel themselves first, and the
-/// broker would give the next message of an ordered queue to another consumer while this one's
-/// prefetched predecessor is still here.
+/// Closes the channel before its consumers are dropped. Otherwise the consumers would cancel
+/// themselves first, and the broker would give the next message of an ordered queue to another
+/// consumer while this process still has the one before it.
 impl Drop for ConsumerChannel {
     fn drop(&mut self) {
         let channel = self.channel.clone();
         let mut closing = Box::pin(async move { channel.close(200, "done".into()).await });
-        // The first poll sends it; the rest waits for the reply, which is not needed.
+        // The first poll sends the request; the spawned task waits for the reply, which is not
+        // needed.
         if (&mut closing).now_or_never().is_none() {
             self.runtime.spawn(closing);
         }

@@ -1,4 +1,4 @@
-//! One message, and what is answered to the broker about it.
+//! A message, and the answers to the broker about it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::source_error;
 use crate::error::within;
 use crate::wire;
 
-/// How long an ordered message is kept for later, at most. Well below the time after which the
-/// broker closes the channel of a consumer that does not answer (`consumer_timeout`).
+/// The longest time for which an ordered message is kept for later. Well below the time after which
+/// the broker closes the channel of a consumer that does not answer (`consumer_timeout`).
 const HELD_AT_MOST: Duration = Duration::from_secs(300);
 
 /// A message of RabbitMQ. Dropped without an answer, it is given back after the source's patience.
@@ -57,16 +57,16 @@ impl AmqpMessage {
             self.give_back_after(delay.min(HELD_AT_MOST));
             return Ok(());
         }
-        // First the copy, then the ack: in between there are two, and never none.
+        // First the copy, then the ack: in between there are two messages, and never none.
         let ConsumerChannel { shared, retries, .. } = &*self.channel;
         let put = retries.put(shared, &self.properties, &self.body, delay);
         put.await.map_err(|error| source_error(&error))?;
         self.ack().await
     }
 
-    /// Gives the message back after `delay`, once, and without waiting any longer when the source is gone: what
-    /// waits keeps the channel open, and with it the consumers that others stand by for. In an ordered group
-    /// nothing of its queue is delivered before that.
+    /// Gives the message back after `delay`, once, or as soon as the source is dropped: a waiting
+    /// message keeps the channel open, and with it the consumers for which others wait. In an
+    /// ordered group no other message of its queue is delivered before that.
     fn give_back_after(&self, delay: Duration) {
         if self.answered.swap(true, Ordering::Relaxed) {
             return;
@@ -74,12 +74,13 @@ impl AmqpMessage {
         let (acker, channel) = (self.acker.clone(), Arc::clone(&self.channel));
         self.channel.runtime.spawn(async move {
             let mut gone = channel.shared.gone.clone();
-            // Nothing is ever sent: it ends when the time is over or the source is gone.
+            // Nothing is ever sent on this channel: the wait ends after `delay` or when the source
+            // is dropped.
             let _ = tokio::time::timeout(delay, gone.changed()).await;
             let back = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
             let limit = channel.shared.link.timeout();
             if let Err(error) = within(limit, "giving a message back", acker.nack(back)).await {
-                // The channel is lost, and with it the message is back already.
+                // The channel is lost, so the broker has the message back already.
                 tracing::debug!(%error, "a message could not be given back");
             }
         });
@@ -118,7 +119,7 @@ impl Drop for AmqpMessage {
     }
 }
 
-/// Shows how large it is, never what it says.
+/// Shows the id and the size, never the payload.
 impl fmt::Debug for AmqpMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AmqpMessage")

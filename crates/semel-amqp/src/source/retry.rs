@@ -1,5 +1,5 @@
-//! The queues in which messages of an unordered group wait for their next attempt: copies that expire back into
-//! the group's queue.
+//! The retry queues of an unordered group: copies of messages wait there until they expire back
+//! into the group's queue.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use super::Shared;
 use crate::error::{SetupError, within};
 use crate::wire;
 
-/// Publishes one copy at a time, so that a message that was returned is certainly that one.
+/// Publishes copies to retry queues, one at a time, so that a returned message is certainly the one
+/// that was sent.
 #[derive(Default)]
 pub(super) struct RetryQueues(Mutex<Option<ConfirmChannel>>);
 
@@ -24,7 +25,8 @@ struct ConfirmChannel {
 }
 
 impl RetryQueues {
-    /// Puts a copy of a message into the queue in which it waits for `delay`. On `Ok` the broker has it.
+    /// Publishes a copy of a message to the retry queue for `delay`. `Ok` means that the broker has
+    /// confirmed it.
     pub(super) async fn put(
         &self,
         shared: &Shared,
@@ -33,7 +35,7 @@ impl RetryQueues {
         delay: Duration,
     ) -> Result<(), SetupError> {
         let mut kept = self.0.lock().await;
-        // Taken while it is used: one that was given up in the middle is not used again.
+        // Taken while in use: a channel whose use was cancelled is not used again.
         let mut confirming = match kept.take() {
             Some(open) if open.channel.status().connected() => open,
             _ => open(shared).await?,
@@ -63,8 +65,8 @@ impl RetryQueues {
     }
 }
 
-/// Opens a channel on a connection of its own: a broker with an alarm stops to read from connections that publish,
-/// and acks must not wait for that.
+/// Opens a channel on a connection of its own: a broker with an alarm stops reading from
+/// connections that publish, and acks must not wait for that.
 async fn open(shared: &Shared) -> Result<ConfirmChannel, SetupError> {
     let limit = shared.link.timeout();
     let connection = shared.retries.connection().await?;
@@ -74,7 +76,7 @@ async fn open(shared: &Shared) -> Result<ConfirmChannel, SetupError> {
     Ok(ConfirmChannel { channel, declared: BTreeSet::new() })
 }
 
-/// Returns the delay in milliseconds: never less than was asked, and within what the broker takes.
+/// Returns the delay in milliseconds, rounded up and within what the broker accepts.
 fn millis(delay: Duration) -> u64 {
     let ceiling = delay.as_nanos().div_ceil(1_000_000);
     u64::try_from(ceiling).unwrap_or(u64::MAX).clamp(1, u32::MAX.into())

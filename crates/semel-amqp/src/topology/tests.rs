@@ -1,4 +1,4 @@
-//! Names and settings, without a broker.
+//! Tests of names and settings, without a broker.
 
 use super::*;
 
@@ -23,29 +23,29 @@ fn refused(change: impl FnOnce(&mut Topology)) -> &'static str {
 
 #[test]
 fn an_unordered_group_reads_all_buckets_through_one_queue() {
-    let supplies = topology().supplies();
-    assert_eq!(supplies.len(), 1);
-    assert_eq!(supplies[0].queue.as_str(), "semel.events.billing");
-    assert_eq!(supplies[0].bindings, [ShortString::from("*.#")]);
+    let queues_of = topology().queues();
+    assert_eq!(queues_of.len(), 1);
+    assert_eq!(queues_of[0].queue.as_str(), "semel.events.billing");
+    assert_eq!(queues_of[0].bindings, [ShortString::from("*.#")]);
 }
 
 #[test]
 fn an_ordered_group_spreads_the_buckets_over_its_queues() {
     let kinds = vec!["order.placed".to_owned(), "order.paid".to_owned()];
-    let supplies = Topology { ordered: Some(24), kinds, ..topology() }.supplies();
-    assert_eq!(supplies.len(), 24);
-    assert_eq!(supplies[0].queue.as_str(), "semel.events.billing.p0");
-    assert_eq!(supplies[23].queue.as_str(), "semel.events.billing.p23");
-    let bound: Vec<_> = supplies[23].bindings.iter().map(ShortString::as_str).collect();
+    let queues_of = Topology { ordered: Some(24), kinds, ..topology() }.queues();
+    assert_eq!(queues_of.len(), 24);
+    assert_eq!(queues_of[0].queue.as_str(), "semel.events.billing.p0");
+    assert_eq!(queues_of[23].queue.as_str(), "semel.events.billing.p23");
+    let bound: Vec<_> = queues_of[23].bindings.iter().map(ShortString::as_str).collect();
     assert_eq!(bound, ["23.order.placed", "23.order.paid", "47.order.placed", "47.order.paid"]);
 }
 
 #[test]
-fn however_many_queues_an_ordered_group_has_each_bucket_is_bound_to_one() {
+fn each_bucket_is_bound_to_one_queue_for_any_number_of_queues() {
     for queues in 1..=BUCKETS {
-        let supplies = Topology { ordered: Some(queues), ..topology() }.supplies();
-        assert_eq!(supplies.len(), usize::from(queues));
-        let mut bound: Vec<_> = supplies.iter().flat_map(|it| &it.bindings).collect();
+        let queues_of = Topology { ordered: Some(queues), ..topology() }.queues();
+        assert_eq!(queues_of.len(), usize::from(queues));
+        let mut bound: Vec<_> = queues_of.iter().flat_map(|it| &it.bindings).collect();
         bound.sort();
         let mut wanted: Vec<_> = (0..BUCKETS).map(|it| format!("{it}.#").into()).collect();
         wanted.sort();
@@ -54,7 +54,7 @@ fn however_many_queues_an_ordered_group_has_each_bucket_is_bound_to_one() {
 }
 
 #[test]
-fn a_message_waits_where_nobody_waits_much_longer() {
+fn a_delay_gets_the_retry_queue_with_the_next_longer_limit() {
     let named = |delay| topology().waiting(delay).to_string();
     assert_eq!(named(Duration::ZERO), "semel.events.billing.retry.1s");
     assert_eq!(named(Duration::from_secs(1)), "semel.events.billing.retry.1s");
@@ -63,7 +63,7 @@ fn a_message_waits_where_nobody_waits_much_longer() {
 }
 
 #[test]
-fn names_that_would_meet_another_groups_queues_are_refused() {
+fn names_that_would_collide_with_another_groups_queues_are_refused() {
     assert_eq!(refused(|it| it.group = "billing.dead".to_owned()), "group");
     assert_eq!(refused(|it| it.group = String::new()), "group");
     assert_eq!(refused(|it| it.group = "g".repeat(MAX_GROUP + 1)), "group");

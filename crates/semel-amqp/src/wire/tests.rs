@@ -1,4 +1,4 @@
-//! Messages as they are written and read, without a broker.
+//! Tests of writing and reading messages, without a broker.
 
 use semel_core::Timestamp;
 
@@ -16,7 +16,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn an_event_is_written_as_the_binding_wants_it() {
+fn an_event_is_written_as_the_binding_requires() {
     let event = event();
     let properties = properties(&event);
     let headers = properties.headers().as_ref().expect("there are headers");
@@ -30,7 +30,7 @@ fn an_event_is_written_as_the_binding_wants_it() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn an_event_reads_back() {
     let event = event();
     assert_eq!(envelope(&properties(&event), event.payload(), None), Ok(event));
 }
@@ -44,7 +44,7 @@ fn a_message_has_the_mark_of_its_event() {
 }
 
 #[test]
-fn a_copy_says_the_same_and_nothing_that_the_broker_obeys() {
+fn a_copy_has_the_senders_properties_and_none_that_the_broker_interprets() {
     let event = event();
     let mut headers = properties(&event).headers().clone().expect("there are headers");
     for name in ["CC", "x-death", "x-first-death-queue", "x-delivery-count"] {
@@ -59,7 +59,7 @@ fn a_copy_says_the_same_and_nothing_that_the_broker_obeys() {
 }
 
 #[test]
-fn a_message_is_shown_with_all_that_its_sender_said() {
+fn a_raw_message_contains_all_properties_of_its_sender() {
     let mut headers = FieldTable::default();
     headers.insert("cloudEvents:id".into(), AMQPValue::LongString(vec![b'7', 0xff].into()));
     headers.insert("count".into(), AMQPValue::LongInt(-3));
@@ -77,7 +77,7 @@ fn a_message_is_shown_with_all_that_its_sender_said() {
 }
 
 #[test]
-fn what_is_shown_is_the_same_however_often_it_comes() {
+fn a_raw_message_is_the_same_for_every_delivery() {
     let event = event();
     let mut headers = properties(&event).headers().clone().expect("there are headers");
     headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));
@@ -88,7 +88,7 @@ fn what_is_shown_is_the_same_however_often_it_comes() {
 }
 
 #[test]
-fn a_counted_delivery_was_one_before() {
+fn a_message_with_a_delivery_count_was_delivered_before() {
     let counted = |count| {
         let mut headers = FieldTable::default();
         headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(count));

@@ -1,8 +1,8 @@
-//! Events as CloudEvents 1.0: attributes beside the payload where the transport has both (binary mode), one
-//! JSON document where it has not (structured mode).
+//! Converts events to and from CloudEvents 1.0: attributes beside the payload if the transport has
+//! message headers (binary mode), else one JSON document (structured mode).
 //!
-//! An event of another system needs `id`, `source`, `type`, and a tenant: as an attribute, or given by the
-//! reader.
+//! An event of another system needs `specversion`, `id`, `source`, `type` and a tenant: the
+//! attribute `tenantid`, or a default that the receiver sets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use super::headers::{self, Headers};
 use super::{Aggregate, Event, EventId, InvalidEvent, TraceContext};
 use crate::clock::Timestamp;
 
-/// The content type of structured mode.
+/// The content type of an event in structured mode.
 pub const STRUCTURED: &str = "application/cloudevents+json";
 
-/// Reserved names.
-const OURS: [&str; 19] = [
+/// The attribute names that a sender may not use.
+const RESERVED: [&str; 19] = [
     "specversion",
     "id",
     "source",
@@ -43,50 +43,50 @@ const OURS: [&str; 19] = [
     headers::ATTRIBUTE,
 ];
 
-/// The type of an aggregate whose sender has only set its id.
+/// The type of an aggregate for which the sender has set only the id.
 const SUBJECT: &str = "subject";
 
-/// Returns whether a sender may use this name.
+/// Returns whether a sender may use `name` for an attribute.
 pub(super) fn is_extension(name: &str) -> bool {
     (1..=20).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-        && !OURS.contains(&name)
+        && !RESERVED.contains(&name)
 }
 
-/// Why a message is not an event.
+/// The reason why a message could not be read as an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// An attribute is missing.
+    /// A required attribute is missing.
     #[error("the message has no attribute {0}; it must be a CloudEvent 1.0 with a tenant")]
     Missing(&'static str),
-    /// An attribute cannot be read.
+    /// The value of an attribute is not valid.
     #[error("the message's attribute {name} cannot be read: {reason}")]
     Attribute {
         /// The name of the attribute.
         name: &'static str,
-        /// What is wrong with it.
+        /// The reason why the value is not valid.
         reason: String,
     },
     /// The document of structured mode is not a JSON object.
     #[error("the message is not a CloudEvent in JSON: {0}")]
     Document(String),
-    /// A part exceeds its limits.
+    /// A part of the event exceeds its limits.
     #[error(transparent)]
     Invalid(#[from] InvalidEvent),
 }
 
-/// A message in binary mode.
+/// A message in binary mode, as a transport delivered it.
 #[derive(Clone, Debug, Default)]
 pub struct Carried<'a> {
-    /// The attributes, without the transport's prefix.
+    /// The CloudEvents attributes, without the transport's prefix.
     pub attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// Other headers, of a sender that does not use this library.
+    /// Other message headers, set by a sender that does not use this library.
     pub headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// The content type, where it is not among the attributes.
+    /// The content type of the payload, if it is not among the attributes.
     pub content_type: Option<Cow<'a, str>>,
-    /// The payload.
+    /// The payload of the message.
     pub payload: Bytes,
-    /// The tenant of events without one.
+    /// The tenant of the event if it has no tenant attribute.
     pub tenant: Option<Cow<'a, str>>,
 }
 
@@ -98,7 +98,7 @@ impl Event {
             ("id", self.id.to_string().into()),
             ("source", (&*self.source).into()),
             ("type", (&*self.kind).into()),
-            ("time", written(self.occurred_at).into()),
+            ("time", format_time(self.occurred_at).into()),
             ("datacontenttype", (&*self.content_type).into()),
             ("tenantid", (&*self.tenant).into()),
         ];
@@ -108,7 +108,7 @@ impl Event {
             all.push(("aggregatetype", (&**kind).into()));
         }
         if let Some(sequence) = self.sequence {
-            // Compared as text by the specification, so written with all its digits.
+            // The specification compares sequences as text, so the number is padded with zeros.
             all.push(("sequence", format!("{sequence:020}").into()));
         }
         if let Some(trace) = &self.trace {
@@ -122,10 +122,10 @@ impl Event {
         all
     }
 
-    /// Reads an event in binary mode.
+    /// Reads an event from a message in binary mode.
     ///
     /// # Errors
-    /// [`Unreadable`] tells what is missing or wrong.
+    /// [`Unreadable`] with the part that is missing or not valid.
     pub fn from_cloud(carried: Carried<'_>) -> Result<Self, Unreadable> {
         let Carried { mut attributes, headers: beside, content_type, payload, tenant } = carried;
         let mut take = |name: &'static str| attributes.remove(name).filter(|text| !text.is_empty());
@@ -146,12 +146,12 @@ impl Event {
             kind: need("type", take("type"))?,
             tenant: need("tenantid", take("tenantid").or(tenant))?,
             occurred_at: take("time")
-                .map_or_else(|| Ok(crate::clock::system_now()), |t| read(&t))?,
+                .map_or_else(|| Ok(crate::clock::system_now()), |t| parse_time(&t))?,
             aggregate: take("partitionkey").or(subject).map(|id| Aggregate {
                 kind: take("aggregatetype").unwrap_or(SUBJECT.into()).into(),
                 id: id.into(),
             }),
-            // The sequence of another system may be any text.
+            // The sequence of another system may be any text; it is ignored if it is not a number.
             sequence: take("sequence").and_then(|text| text.parse().ok()),
             trace: take("traceparent")
                 .and_then(|parent| TraceContext::new(&parent, take("tracestate").as_deref())),
@@ -171,8 +171,9 @@ impl Event {
             document.as_deref().map_or_else(|| Ok(Headers::default()), Headers::parse)?;
         let (kept, odd): (BTreeMap<_, _>, BTreeMap<_, _>) =
             attributes.into_iter().partition(|(name, _)| is_extension(name));
-        // What CloudEvents does not allow is kept as headers.
-        for (name, value) in odd.iter().filter(|(name, _)| !OURS.contains(&&***name)).chain(&beside)
+        // Attributes whose names CloudEvents does not allow are kept as headers.
+        for (name, value) in
+            odd.iter().filter(|(name, _)| !RESERVED.contains(&&***name)).chain(&beside)
         {
             headers.add_foreign(name, value);
         }
@@ -183,7 +184,7 @@ impl Event {
         Ok(envelope)
     }
 
-    /// Returns the event as one JSON document.
+    /// Returns the event as one JSON document (structured mode).
     pub fn to_json(&self) -> Vec<u8> {
         let mut document = BTreeMap::new();
         for (name, value) in self.cloud_attributes() {
@@ -197,10 +198,10 @@ impl Event {
                 serde_json::to_vec(&document)
             }
         };
-        written.expect("texts and JSON that was read are written")
+        written.expect("texts and parsed JSON can be encoded")
     }
 
-    /// Returns the payload if it can be part of a JSON document without changing a byte.
+    /// Returns the payload if it can be embedded in a JSON document without changing a byte.
     fn embedded(&self) -> Option<&RawValue> {
         let subtype = self.content_type.split(';').next().unwrap_or_default().trim();
         if subtype != Self::JSON && !subtype.ends_with("+json") {
@@ -210,10 +211,11 @@ impl Event {
         (data.get().len() == self.payload.len()).then_some(data)
     }
 
-    /// Reads an event from a JSON document; `tenant` is that of events without one.
+    /// Reads an event from a JSON document (structured mode). `tenant` is used if the event has no
+    /// tenant attribute.
     ///
     /// # Errors
-    /// [`Unreadable`] tells what is missing or wrong.
+    /// [`Unreadable`] with the part that is missing or not valid.
     pub fn from_json(document: &[u8], tenant: Option<&str>) -> Result<Self, Unreadable> {
         let broken = |error: serde_json::Error| Unreadable::Document(error.to_string());
         let members: BTreeMap<Cow<'_, str>, &RawValue> =
@@ -249,7 +251,8 @@ struct Embedded<'a> {
     data: &'a RawValue,
 }
 
-/// Returns the value of an attribute as text: numbers and booleans as JSON; `None` for null.
+/// Returns the value of an attribute as text: numbers and booleans as JSON, `None` for null, lists
+/// and objects.
 fn attribute(raw: &str) -> Option<String> {
     match serde_json::from_str(raw).ok()? {
         Value::String(text) => Some(text),
@@ -259,12 +262,12 @@ fn attribute(raw: &str) -> Option<String> {
     }
 }
 
-fn written(at: Timestamp) -> String {
+fn format_time(at: Timestamp) -> String {
     let clamped = jiff::Timestamp::from_microsecond(at.as_micros());
     clamped.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
 }
 
-fn read(text: &str) -> Result<Timestamp, Unreadable> {
+fn parse_time(text: &str) -> Result<Timestamp, Unreadable> {
     text.parse::<jiff::Timestamp>()
         .map(|at| Timestamp::from_micros(at.as_microsecond()))
         .map_err(|error| unreadable("time", error.to_string()))

@@ -1,4 +1,4 @@
-//! Ids of events.
+//! The ids of events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::claim::{InvalidOperationId, OperationId};
 
-/// The id of an event: a ULID, or for events of other systems a digest of their source and id.
+/// The id of an event: a ULID. For an event of another system it is computed from the event's
+/// source and id.
 ///
 /// ```
 /// use semel_core::{EventId, OperationId};
@@ -24,13 +25,13 @@ use crate::claim::{InvalidOperationId, OperationId};
 pub struct EventId(OperationId);
 
 impl EventId {
-    /// Generates a new one, from the time and 80 random bits.
+    /// Generates a new event id from the time and 80 random bits.
     pub fn generate() -> Self {
         Self(OperationId::generate())
     }
 
-    /// Returns the id of the event `name` of an operation: the same however often the operation runs, so
-    /// that consumers recognise a repeat.
+    /// Returns the id of the event `name` of an operation. It is the same in every attempt of the
+    /// operation, so that consumers recognise a repeat.
     pub fn derived(operation: OperationId, name: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"semel/event/1\0");
@@ -41,8 +42,8 @@ impl EventId {
         Self::from_array(bytes)
     }
 
-    /// Returns the id of another system's event. A ULID is used as it is, since it is unique; any other text
-    /// is unique only together with its `source`.
+    /// Returns the id of an event of another system. A ULID is used unchanged, since it is unique;
+    /// any other `id` is hashed together with its `source`, since it is unique only there.
     pub fn foreign(source: &str, id: &str) -> Self {
         if let Ok(ulid) = id.parse() {
             return ulid;
@@ -66,13 +67,13 @@ impl EventId {
         self.0.to_bytes()
     }
 
-    /// Reads the stored form; `None` unless it is 16 bytes.
+    /// Creates an id from its stored form; `None` if there are not 16 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         OperationId::from_bytes(bytes).map(Self)
     }
 }
 
-/// Upper-case Crockford base32, 26 characters.
+/// Writes the id as 26 characters of upper-case Crockford base32.
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -85,7 +86,7 @@ impl fmt::Debug for EventId {
     }
 }
 
-/// Reads exactly what [`Display`](fmt::Display) writes.
+/// Parses the form that [`Display`](fmt::Display) writes; every other spelling is refused.
 impl FromStr for EventId {
     type Err = InvalidOperationId;
 

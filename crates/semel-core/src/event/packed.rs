@@ -1,5 +1,5 @@
-//! The form in which a store keeps an event for a retry: its attributes as one line of JSON, then its payload
-//! as it is, so that it is hardly larger than the event.
+//! The binary form in which a store keeps an event for a retry: the attributes as one line of JSON,
+//! then the payload unchanged, so that the form is hardly larger than the event.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use super::{Event, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
 /// The content type of a packed event.
 pub const PACKED: &str = "application/vnd.semel.event";
 
-/// Upper bound of the size of packed attributes and headers, in bytes, with every quote escaped.
+/// An upper bound of the size of packed attributes and headers, in bytes, with every quote escaped.
 pub const MAX_PACKED_ATTRIBUTES: usize =
     2 * ((MAX_ATTRIBUTES + 16) * (MAX_VALUE + 32) + MAX_HEADERS_BYTES);
 
 impl Event {
-    /// Packs the event for [`unpack`](Self::unpack).
+    /// Returns the event in the packed form, which [`unpack`](Self::unpack) reads.
     pub fn pack(&self) -> Vec<u8> {
         let mut packed = self.packed_attributes();
         packed.reserve_exact(1 + self.payload.len());
@@ -26,28 +26,28 @@ impl Event {
         packed
     }
 
-    /// Returns how many bytes [`pack`](Self::pack) returns.
+    /// Returns the size of the event in the packed form, in bytes.
     pub fn packed_size(&self) -> usize {
         self.packed_attributes().len() + 1 + self.payload.len()
     }
 
-    /// Returns whether it has at most this many bytes when [packed](Self::pack).
+    /// Returns whether the event has at most `bytes` bytes in the [packed](Self::pack) form.
     pub fn fits(&self, bytes: usize) -> bool {
         self.payload.len() + MAX_PACKED_ATTRIBUTES <= bytes || self.packed_size() <= bytes
     }
 
     fn packed_attributes(&self) -> Vec<u8> {
         let attributes: BTreeMap<_, _> = self.cloud_attributes().into_iter().collect();
-        serde_json::to_vec(&attributes).expect("names and texts are JSON")
+        serde_json::to_vec(&attributes).expect("names and texts can be encoded")
     }
 
     /// Reads an event that [`pack`](Self::pack) wrote.
     ///
     /// # Errors
-    /// [`Unreadable`] tells what is missing or wrong.
+    /// [`Unreadable`] with the part that is missing or not valid.
     pub fn unpack(packed: &Bytes) -> Result<Self, Unreadable> {
         let broken = |why: &str| Unreadable::Document(why.to_owned());
-        // JSON of serde_json has no line break in it.
+        // `serde_json` writes JSON without line breaks.
         let end = packed.iter().position(|byte| *byte == b'\n');
         let end = end.ok_or_else(|| broken("a packed event has a line of attributes"))?;
         let attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =

@@ -1,4 +1,4 @@
-//! Envelopes through both modes of CloudEvents, and what is refused on the way.
+//! Tests events in both modes of CloudEvents, and the events and headers that are refused.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn event() -> Event {
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-fn through_attributes(event: &Event) -> Event {
+fn through_binary_mode(event: &Event) -> Event {
     let attributes: BTreeMap<_, _> =
         event.cloud_attributes().into_iter().map(|(name, v)| (Cow::from(name), v)).collect();
     let payload = event.payload().clone();
@@ -34,7 +34,7 @@ fn an_event_survives_both_modes_byte_by_byte() {
     let spaced = Event::builder("acme", "j", "/b").payload(Event::JSON, " {\"a\" : 1.0} ");
     let empty = Event::builder("acme", "empty", "/b");
     for event in [event(), odd.build().unwrap(), spaced.build().unwrap(), empty.build().unwrap()] {
-        assert_eq!(through_attributes(&event), event);
+        assert_eq!(through_binary_mode(&event), event);
         let document = event.to_json();
         assert_eq!(Event::from_json(&document, None), Ok(event.clone()));
     }
@@ -62,7 +62,7 @@ fn a_packed_event_is_hardly_larger_than_the_event_and_survives_byte_by_byte() {
 }
 
 #[test]
-fn a_structured_document_is_readable_by_people() {
+fn a_structured_document_contains_json_and_plain_attributes() {
     let document = String::from_utf8(event().to_json()).expect("text");
     assert!(document.contains(r#""data":{"cents":9007199254740993}"#), "{document}");
     for part in
@@ -73,7 +73,7 @@ fn a_structured_document_is_readable_by_people() {
 }
 
 #[test]
-fn a_foreign_event_is_named_by_its_source_and_id_together() {
+fn the_id_of_a_foreign_event_depends_on_its_source_and_id() {
     let foreign = |source: &str, id: &str| {
         let document = format!(
             r#"{{"specversion":"1.0","id":"{id}","source":"{source}","type":"t","data":[1],"odd_name":1,"n":5}}"#
@@ -92,7 +92,11 @@ fn a_foreign_event_is_named_by_its_source_and_id_together() {
         ("acme", Event::JSON, &b"[1]"[..])
     );
     assert_eq!((one.attribute("n"), one.attribute("odd_name")), (Some("5"), None));
-    assert_eq!(one.header("odd_name").as_deref(), Some("1"), "what is no attribute is a header");
+    assert_eq!(
+        one.header("odd_name").as_deref(),
+        Some("1"),
+        "a name that is not valid for an attribute becomes a header"
+    );
 }
 
 #[test]
@@ -106,7 +110,7 @@ fn headers_have_any_names_and_any_values() {
     assert_eq!(event.header("traceid"), None);
     assert_eq!(event.headers().len(), 4);
     assert_eq!(event.headers()["X-Shop"], serde_json::json!(["a", 1]));
-    assert_eq!(through_attributes(&event), event);
+    assert_eq!(through_binary_mode(&event), event);
     assert_eq!(Event::from_json(&event.to_json(), None), Ok(event.clone()));
     assert_eq!(event.clone().without_payload().headers_json(), event.headers_json());
 
@@ -133,7 +137,8 @@ fn headers_beyond_their_limits_are_refused() {
     refused(named(MAX_HEADERS + 1));
     assert_eq!(named(MAX_HEADERS).build().unwrap().headers().len(), MAX_HEADERS);
 
-    // A stranger's are taken as far as there is room, and its event is read all the same.
+    // Headers of a foreign sender are kept up to the limit, and the event is read without the
+    // others.
     let beside = (0..MAX_HEADERS + 9).map(|at| (format!("h{at}").into(), "v".into())).collect();
     let attributes = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "t")];
     let attributes = attributes.map(|(name, value)| (name.into(), value.into())).into();
@@ -147,7 +152,7 @@ fn headers_beyond_their_limits_are_refused() {
 }
 
 #[test]
-fn what_is_no_event_says_what_is_missing() {
+fn an_unreadable_document_is_refused_with_the_part_that_is_wrong() {
     let read = |document: &str| Event::from_json(document.as_bytes(), None).unwrap_err();
     assert!(matches!(read("{"), Unreadable::Document(_)));
     assert!(matches!(read("[]"), Unreadable::Document(_)));
@@ -163,7 +168,7 @@ fn what_is_no_event_says_what_is_missing() {
 }
 
 #[test]
-fn bad_parts_are_named_with_their_limits() {
+fn the_error_of_an_invalid_part_contains_its_name_or_limit() {
     let build = |builder: Builder| builder.build().map(|_| ()).unwrap_err().to_string();
     let of = |kind: &str| Event::builder("acme", kind, "/s");
     assert!(build(of(" ")).contains("type"));
@@ -176,7 +181,7 @@ fn bad_parts_are_named_with_their_limits() {
 }
 
 #[test]
-fn an_event_derived_from_an_operation_has_one_name() {
+fn a_derived_event_id_depends_on_the_operation_and_the_name() {
     let operation = OperationId::generate();
     assert_eq!(EventId::derived(operation, "paid"), EventId::derived(operation, "paid"));
     assert_ne!(EventId::derived(operation, "paid"), EventId::derived(operation, "sent"));
@@ -187,7 +192,7 @@ fn an_event_derived_from_an_operation_has_one_name() {
 }
 
 #[test]
-fn a_consequence_knows_what_it_comes_from() {
+fn a_caused_event_has_a_causation_id_and_a_correlation_id() {
     let first = Event::builder("acme", "a", "/s").build().unwrap();
     let second = first.followed_by("b", "/s").build().unwrap();
     let third = second.followed_by("c", "/s").build().unwrap();
@@ -199,7 +204,7 @@ fn a_consequence_knows_what_it_comes_from() {
 }
 
 #[test]
-fn only_a_trace_parent_is_one() {
+fn an_invalid_traceparent_is_refused() {
     assert!(TraceContext::new(PARENT, None).is_some());
     for wrong in [
         "",

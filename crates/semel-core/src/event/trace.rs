@@ -1,11 +1,12 @@
-//! The trace that an event happened in. It is captured when the event is built: when it is published, the
-//! current trace is another one.
+//! The trace in which an event was created. It is captured when the event is built, because another
+//! trace is current when the event is published.
 //!
-//! This crate depends on no tracing system: a function returns the current trace, set once per process.
+//! This crate does not depend on a tracing system: the application sets a function that returns the
+//! current trace, once per process.
 
 use std::sync::OnceLock;
 
-/// A W3C trace context.
+/// A W3C trace context: the values of `traceparent` and `tracestate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     parent: Box<str>,
@@ -13,7 +14,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Creates a trace context from `traceparent` and `tracestate`; `None` if the first is not valid.
+    /// Creates a trace context from `traceparent` and `tracestate`; `None` if `traceparent` is not
+    /// valid. A `tracestate` that is not valid is dropped.
     pub fn new(parent: &str, state: Option<&str>) -> Option<Self> {
         let state = state.filter(|state| !state.is_empty() && is_visible(state, 512));
         is_parent(parent).then(|| Self { parent: parent.into(), state: state.map(Into::into) })
@@ -34,7 +36,7 @@ fn is_visible(text: &str, max: usize) -> bool {
     text.len() <= max && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
-/// `00-<32 hex>-<16 hex>-<2 hex>`, neither id all zero.
+/// Returns whether `text` has the form `00-<32 hex>-<16 hex>-<2 hex>`, and neither id is all zeros.
 fn is_parent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(4, '-').collect();
     let [version, trace, span, flags] = parts[..] else { return false };
@@ -55,9 +57,9 @@ type Capture = Box<dyn Fn() -> Option<TraceContext> + Send + Sync>;
 
 static CAPTURE: OnceLock<Capture> = OnceLock::new();
 
-/// Sets the function that returns the current trace, once per process; later calls change nothing and return
-/// `false`. With OpenTelemetry, inject the current context into a map and create a [`TraceContext`] from its
-/// `traceparent` and `tracestate`.
+/// Sets the function that returns the current trace, once per process; later calls have no effect
+/// and return `false`. With OpenTelemetry, inject the current context into a map and create a
+/// [`TraceContext`] from the map's `traceparent` and `tracestate`.
 pub fn capture_traces_with(
     capture: impl Fn() -> Option<TraceContext> + Send + Sync + 'static,
 ) -> bool {

@@ -20,7 +20,7 @@ use crate::record::{Record, State};
 use crate::store::{Peeked, Settlement, Store};
 
 impl<S: Store> Inner<S> {
-    /// Answers from the local replay cache, if it has the outcome.
+    /// Answers from the local replay cache; `None` if the outcome is not cached.
     pub(super) fn replay<A>(&self, command: &ResolvedCommand) -> Option<Result<Served<A>, Error>> {
         let replay = self.replays.get(&command.key)?;
         if !replay.fingerprint.accepts(&command.fingerprint) {
@@ -64,7 +64,7 @@ impl<S: Store> Inner<S> {
         Ok(Served::Executed { answer: answer?, receipt: succeeded.then_some(receipt) })
     }
 
-    /// Writes a settlement whose result is not needed.
+    /// Writes a settlement, retrying for 2 s at most, and ignores whether it was recorded.
     pub(super) async fn settle_quickly(&self, context: &Context, settlement: Option<Settlement>) {
         let Some(settlement) = settlement else { return };
         let (command, patience) = (context.command(), Duration::from_secs(2));
@@ -72,7 +72,8 @@ impl<S: Store> Inner<S> {
         self.announce(&command.key);
     }
 
-    /// Caches the outcome of a settlement that was recorded, and wakes its waiters.
+    /// Caches the outcome of a settlement that was recorded, and wakes the calls that wait for the
+    /// key.
     pub(super) fn share(
         &self,
         command: &ResolvedCommand,
@@ -81,7 +82,8 @@ impl<S: Store> Inner<S> {
         as_of: Instant,
     ) -> Receipt {
         let receipt = receipt(grant, true);
-        // Where reading the store is as cheap as the cache, only outcomes that are asked for are cached.
+        // Where reading the store is as cheap as reading the cache, an outcome is cached only when
+        // a repeat asks for it.
         if let Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep } = settlement
             && !self.store.is_near()
         {
@@ -103,8 +105,8 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Answers with a decision, and caches a recorded outcome. The record must have been read outside
-    /// transactions, or in one that had written nothing yet.
+    /// Answers a call with a decision, and caches the outcome if one is recorded. The record must
+    /// have been read outside transactions, or in a transaction that had written nothing yet.
     pub(super) fn answer<A>(
         &self,
         command: &ResolvedCommand,
@@ -122,7 +124,8 @@ impl<S: Store> Inner<S> {
         answer(command, decision, waited)
     }
 
-    /// Answers a call whose claim was lost while the work ran: the present holder may have an outcome.
+    /// Answers a call whose claim was lost while the work ran: with the state of the new holder if
+    /// it has an outcome or still runs, else with `otherwise`.
     pub(super) async fn after_loss<A>(
         &self,
         command: &ResolvedCommand,
@@ -143,7 +146,8 @@ impl<S: Store> Inner<S> {
         Ok(Served::Executed { answer: otherwise?, receipt: None })
     }
 
-    /// Answers a call whose lease ended, or was about to, before the work could start. It does not start.
+    /// Answers a call whose lease ended, or was about to end, before the work could start. The work
+    /// does not start.
     pub(super) async fn too_late<A>(&self, context: &Context) -> Result<Served<A>, Error> {
         self.settle_quickly(context, context.untouched()).await;
         if self.closing.is_cancelled() {
@@ -153,7 +157,7 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// Answers with a decision. Nothing is cached.
+/// Answers a call with a decision, without caching.
 pub(super) fn answer<A>(
     command: &ResolvedCommand,
     decision: Decision,
@@ -184,7 +188,7 @@ pub(super) fn answer<A>(
         Verdict::Uncertain { error } | Verdict::Suspend { error } => {
             Err(Error::Uncertain { error })
         }
-        // A change that was to be written lost its race.
+        // The verdict required a write, and another caller wrote the record first.
         Verdict::Granted(_) | Verdict::Redate { .. } => Err(Error::ClaimLost),
     }
 }

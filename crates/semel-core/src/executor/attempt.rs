@@ -1,7 +1,7 @@
-//! One call: attempts until there is an answer, and one attempt of fenced work.
+//! Makes attempts until a call has an answer, and runs one attempt of fenced work.
 //!
-//! Once the store was called, nothing cancels an attempt: a caller that leaves, an outer timeout or a closed
-//! connection neither ends it nor leaves its claim behind.
+//! Once the store was called, no caller can cancel an attempt: a dropped future, an outer timeout
+//! or a closed connection neither ends the attempt nor leaves its claim behind.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::wait::Waiting;
 use crate::judge::Verdict;
 use crate::store::{self, Store};
 
-/// The result of one attempt. Work that did not run is returned.
+/// The result of one attempt. Contains the work if it did not run and may be tried again.
 pub(super) enum Attempted<W, A> {
     Finished(Result<Served<A>, Error>),
-    /// The store failed; nothing ran.
-    Unasked(store::Error),
-    /// The claim was not granted; nothing ran.
+    /// The store failed before the claim was granted; the work did not run.
+    StoreFailed(store::Error),
+    /// The claim was not granted; the work did not run.
     Decided(Decision, W),
 }
 
@@ -56,19 +56,21 @@ impl<S: Store> Inner<S> {
             let task = attempt(Arc::clone(self), Arc::clone(&command), work);
             let decision = match Detachable::new(&self.attempts, &command, task).await? {
                 Attempted::Finished(result) => return result,
-                // The store failed while this call waited. The key was held when it was last read.
-                Attempted::Unasked(_) if met_a_holder => {
+                // The store failed while this call waited. The key was held by another caller when
+                // the record was last read.
+                Attempted::StoreFailed(_) if met_a_holder => {
                     let waited = Some(waiting.since.elapsed());
                     return self.answer(&command, Decision::contended(), waited);
                 }
-                Attempted::Unasked(error) => return Err(error.into()),
+                Attempted::StoreFailed(error) => return Err(error.into()),
                 Attempted::Decided(decision, unused) => {
                     work = unused;
                     decision
                 }
             };
             let running = matches!(decision.verdict, Verdict::Running { .. });
-            // Boxed, because most calls never wait, and each would keep room for it.
+            // Boxed, because most calls never wait, and the future of every call would be larger by
+            // it.
             if running && Box::pin(waiting.again(self, &command)).await {
                 match Box::pin(waiting.reported(self, &command, &decision.verdict)).await {
                     Some(failed) => return Err(failed),
@@ -97,7 +99,7 @@ impl<S: Store> Inner<S> {
         let grant = match self.claim(&command).await {
             Ok(Acquired::Granted(grant)) => grant,
             Ok(Acquired::Decided(decision)) => return Attempted::Decided(decision, work),
-            Err(error) => return Attempted::Unasked(error),
+            Err(error) => return Attempted::StoreFailed(error),
         };
         failpoint!("begin.after");
         let context = self.context(&command, grant, Place::Fenced);
@@ -147,7 +149,7 @@ impl<S: Store> Inner<S> {
         Context::new(command, grant, Cancellation::within(&self.closing), place)
     }
 
-    /// Renews the claim of an attempt until the beat is dropped.
+    /// Renews the lease of an attempt until the returned beat is dropped.
     pub(super) fn keep_alive(&self, context: &Context) -> Beat {
         let (grant, lease) = (context.grant(), context.command().policy.lease);
         let lost = context.cancellation().clone();
@@ -155,5 +157,5 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// The error that is recorded of an attempt that a shutdown ended.
+/// The error that is recorded for an attempt that a shutdown stopped.
 pub(super) const ABORTED: &str = "the attempt was stopped by a shutdown";

@@ -1,13 +1,13 @@
 //! Cancels one attempt: when its claim ends, or when the executor shuts down.
 //!
-//! A token of its own is made when it is first needed: it costs a place in the executor's tree of
-//! tokens, under a lock that all attempts share, and most work ends before anything asks for it.
+//! The attempt's own token is created when it is first needed: creating one locks the executor's
+//! tree of tokens, which all attempts share, and most work ends before its token is used.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-/// Cancels one attempt. Clones share it.
+/// Cancels one attempt. Clones share one state.
 #[derive(Clone, Debug)]
 pub(super) struct Cancellation(Arc<Tokens>);
 
@@ -15,12 +15,12 @@ pub(super) struct Cancellation(Arc<Tokens>);
 struct Tokens {
     /// Cancels every attempt of the executor.
     all: CancellationToken,
-    /// Cancels this one; a child of `all`.
+    /// Cancels this attempt; a child of `all`.
     one: OnceLock<CancellationToken>,
 }
 
 impl Cancellation {
-    /// Creates one that `all` cancels too.
+    /// Creates the cancellation of one attempt, which `all` cancels too.
     pub(super) fn within(all: &CancellationToken) -> Self {
         Self(Arc::new(Tokens { all: all.clone(), one: OnceLock::new() }))
     }
@@ -34,12 +34,12 @@ impl Cancellation {
         self.one().cancel();
     }
 
-    /// Returns whether it was cancelled.
+    /// Returns whether the attempt was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.0.one.get().unwrap_or(&self.0.all).is_cancelled()
     }
 
-    /// Completes when it is cancelled.
+    /// Completes when the attempt is cancelled.
     pub(super) async fn cancelled(&self) {
         self.one().cancelled().await;
     }

@@ -1,8 +1,8 @@
-//! Claims a key: open, judge, and write the verdict where it changes the record.
+//! Claims a key: opens the record, judges it, and writes the verdict if it changes the record.
 //!
-//! A lost reply needs no special path. The attempt id is drawn once per call, so asking again after
-//! an ambiguous step either finds a record that carries it (the step did happen: the claim is ours)
-//! or finds out what is there instead.
+//! A lost reply needs no special path. The attempt id is generated once per call, so a retry after
+//! an ambiguous error either finds a record with this attempt id (the write took place: this call
+//! has the claim) or finds the record of another caller, which is judged like any other.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::Inner;
 use super::command::ResolvedCommand;
 use super::grant::Grant;
 use super::settlement::untouched;
-use crate::claim::{Fence, Lease, Origin, draw};
+use crate::claim::{Fence, Lease, Origin, generate_ids};
 use crate::clock::monotonic;
 use crate::fingerprint::Fingerprint;
 use crate::judge::{self, Verdict, judge};
@@ -18,17 +18,19 @@ use crate::measure;
 use crate::record::{Record, State};
 use crate::store::{Change, Draft, Error, ErrorKind, Opened, Result, Settlement, Store, Swapped};
 
-/// Lost races in a row after which the key counts as held.
+/// The number of lost races in a row after which the key counts as held by another caller.
 const ROUNDS: u32 = 6;
-/// How long a lost reply is investigated before the call fails.
+/// The longest time for which a claim is retried after a lost reply before the call fails.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A request for a claim. Its attempt id is drawn once, so that a write whose reply was lost is recognised.
+/// A request for a claim. Its attempt id stays the same in every try, so that a write whose reply
+/// was lost is recognised.
 pub(super) struct ClaimRequest {
-    /// What is written where there is no record. A re-grant has a draft of its own: if the record is gone
-    /// when it is written, the next try inserts this one, without anything of the old operation.
+    /// The draft of a record that is inserted if the key has none. A re-grant writes a modified
+    /// copy: if the record disappears meanwhile, the next try inserts this draft, without the id
+    /// and count of the old operation.
     pub(super) draft: Draft,
-    /// The re-grant that was judged, if it came to one.
+    /// The grant of an existing record, if the judge has decided on one.
     judged: Option<judge::Grant>,
 }
 
@@ -38,21 +40,22 @@ pub(super) enum Acquired {
     Decided(Decision),
 }
 
-/// A verdict other than a grant, with the record that was judged.
+/// A verdict other than a grant, with the record that was judged if there was one.
 pub(super) struct Decision {
     pub(super) verdict: Verdict,
     pub(super) record: Option<Box<Record>>,
-    /// When the record was requested.
+    /// The time at which the record was requested.
     pub(super) as_of: Instant,
 }
 
 impl Decision {
-    /// Creates a decision that needed no record.
+    /// Creates a decision that was made without a record.
     pub(super) fn without_record(verdict: Verdict) -> Self {
         Self { verdict, record: None, as_of: monotonic() }
     }
 
-    /// Creates the decision for a key whose holder's record is not visible.
+    /// Creates the decision for a key that is held by an open transaction or a rival, whose record
+    /// is not visible.
     pub(super) fn contended() -> Self {
         Self::without_record(Verdict::Running { lease_remaining: None })
     }
@@ -78,12 +81,12 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// As [`claim`](Self::claim), for a caller that holds the key in this process.
+    /// Claims the key of `command` for a caller that has already reserved the key in this process.
     pub(super) async fn claim_held_here(&self, command: &ResolvedCommand) -> Result<Acquired> {
         self.claim_with(command, self.request(command)).await
     }
 
-    /// Claims again what a transaction that was rolled back had claimed: it stays the same operation.
+    /// Claims the key of a transaction that was rolled back once more, with the same operation id.
     pub(super) async fn claim_again(
         &self,
         command: &ResolvedCommand,
@@ -126,8 +129,8 @@ impl<S: Store> Inner<S> {
                     if kind == ErrorKind::Ambiguous {
                         doubt.get_or_insert_with(monotonic);
                     }
-                    // That this step did not take place says nothing about an earlier one whose reply was
-                    // lost.
+                    // This try failed, but an earlier try whose reply was lost may have been
+                    // granted.
                     let Some(since) = doubt else { return Err(error) };
                     let over = since.elapsed() >= PATIENCE.min(command.policy.lease / 2);
                     if over || !transient(&error) {
@@ -141,7 +144,7 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Tries once. Returns `None` if a race was lost.
+    /// Tries to claim the key once. Returns `None` if another caller wrote the record first.
     async fn round(
         &self,
         command: &ResolvedCommand,
@@ -161,7 +164,7 @@ impl<S: Store> Inner<S> {
 
     /// Returns the draft of a fresh claim for `command`.
     pub(super) fn draft(&self, command: &ResolvedCommand) -> Draft {
-        let (operation_id, attempt_id) = draw();
+        let (operation_id, attempt_id) = generate_ids();
         Draft {
             key: command.key.clone(),
             fingerprint: command.fingerprint,
@@ -176,8 +179,8 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Returns a request for a claim inside a transaction. It has no retry payload, since only its success
-    /// is ever committed.
+    /// Returns a request for a claim inside a transaction. It has no retry payload, since such a
+    /// claim is committed only with its success.
     pub(super) fn request_in(&self, command: &ResolvedCommand) -> ClaimRequest {
         ClaimRequest { draft: self.draft(command), judged: None }
     }
@@ -188,9 +191,10 @@ impl<S: Store> Inner<S> {
         ClaimRequest { draft, judged: None }
     }
 
-    /// Releases a claim that may have been granted although its caller got an error: nothing ran under it,
-    /// and it would block the key until it lapses. The lost write may still arrive, so the record is
-    /// read repeatedly for the length of a lease.
+    /// Releases, in a background task, a claim that the store may have granted although its caller
+    /// got an error. No work ran under this claim, and it would block the key until its lease
+    /// lapses. The lost write may still arrive, so the record is read repeatedly for the length of
+    /// a lease.
     fn release_orphan(&self, command: &ResolvedCommand, request: &ClaimRequest) {
         let (store, key, lease) = (self.store.clone(), command.key.clone(), command.policy.lease);
         let attempt_id = request.draft.attempt_id;
@@ -218,8 +222,9 @@ impl<S: Store> Inner<S> {
     }
 }
 
-/// Returns how a claim was granted whose record is this call's own write. The first write of a record is no
-/// re-grant, whatever was judged before it.
+/// Returns the origin of a claim whose `record` this call wrote itself, and whether a crashed
+/// attempt must be verified. The first write of a record is a fresh claim, even if an earlier
+/// record of the key was judged before.
 fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
     match judged {
         Some(judged) if record.number > 1 => (judged.origin, judged.verify),
@@ -227,7 +232,7 @@ fn written_as(judged: Option<judge::Grant>, record: &Record) -> (Origin, bool) {
     }
 }
 
-/// Judges an opened key.
+/// Judges an opened key, and returns the answer or the change that the verdict requires.
 pub(super) fn judge_opened(
     command: &ResolvedCommand,
     request: &mut ClaimRequest,
@@ -243,7 +248,8 @@ pub(super) fn judge_opened(
         Opened::Existing { record, now } => (record, now),
     };
     if record.attempt_id == request.draft.attempt_id && record.state == State::Running {
-        // This call's own write, whose reply was lost: it is granted as it was judged.
+        // This call wrote the record itself, and the reply was lost: the claim is granted as it was
+        // judged.
         let (origin, verify) = written_as(request.judged, &record);
         let written = Draft {
             operation_id: record.operation_id,
@@ -263,7 +269,7 @@ pub(super) fn judge_opened(
                 Some(operation_id) => {
                     draft.operation_id = operation_id;
                     if command.fingerprint == Fingerprint::none() {
-                        // A retry without a fingerprint does not remove that of the record.
+                        // A retry without a fingerprint keeps the fingerprint of the record.
                         draft.fingerprint = record.fingerprint;
                     }
                     Change::Regrant(draft)
@@ -293,7 +299,8 @@ pub(super) fn judge_opened(
     Step::Write { record, change, then: verdict }
 }
 
-/// Returns the result of writing a verdict; `None` if the race was lost.
+/// Returns the result of a claim whose verdict was written; `None` if another caller wrote the
+/// record first.
 pub(super) fn conclude(
     change: Change,
     record: Box<Record>,
@@ -327,7 +334,7 @@ pub(super) fn conclude(
     Some(Acquired::Decided(Decision { verdict, record: Some(record), as_of: since }))
 }
 
-/// Returns the grant of a draft that was written.
+/// Returns the grant of a draft that the store has written.
 fn grant(draft: &Draft, fence: Fence, origin: Origin, verify: bool, since: Instant) -> Grant {
     Grant {
         lease: Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id },
@@ -340,13 +347,14 @@ fn grant(draft: &Draft, fence: Fence, origin: Origin, verify: bool, since: Insta
     }
 }
 
-/// Sleeps about `span`, with jitter, so that callers that lost one race do not meet again in the next.
+/// Sleeps for about `span`, with jitter, so that callers that raced once do not race again at the
+/// same time.
 pub(super) async fn pause(span: Duration) {
     let jitter = 0.5 + fastrand::f64();
     tokio::time::sleep(span.mul_f64(jitter)).await;
 }
 
-/// Returns whether a retry may help.
+/// Returns whether the same call to the store may succeed if it is repeated.
 pub(super) fn transient(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous | ErrorKind::Capacity)
 }

@@ -12,8 +12,9 @@ use super::settlement::Finished;
 use super::supervise::panic_text;
 use crate::outcome::{Outcome, Recorded};
 
-/// Turns a function's result into the end of its attempt. If the result cannot be encoded, the work
-/// still counts as done, unless its transaction can be rolled back.
+/// Converts a function's result into the answer and the settlement of its attempt. If the result
+/// cannot be encoded, the work counts as succeeded without a stored outcome; in a transaction it is
+/// rolled back instead.
 pub(super) fn finish<C: Codec<T>, T, E: Display>(
     context: &Context,
     result: Result<T, E>,
@@ -42,7 +43,8 @@ pub(super) fn finish<C: Codec<T>, T, E: Display>(
     context.complete(answer, Recorded::Omitted { bytes: 0 })
 }
 
-/// Returns the result for a function's caller.
+/// Converts what was served into the result for the caller of a function, and decodes a replayed
+/// outcome.
 pub(super) fn execution<C: Codec<T>, T, E>(
     served: Result<Served<Result<T, Error<E>>>, Error>,
 ) -> Result<Execution<T>, Error<E>> {
@@ -62,7 +64,8 @@ pub(super) fn execution<C: Codec<T>, T, E>(
     })
 }
 
-/// Returns the text of an error, also if its `Display` panics: the claim must be settled.
+/// Returns the text of an error, or a fixed text if its `Display` panics: the claim must be settled
+/// in both cases.
 fn error_text(error: &impl Display) -> String {
     catch_unwind(AssertUnwindSafe(|| error.to_string()))
         .unwrap_or_else(|_| "the work failed with an error that cannot be shown".to_owned())
@@ -70,19 +73,20 @@ fn error_text(error: &impl Display) -> String {
 
 /// Encodes and decodes the results of one kind of call.
 pub(super) trait Codec<T>: Send + Sync + 'static {
-    /// Returns what to record of `value`, and the value as every replay will see it.
+    /// Returns the outcome to record for `value`, and the value as every replay will return it.
     fn encode(value: T) -> Result<(Recorded, T), Unencodable<T>>;
     /// Returns the value of a recorded outcome.
     fn decode(outcome: &Outcome) -> Result<T, String>;
 }
 
-/// A value that cannot be encoded. It is returned, since the work ran and its caller must get it.
+/// A value that cannot be encoded, and the reason. The work ran, so its caller still gets the
+/// value.
 pub(super) struct Unencodable<T> {
     pub(super) value: T,
     pub(super) reason: String,
 }
 
-/// Results that are `serde` types.
+/// Encodes results that are `serde` types as JSON.
 pub(super) struct Json;
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
@@ -93,8 +97,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
                 return Err(Unencodable { value, reason: error.to_string() });
             }
         };
-        // Decoded before it is recorded: a value that cannot be replayed is found now, and the first caller
-        // gets exactly what every later one will.
+        // The value is decoded before it is recorded: a value that cannot be replayed is detected
+        // now, and the first caller gets the same value as every later caller.
         match serde_json::from_slice(&body) {
             Ok(replayed) => Ok((Recorded::Whole(Outcome::new(Outcome::JSON, body)), replayed)),
             Err(error) => Err(Unencodable { value, reason: error.to_string() }),
@@ -106,7 +110,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
     }
 }
 
-/// Results that are outcomes already.
+/// Stores results that are [`Outcome`]s unchanged.
 pub(super) struct Plain;
 
 impl Codec<Outcome> for Plain {

@@ -1,4 +1,4 @@
-//! Commands: a key, a fingerprint, and the settings of the operation.
+//! Defines commands: a key, a fingerprint, and the settings of the operation.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::policy::{InvalidPolicy, OnCrash, OnFailure, Policy, Wait, Woken};
 use crate::store::BoxFuture;
 
-/// What a verifier found out about a crashed attempt.
+/// The result of a verifier: whether a crashed attempt took effect.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,23 +35,28 @@ use crate::store::BoxFuture;
 /// ```
 #[derive(Clone, Debug)]
 pub enum Verification {
-    /// The attempt took effect, with this outcome. It is recorded, and the work does not run.
+    /// The attempt took effect, with this outcome. The outcome is recorded, and the work does not
+    /// run.
     Done(Outcome),
     /// The attempt had no effect. The work runs.
     NotDone,
-    /// It cannot be found out. The record turns Uncertain until an operator resolves it.
+    /// Whether the attempt took effect cannot be determined. The record becomes Uncertain until an
+    /// operator resolves it.
     Unknown,
-    /// It cannot be found out yet. Nothing runs; the first call after this time verifies again, also if
-    /// this process ends meanwhile. Until then calls are answered that the operation is in progress,
-    /// with the time that is left as `lease_remaining`; this one at once, without waiting. Does not count
-    /// as an attempt. At least [`Policy::MIN_LEASE`], at most [`Policy::MAX_LEASE`].
+    /// Whether the attempt took effect cannot be determined yet. The work does not run; the first
+    /// call after this time verifies again, even if this process ends meanwhile. Until then every
+    /// call is answered that the operation is in progress, with the remaining time as
+    /// `lease_remaining`; the call that ran the verifier is answered so at once, without waiting. A
+    /// verification does not count as an attempt. The time is clamped to [`Policy::MIN_LEASE`] and
+    /// [`Policy::MAX_LEASE`].
     Later(Duration),
 }
 
 pub(super) type RetryPayload = Arc<dyn Fn() -> Outcome + Send + Sync>;
 pub(super) type Verifier = Arc<dyn Fn(Context) -> BoxFuture<'static, Verification> + Send + Sync>;
 
-/// An operation to be run once. Settings that are left out are those of the executor's default policy.
+/// An operation that is to run once. Settings that are not set come from the executor's default
+/// policy.
 ///
 /// ```
 /// use std::time::Duration;
@@ -106,7 +111,8 @@ impl Command {
         }
     }
 
-    /// Sets what makes a repeat the same request. Default none.
+    /// Sets the fingerprint of the request: a repeat with another fingerprint is refused. Default
+    /// none.
     pub fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = fingerprint;
         self
@@ -166,24 +172,25 @@ impl Command {
         self
     }
 
-    /// Commits the claim before the work of a transaction starts. Costs one more commit, and is needed for
-    /// what must survive a crash of the work: crash policies, counting of crashed attempts, downstream
-    /// keys. Outside transactions the claim is always committed first.
+    /// Commits the claim before the work of a transaction starts. This costs one more commit. Crash
+    /// policies, the counting of crashed attempts and downstream keys need it, because they must
+    /// survive a crash of the work. Outside transactions the claim is always committed first.
     pub fn claim_first(mut self) -> Self {
         self.claim_first = true;
         self
     }
 
-    /// Declares that the caller polls the call until it has ended or is dropped, as servers do. The attempt
-    /// then runs in the caller's task until it is dropped. By default it moves to a task of its own as soon
-    /// as it waits, so that it continues while its caller is not polled.
+    /// Declares that the caller polls the call's future until the call ends or the future is
+    /// dropped, as servers do. The attempt then runs in the caller's task until that future is
+    /// dropped. By default the attempt moves to its own task as soon as the work waits, so that it
+    /// continues even if the caller stops polling.
     pub fn attended(mut self) -> Self {
         self.attended = true;
         self
     }
 
-    /// Sets a verifier, and [`OnCrash::Verify`]: after a crash, `verifier` tells whether the attempt took
-    /// effect before anything runs again. [`Verification`] has an example.
+    /// Sets a verifier, and [`OnCrash::Verify`]: after a crash, `verifier` determines whether the
+    /// attempt took effect before the work runs again. [`Verification`] has an example.
     pub fn verify<F, Fut>(mut self, verifier: F) -> Self
     where
         F: Fn(Context) -> Fut + Send + Sync + 'static,
@@ -194,19 +201,20 @@ impl Command {
         self
     }
 
-    /// Sets what is needed to run the operation again. It is stored with the claim and kept after a failure
-    /// or a crash, so that a scheduler can run the operation: see
-    /// [`Filter::due`](crate::store::Filter::due). `pack` is called only when it is written, which work in one
-    /// transaction does only if it fails. Since there may be no other copy, failures and crashes of such
-    /// an operation do not expire: [`keep`](Self::keep) applies to its outcome.
+    /// Sets the data that is needed to run the operation again. The payload is stored with the
+    /// claim and kept after a failure or a crash, so that a scheduler can run the operation: see
+    /// [`Filter::due`](crate::store::Filter::due). `pack` is called only when the payload is
+    /// written; work in one transaction writes it only after a failure. Since there may be no other
+    /// copy, failures and crashes of such an operation do not expire: [`keep`](Self::keep) applies
+    /// to its outcome only.
     pub fn retry_payload(mut self, pack: impl Fn() -> Outcome + Send + Sync + 'static) -> Self {
         self.retry_payload = Some(Arc::new(pack));
         self
     }
 
-    /// Makes `policy` the policy of this command, in every setting: nothing of the executor's default
-    /// policy, nor of a setter that was called before, is left. Setters that are called after it
-    /// change single settings of it; so does [`verify`](Self::verify).
+    /// Replaces every setting of this command by `policy`: the executor's default policy and
+    /// setters that were called before have no effect any more. Setters that are called afterwards,
+    /// and [`verify`](Self::verify), change single settings.
     ///
     /// ```
     /// use std::time::Duration;
@@ -286,8 +294,8 @@ pub(super) struct ResolvedCommand {
 }
 
 impl ResolvedCommand {
-    /// Returns how long a record stays that has not succeeded: for ever with a retry payload, of which
-    /// there may be no other copy.
+    /// Returns how long a record that has not succeeded is kept: for ever if it has a retry
+    /// payload, since there may be no other copy of the payload.
     pub(super) fn keep_unfinished(&self) -> Duration {
         match self.retry_payload {
             Some(_) => Duration::MAX,
@@ -295,17 +303,17 @@ impl ResolvedCommand {
         }
     }
 
-    /// Requests that the attempt moves to a task of its own: it may take long.
+    /// Requests that the attempt moves to its own task, because it may take long.
     pub(super) fn detach(&self) {
         self.detached.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the attempt is to move to a task of its own.
+    /// Returns whether the attempt should move to its own task.
     pub(super) fn is_detached(&self) -> bool {
         guard!(Spawn) && !self.attended && self.detached.load(Ordering::Relaxed)
     }
 
-    /// Returns the request to the judge.
+    /// Returns the part of this command that the judge needs.
     pub(super) fn request(&self) -> judge::Request {
         judge::Request {
             fingerprint: self.fingerprint,
@@ -314,8 +322,9 @@ impl ResolvedCommand {
         }
     }
 
-    /// Validates that the crash policy can be kept, by a claim that is `committed` before the work or not.
-    pub(super) fn survives_a_crash(&self, committed: bool) -> Result<(), InvalidPolicy> {
+    /// Returns an error if the crash policy needs a claim that is committed before the work, and
+    /// `committed` is false.
+    pub(super) fn check_crash_policy(&self, committed: bool) -> Result<(), InvalidPolicy> {
         match self.policy.on_crash {
             OnCrash::Hold | OnCrash::Verify if !committed => {
                 Err(InvalidPolicy::NeedsClaimFirst(self.policy.on_crash))
@@ -329,7 +338,8 @@ impl ResolvedCommand {
 mod tests {
     use super::*;
 
-    /// A policy that differs from the default in every setting, and sets those that can be unset.
+    /// Returns a policy that differs from the default in every setting, and has a value in every
+    /// optional setting.
     fn other() -> Policy {
         Policy {
             keep: Duration::from_secs(1),

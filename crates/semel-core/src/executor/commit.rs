@@ -1,5 +1,5 @@
-//! The last step of a transaction: commit, find out whether a commit took place, or record a
-//! failure after the rollback.
+//! The last step of a transaction: commits it, determines whether a commit with a lost reply took
+//! place, or records a failure after the rollback.
 
 use std::time::Duration;
 
@@ -19,23 +19,25 @@ use crate::store::{
     self, Committed, ErrorKind, Renewed, Renewer as _, Settlement, TransactionalStore,
 };
 
-/// How long a commit whose reply was lost is looked into.
-const DOUBT: Duration = Duration::from_secs(10);
+/// The longest time for which the result of a commit with a lost reply is investigated.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a rolled back transaction may hold its key on the server, where its session was cut off: a server
-/// looks for its client once a second.
-const RELEASE: Duration = Duration::from_millis(1_500);
+/// The longest time for which a rolled back transaction may still lock its key on the server after
+/// its connection broke: servers check once a second whether the client is still there.
+const RELEASE_LIMIT: Duration = Duration::from_millis(1_500);
 
-/// Where the work of a transaction stands.
+/// The state of a transaction after its work has ended.
 pub(super) enum Worked<S: TransactionalStore, A> {
-    /// It ended well: the settlement and the commit are missing.
+    /// The work succeeded; its settlement is not yet written, and the transaction not yet
+    /// committed.
     Ready { answer: A, settlement: Settlement, transaction: S::Transaction },
-    /// Rolled back.
+    /// The work failed, and the transaction was rolled back.
     RolledBack(Finished<A>),
 }
 
 impl<S: TransactionalStore> Inner<S> {
-    /// Settles and commits, or records the failure after the rollback.
+    /// Settles and commits work whose claim is in the same transaction, or records a failure after
+    /// the rollback.
     pub(super) async fn finish_one_commit<A>(
         &self,
         context: &Context,
@@ -53,7 +55,7 @@ impl<S: TransactionalStore> Inner<S> {
         let ending = self.store.settle_and_commit(transaction, &grant.lease, &settlement);
         match Box::pin(ending).await {
             Committed::Done => {}
-            // Another caller's record was there first: nothing of this transaction is left.
+            // Another caller's record was committed first, and this transaction was rolled back.
             Committed::Lost => return self.after_loss(command, Err(Error::ClaimLost)).await,
             Committed::Unsettled(error) => {
                 let settlement = context.refused_by(&error);
@@ -67,8 +69,8 @@ impl<S: TransactionalStore> Inner<S> {
                     return Err(store::Error::new(ErrorKind::Unavailable, "commit", lost).into());
                 }
                 Err(error) => {
-                    // Refused, not lost: a constraint checked at commit fails the work like any
-                    // other error. A transaction to be run again has not failed yet.
+                    // The server refused the commit, for example because of a deferred constraint:
+                    // the work has failed. A transaction that must be run again has not failed yet.
                     if !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::RetryTransaction) {
                         let settlement = context.failed(&error.to_string());
                         self.record_failure(context, settlement).await;
@@ -83,7 +85,8 @@ impl<S: TransactionalStore> Inner<S> {
         Ok(Served::Executed { answer, receipt: Some(receipt) })
     }
 
-    /// Records how one-commit work ended that was rolled back.
+    /// Records the settlement of one-commit work whose transaction was rolled back, and answers its
+    /// caller.
     async fn record_rolled_back<A>(
         &self,
         context: &Context,
@@ -92,7 +95,8 @@ impl<S: TransactionalStore> Inner<S> {
         if let Some(settlement) = settlement {
             let refused = matches!(settlement, Settlement::Succeeded { .. });
             let raced = self.record_failure(context, settlement).await;
-            // A refusal that another caller's answer came before is not the answer.
+            // If another caller completed the operation first, its outcome is the answer, not this
+            // refusal.
             if let Some(decision) = raced
                 && refused
                 && matches!(decision.verdict, Verdict::Completed { .. })
@@ -103,11 +107,11 @@ impl<S: TransactionalStore> Inner<S> {
         Ok(Served::Executed { answer: answer?, receipt: None })
     }
 
-    /// Whether a commit whose reply was lost took place.
+    /// Returns whether a commit whose reply was lost took place.
     ///
-    /// A record that carries our attempt says yes. Its absence says nothing while the server may
-    /// still be at it: only a claim of the same key, which cannot be granted beside an uncommitted
-    /// one, proves that nothing was committed.
+    /// If the record has this attempt's id, the commit took place. If there is no such record, the
+    /// server may still be committing. Only a new claim of the same key proves that the transaction
+    /// was not committed, since no claim is granted while an uncommitted one exists.
     async fn resolve_commit(&self, context: &Context, error: store::Error) -> store::Result<bool> {
         let (command, grant) = (context.command(), context.grant());
         measure::store_failed(&error);
@@ -115,7 +119,7 @@ impl<S: TransactionalStore> Inner<S> {
             return Err(error);
         }
         let since = monotonic();
-        while since.elapsed() < DOUBT {
+        while since.elapsed() < RESOLVE_LIMIT {
             if let Ok(Some(found)) = self.store.peek(&command.key).await
                 && found.record.attempt_id == grant.lease.attempt_id
             {
@@ -126,7 +130,7 @@ impl<S: TransactionalStore> Inner<S> {
                 self.store.rollback(probe).await;
                 match acquired {
                     Ok(Acquired::Granted(_)) => return Ok(false),
-                    // Still at it, or a rival is: look again.
+                    // The commit or a rival's transaction is still in progress: try again.
                     Ok(Acquired::Decided(_)) | Err(_) => {}
                 }
             }
@@ -135,8 +139,9 @@ impl<S: TransactionalStore> Inner<S> {
         Err(error)
     }
 
-    /// Records a failure of one-commit work after its rollback: claims the key again and settles it at
-    /// once. If another record was there first, returns the decision about that one.
+    /// Records a failure of one-commit work after its rollback: claims the key again and settles
+    /// that claim at once. If another caller has a record under the key by then, returns the
+    /// decision about that record.
     async fn record_failure(&self, context: &Context, settlement: Settlement) -> Option<Decision> {
         let command = context.command();
         if !guard!(FailureAfterRollback) {
@@ -146,13 +151,14 @@ impl<S: TransactionalStore> Inner<S> {
             self.announce(&command.key);
             return None;
         }
-        // The key is still held here by this transaction; `claim` would answer that it is in flight.
+        // Uses `claim_again`, because this transaction still reserves the key in this process, and
+        // `claim` would find the key in flight.
         let since = monotonic();
         let claimed = loop {
             match self.claim_again(command, context.grant()).await {
-                // The server may hold the rolled back transaction's lock for a moment longer.
+                // The server may keep the lock of the rolled back transaction for a moment longer.
                 Ok(Acquired::Decided(decision))
-                    if is_contended(&decision.verdict) && since.elapsed() < RELEASE =>
+                    if is_contended(&decision.verdict) && since.elapsed() < RELEASE_LIMIT =>
                 {
                     pause(Duration::from_millis(20)).await;
                 }
@@ -178,7 +184,7 @@ impl<S: TransactionalStore> Inner<S> {
         raced
     }
 
-    /// Settles and commits work under a committed claim, or records how it ended.
+    /// Settles and commits work under a claim that was committed before, or records its failure.
     pub(super) async fn finish_claimed<A>(
         &self,
         context: &Context,
@@ -228,8 +234,8 @@ impl<S: TransactionalStore> Inner<S> {
         Ok(Served::Executed { answer, receipt: Some(receipt) })
     }
 
-    /// [`conclude`](Inner::conclude) without a receipt: a refusal's answer is recorded, but the work's
-    /// own writes are not.
+    /// Records a settlement like [`conclude`](Inner::conclude), but returns no receipt: the
+    /// settlement is recorded, but the work's own writes were rolled back.
     async fn conclude_rolled_back<A>(
         &self,
         context: &Context,
@@ -241,19 +247,22 @@ impl<S: TransactionalStore> Inner<S> {
         })
     }
 
-    /// Settles the claim of a commit in doubt, unless the commit did. Whatever is written to the record
-    /// waits for that commit, and finds the claim ended by it or still its own.
+    /// Settles the claim of a commit whose reply was lost, unless that commit has settled it. The
+    /// write waits for the commit's lock on the record, so that it sees whether the commit took
+    /// place.
     async fn settle_uncommitted(&self, context: &Context) -> Written {
         let (command, grant) = (context.command(), context.grant());
         let text = "the connection broke during commit; nothing was committed";
-        // Where it must stay as it is, to lapse, only whether it is still there is found out.
+        // Under `OnCrash::Verify` the claim must lapse unchanged: only check whether it is still
+        // held.
         let Some(settlement) = context.interrupted(text) else {
             return self.still_held(command, grant).await;
         };
         self.settle(command, &grant.lease, &settlement, command.policy.lease).await
     }
 
-    /// Whether the claim is still its holder's, found out by renewing it.
+    /// Renews the claim to determine whether this call still holds it: [`Written::Recorded`] if it
+    /// does.
     async fn still_held(&self, command: &ResolvedCommand, grant: &Grant) -> Written {
         let since = monotonic();
         loop {
@@ -275,7 +284,7 @@ impl<S: TransactionalStore> Inner<S> {
     }
 }
 
-/// Whether an open transaction holds the key, of which nothing else is known.
+/// Returns whether the key is held by an open transaction, whose lease is not known.
 fn is_contended(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Running { lease_remaining: None, .. })
 }

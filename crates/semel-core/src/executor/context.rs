@@ -1,4 +1,4 @@
-//! The context of an attempt: what its work knows about the claim that it runs under.
+//! The context of an attempt: gives the work access to the claim that it runs under.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,8 @@ use crate::key::{Key, hex};
 use crate::outcome::{Recorded, Reference};
 use crate::policy::OnFailure;
 
-/// The argument of work: what it may know of its claim, and methods that end the work of
-/// [`Executor::serve`](super::Executor::serve). Cheap to clone.
+/// The argument of work: the properties of its claim, and the methods by which work of
+/// [`Executor::serve`](super::Executor::serve) ends. Cheap to clone.
 ///
 /// ```
 /// use semel_core::store::memory::MemoryStore;
@@ -41,7 +41,7 @@ use crate::policy::OnFailure;
 #[derive(Clone)]
 pub struct Context(Arc<Attempt>);
 
-/// One attempt, shared by its work and the executor.
+/// The state of one attempt, shared by its work and the executor.
 struct Attempt {
     command: Arc<ResolvedCommand>,
     grant: Grant,
@@ -51,11 +51,11 @@ struct Attempt {
     /// Whether the work runs in a transaction of the store.
     transacted: bool,
     reference: Mutex<Option<Reference>>,
-    /// Whether another system may know this operation by a downstream key.
+    /// Whether a downstream key was returned, by which another system may know this operation.
     known_outside: AtomicBool,
-    /// Whether an append failed or was cut off.
+    /// Whether an append of events failed or was dropped before it ended.
     failed_append: AtomicBool,
-    /// Called when the work's transaction has committed.
+    /// The functions to call when the work's transaction has committed.
     after_commit: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -70,14 +70,15 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Where the work of an attempt runs.
+/// The kind of an attempt: whether its work runs in a transaction, and whether its claim is
+/// committed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Outside transactions, under a committed claim.
+    /// The work runs outside transactions, under a committed claim.
     Fenced,
-    /// In a transaction that also holds the claim.
+    /// The work runs in the transaction that contains its claim.
     OneCommit,
-    /// In a transaction, under a claim that was committed before.
+    /// The work runs in a transaction, under a claim that was committed before.
     ClaimFirst,
 }
 
@@ -133,8 +134,8 @@ impl Context {
         &self.0.command.key
     }
 
-    /// Returns the fence, which is larger than that of every earlier grant on this key. Pass it to systems
-    /// that refuse writes with an older one.
+    /// Returns the fence, which is larger than the fence of every earlier grant of this key. Pass
+    /// it to systems that refuse writes with a smaller fence.
     pub fn fence(&self) -> Fence {
         self.0.grant.lease.fence
     }
@@ -144,25 +145,25 @@ impl Context {
         self.0.grant.operation_id
     }
 
-    /// Returns the number of this execution, counted from 1.
+    /// Returns the number of this attempt, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.0.grant.attempt
     }
 
-    /// Returns why this claim was granted.
+    /// Returns why this claim was granted: a new key, a retry after a failure, or a takeover.
     pub fn origin(&self) -> Origin {
         self.0.grant.origin
     }
 
-    /// Returns an idempotency key for a call to another system: 32 hex digits, the same in every retry and
-    /// takeover of this operation, different for each `step`.
+    /// Returns an idempotency key for a call to another system: 32 hex digits, the same in every
+    /// retry and takeover of this operation, and different for each `step`.
     ///
     /// # Errors
-    /// [`NoDurableClaim`] where the operation id may be lost, so that the next attempt would send another
-    /// key: in a one-commit transaction (add `.claim_first()`), and under
+    /// [`NoDurableClaim`] if the operation id may be lost, so that the next attempt would send
+    /// another key: in a transaction that contains the claim (add `.claim_first()`), and under
     /// [`OnFailure::Release`](crate::OnFailure::Release), which `consume` uses.
     pub fn downstream_key(&self, step: &str) -> Result<String, NoDurableClaim> {
-        // A crash or a failure must leave the operation id behind.
+        // The record must keep the operation id after a crash or a failure.
         if !self.0.committed || self.0.command.policy.on_failure == OnFailure::Release {
             return Err(NoDurableClaim);
         }
@@ -174,56 +175,60 @@ impl Context {
         Ok(hex(&hash.finalize()[..16]))
     }
 
-    /// Returns whether the work should stop: its claim was lost, its time is up, or the executor shuts down.
+    /// Returns whether the work should stop: the claim was lost, the work timeout has passed, or
+    /// the executor shuts down.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancellation.is_cancelled()
     }
 
-    /// Completes when the work should stop.
+    /// Completes when the work should stop; see [`is_cancelled`](Self::is_cancelled).
     pub async fn cancelled(&self) {
         self.0.cancellation.cancelled().await;
     }
 
-    /// Sets the reference to what the work created. It is stored with the outcome, indexed and searchable.
+    /// Sets the reference to what the work created, such as an order id. The store keeps it with
+    /// the outcome and indexes it for operators to search.
     pub fn refer_to(&self, reference: Reference) {
         *self.0.reference.lock().unwrap_or_else(PoisonError::into_inner) = Some(reference);
     }
 
-    /// Returns the outcome with the reference that the work has set, if it has.
+    /// Returns `outcome` with the reference that the work has set, if any.
     pub(super) fn with_reference(&self, outcome: Recorded) -> Recorded {
-        let named = self.0.reference.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (outcome, named) {
-            (Recorded::Whole(outcome), Some(named)) => {
-                Recorded::Whole(outcome.with_reference(named))
+        let reference = self.0.reference.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (outcome, reference) {
+            (Recorded::Whole(outcome), Some(reference)) => {
+                Recorded::Whole(outcome.with_reference(reference))
             }
             (outcome, _) => outcome,
         }
     }
 
-    /// Marks that events are about to be written. Returns whether an earlier append failed, which a later
-    /// success does not make good.
+    /// Marks that an append has begun. Returns whether an earlier append failed, which stays true
+    /// when this one succeeds.
     pub(super) fn begin_append(&self) -> bool {
         self.0.failed_append.swap(true, Ordering::AcqRel)
     }
 
-    /// Marks that the events are written; an earlier failure stays.
+    /// Marks that an append has succeeded. `had_failed` is what
+    /// [`begin_append`](Self::begin_append) returned: an earlier failure stays.
     pub(super) fn end_append(&self, had_failed: bool) {
         self.0.failed_append.store(had_failed, Ordering::Release);
     }
 
-    /// Returns whether an append failed or was cut off.
+    /// Returns whether an append failed or was dropped before it ended.
     pub(super) fn has_failed_append(&self) -> bool {
         self.0.failed_append.load(Ordering::Acquire)
     }
 
-    /// Calls `then` when the work's transaction is known to have committed, also if its caller has left; if
-    /// it does not commit, `then` is dropped. It must be quick. Outside transactions it is never called.
+    /// Calls `then` when the work's transaction is known to have committed, even if the caller has
+    /// left; if the transaction does not commit, `then` is dropped. `then` must not block. Outside
+    /// transactions it is never called.
     pub fn after_commit(&self, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.0.after_commit.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(Box::new(then));
     }
 
-    /// Calls what waits for the commit.
+    /// Calls the functions that were passed to [`after_commit`](Self::after_commit).
     pub(super) fn committed(&self) {
         let mut waiting = self.0.after_commit.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = std::mem::take(&mut *waiting);
@@ -233,14 +238,15 @@ impl Context {
         }
     }
 
-    /// Returns whether a downstream key was returned: an operation that another system may know by it must
-    /// be kept, or its repeat would use another key.
+    /// Returns whether a downstream key was returned. Such an operation must keep its id, or a
+    /// repeat would send another key.
     pub(super) fn is_known_outside(&self) -> bool {
         self.0.known_outside.load(Ordering::Acquire)
     }
 }
 
-/// The error of [`Context::downstream_key`] where the operation id may be lost.
+/// The error of [`Context::downstream_key`] if the operation id may be lost with a failure or a
+/// crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a downstream key must be the same in every retry, but this claim leaves nothing behind: add \

@@ -1,10 +1,11 @@
-//! Polls an attempt in its caller's task, and moves it to a task of its own when it must.
+//! Polls an attempt in its caller's task, and moves the attempt to its own task when it waits or
+//! its caller leaves.
 //!
-//! A spawn costs more than a quick attempt, in bytes moved and in tasks that wake each other. So the
-//! caller's task polls the attempt while it calls the store and while the work does not wait. The attempt
-//! is spawned, as it is, when it waits for anything but one step of the store, and when its caller leaves.
-//! Callers do not notice: an attempt that has begun is never dropped, and work that waits does not depend
-//! on its caller being polled.
+//! Spawning a task costs more than a quick attempt: bytes are moved, and tasks wake each other. So
+//! the caller's task polls the attempt while the attempt calls the store and while the work does
+//! not wait. The attempt's future is spawned as it is when it waits for anything but one call to
+//! the store, and when its caller leaves. Callers see no difference: an attempt that has begun is
+//! never dropped, and work that waits continues even if its caller is not polled.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,7 @@ use super::command::ResolvedCommand;
 use super::execution::Error;
 use super::supervise::panic_text;
 
-/// An attempt, until it is over.
+/// The future of an attempt, which runs in the caller's task or in its own.
 pub(super) struct Detachable<F: Future + Send + 'static>
 where
     F::Output: Send,
@@ -31,9 +32,9 @@ where
 }
 
 enum Progress<F: Future> {
-    /// Nothing has happened yet.
+    /// The attempt was not polled yet.
     New(Pin<Box<TrackedFuture<F>>>),
-    /// Polled by the caller, in this runtime, if any.
+    /// The caller's task polls the attempt, in this runtime if there is one.
     Attached(Pin<Box<TrackedFuture<F>>>, Option<Handle>),
     Detached(JoinHandle<F::Output>),
     Over,
@@ -44,7 +45,7 @@ where
     F::Output: Send,
 {
     pub(super) fn new(attempts: &TaskTracker, command: &Arc<ResolvedCommand>, attempt: F) -> Self {
-        // Boxed, because it may move to a task in the middle of what it does.
+        // Boxed, because the attempt may move to another task after it was polled.
         let attempt = Box::pin(attempts.track_future(attempt));
         Self { progress: Progress::New(attempt), command: Arc::clone(command) }
     }
@@ -63,7 +64,7 @@ where
             Ok(Poll::Ready(done)) => return Poll::Ready(Ok(done)),
             Ok(Poll::Pending) => {}
             Err(panic) => {
-                // If the drop panics as well, the caller is answered all the same.
+                // The caller is answered even if the drop panics too.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(attempt)));
                 return Poll::Ready(Err(Error::Panicked { message: panic_text(panic.as_ref()) }));
             }
@@ -108,7 +109,7 @@ impl<F: Future + Send + 'static> Drop for Detachable<F>
 where
     F::Output: Send,
 {
-    /// Lets the attempt continue without its caller.
+    /// Spawns an attempt that has begun, so that it continues without its caller.
     fn drop(&mut self) {
         if !guard!(Spawn) {
             return;
@@ -149,12 +150,12 @@ mod tests {
         let (done, ended) = oneshot::channel();
         let mut attempt = detachable(async move {
             gate.await.expect("opened");
-            done.send(()).expect("heard");
+            done.send(()).expect("the test waits for the end");
         });
         assert!(poll!(&mut attempt).is_pending());
         drop(attempt);
-        open.send(()).expect("the attempt is there");
-        ended.await.expect("the attempt came to its end");
+        open.send(()).expect("the attempt waits");
+        ended.await.expect("the attempt ended");
     }
 
     #[tokio::test]
@@ -165,21 +166,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_in_the_callers_task_and_in_a_task_of_its_own() {
+    async fn a_panic_in_the_callers_task_or_in_a_spawned_task_is_an_error() {
         let here = detachable(async { panic!("here") });
         let text = |error| match error {
             Err(Error::Panicked { message }) => message,
             _ => "no panic".to_owned(),
         };
         assert_eq!(text(here.await.map(|(): ()| ())), "here");
-        let mut apart = detachable(async {
+        let mut detached = detachable(async {
             tokio::task::yield_now().await;
-            panic!("apart")
+            panic!("detached")
         });
-        apart.command.detach();
-        assert!(poll!(&mut apart).is_pending());
-        assert!(matches!(apart.progress, Progress::Detached(_)));
-        assert_eq!(text(apart.await.map(|(): ()| ())), "apart");
+        detached.command.detach();
+        assert!(poll!(&mut detached).is_pending());
+        assert!(matches!(detached.progress, Progress::Detached(_)));
+        assert_eq!(text(detached.await.map(|(): ()| ())), "detached");
     }
 
     #[tokio::test]
@@ -189,17 +190,17 @@ mod tests {
         let (done, mut ended) = oneshot::channel();
         let mut running = Box::pin(executor.run(command().attended(), |_| async move {
             (&mut gate).await.expect("opened");
-            done.send(()).expect("heard");
+            done.send(()).expect("the test waits for the end");
             Ok::<_, Infallible>(7)
         }));
         assert!(poll!(&mut running).is_pending());
-        open.send(()).expect("the work is there");
+        open.send(()).expect("the work waits");
         for _ in 0..9 {
             tokio::task::yield_now().await;
         }
-        assert!(ended.try_recv().is_err(), "it was not polled");
+        assert!(ended.try_recv().is_err(), "the work ran although its caller was not polled");
         drop(running);
-        ended.await.expect("the work came to its end");
+        ended.await.expect("the work ended");
         let again = executor.run(command(), |_| async { Ok::<_, Infallible>(8) }).await;
         assert_eq!(again.expect("settled").value(), Some(&7));
     }
@@ -211,13 +212,13 @@ mod tests {
         let (done, ended) = oneshot::channel();
         let mut running = Box::pin(executor.run(command(), |_| async move {
             gate.await.expect("opened");
-            done.send(()).expect("heard");
+            done.send(()).expect("the test waits for the end");
             Ok::<_, Infallible>(7)
         }));
         assert!(poll!(&mut running).is_pending());
-        open.send(()).expect("the work is there");
-        // The caller is not polled meanwhile.
-        ended.await.expect("the work came to its end");
+        open.send(()).expect("the work waits");
+        // The caller's future is not polled meanwhile.
+        ended.await.expect("the work ended");
         assert_eq!(running.await.expect("executed").value(), Some(&7));
     }
 }

@@ -1,4 +1,4 @@
-//! The results of calls: an execution, or an error that says what happened and what to do.
+//! The results of calls: an execution, or an error with its cause and the next step.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::outcome::{ErrorText, Outcome};
 use crate::policy::InvalidPolicy;
 use crate::store;
 
-/// The attempt that a result comes from.
+/// Identifies the attempt that a result comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The id of the operation: the same across takeovers and retries.
     pub operation_id: OperationId,
-    /// The number of the execution, counted from 1.
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
     /// The fence of the attempt.
     pub fence: Fence,
-    /// Whether the result is recorded. `false` only if the work ran and its result could not be recorded
-    /// before the lease ended.
+    /// Whether the result is recorded. `false` only if the work ran but the store could not record
+    /// its result before the lease ended.
     pub recorded: bool,
 }
 
-/// The result of an operation.
+/// The result of a call that runs an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Execution<T> {
@@ -39,14 +39,14 @@ pub enum Execution<T> {
     Replayed {
         /// The recorded result.
         value: T,
-        /// The attempt that it comes from.
+        /// The attempt that the result comes from.
         receipt: Receipt,
     },
-    /// Another call holds the claim.
+    /// The operation is in progress: another call holds the claim, or a verification was deferred.
     InProgress {
-        /// The id of the operation, where it is known.
+        /// The id of the operation, if it is known.
         operation_id: Option<OperationId>,
-        /// How long the holder's lease still runs, where it is known.
+        /// The time until the holder's lease ends, if it is known.
         lease_remaining: Option<Duration>,
     },
 }
@@ -57,39 +57,39 @@ pub enum Execution<T> {
 pub enum Served<A> {
     /// This call ran the work.
     Executed {
-        /// The work's own answer, recorded or not.
+        /// The answer that the work returned for its caller, recorded or not.
         answer: A,
-        /// The attempt of this call, if its outcome answers repeats.
+        /// The attempt of this call; `None` if its outcome was not recorded for repeats.
         receipt: Option<Receipt>,
     },
     /// An earlier call ran the work.
     Replayed {
         /// The recorded outcome.
         outcome: Outcome,
-        /// The attempt that it comes from.
+        /// The attempt that the result comes from.
         receipt: Receipt,
     },
-    /// Another call holds the claim.
+    /// The operation is in progress: another call holds the claim, or a verification was deferred.
     InProgress {
-        /// The id of the operation, where it is known.
+        /// The id of the operation, if it is known.
         operation_id: Option<OperationId>,
-        /// How long the holder's lease still runs, where it is known.
+        /// The time until the holder's lease ends, if it is known.
         lease_remaining: Option<Duration>,
     },
 }
 
 impl<T> Execution<T> {
-    /// Returns whether the result is that of an earlier call.
+    /// Returns whether the result comes from an earlier call.
     pub fn replayed(&self) -> bool {
         matches!(self, Execution::Replayed { .. })
     }
 
-    /// Returns whether another call holds the claim.
+    /// Returns whether the operation is in progress elsewhere, so that there is no result yet.
     pub fn in_progress(&self) -> bool {
         matches!(self, Execution::InProgress { .. })
     }
 
-    /// Returns the result; `None` while in progress.
+    /// Returns a reference to the result; `None` while the operation is in progress.
     pub fn value(&self) -> Option<&T> {
         match self {
             Execution::Executed { value, .. } | Execution::Replayed { value, .. } => Some(value),
@@ -97,7 +97,7 @@ impl<T> Execution<T> {
         }
     }
 
-    /// Returns the result by value; `None` while in progress.
+    /// Returns the result by value; `None` while the operation is in progress.
     pub fn into_value(self) -> Option<T> {
         match self {
             Execution::Executed { value, .. } | Execution::Replayed { value, .. } => Some(value),
@@ -105,7 +105,7 @@ impl<T> Execution<T> {
         }
     }
 
-    /// Returns the attempt that the result comes from; `None` while in progress.
+    /// Returns the attempt that the result comes from; `None` while the operation is in progress.
     pub fn receipt(&self) -> Option<&Receipt> {
         match self {
             Execution::Executed { receipt, .. } | Execution::Replayed { receipt, .. } => {
@@ -115,12 +115,13 @@ impl<T> Execution<T> {
         }
     }
 
-    /// Returns the number of the execution that the result comes from; `None` while in progress.
+    /// Returns the number of the attempt that the result comes from; `None` while the operation is
+    /// in progress.
     pub fn attempt(&self) -> Option<u32> {
         self.receipt().map(|receipt| receipt.attempt)
     }
 
-    /// Returns the same execution with another value.
+    /// Returns this execution with its value replaced by the result of `f`.
     pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Execution<U>, E> {
         Ok(match self {
             Execution::Executed { value, receipt } => {
@@ -136,102 +137,107 @@ impl<T> Execution<T> {
     }
 }
 
-/// Why a call has no result. `E` is the work's own error.
+/// The reason why a call has no result. `E` is the error type of the work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<E = Infallible> {
-    /// The key was used for another request.
+    /// The key was used before for a request with another fingerprint.
     #[error("this key was used for a different request; use a new key for a new request")]
     Mismatch,
-    /// The last attempt failed and the next is not due.
+    /// The last attempt failed, and the next attempt is not due yet.
     #[error("attempt {attempt} failed ({error}); the next may start in {retry_after:?}")]
     Backoff {
-        /// How long until the next attempt is due.
+        /// The time until the next attempt is due.
         retry_after: Duration,
-        /// Executions so far.
+        /// The number of attempts so far.
         attempt: u32,
-        /// The last failure.
+        /// The error of the last attempt.
         error: ErrorText,
     },
-    /// The operation failed, and that is kept as its answer.
+    /// The operation failed, and the failure policy keeps the failure as the answer to every
+    /// repeat.
     #[error("the operation failed and is not retried: {error}")]
     FailedFinal {
-        /// The failure.
+        /// The recorded error of the operation.
         error: ErrorText,
     },
-    /// No attempts are left; an operator must redrive or discard the record.
+    /// The operation was given up; an operator must redrive or discard the record.
     #[error("the operation was given up: {error}")]
     Dead {
-        /// The last failure, or the operator's reason.
+        /// The error of the last attempt, or the operator's reason.
         error: ErrorText,
     },
     /// A crashed attempt may or may not have taken effect; an operator must resolve the record.
     #[error("whether the operation took effect is uncertain: {error}")]
     Uncertain {
-        /// What is known of the attempt.
+        /// The recorded text about the crashed attempt.
         error: ErrorText,
     },
-    /// The lease was lost while the work ran, and the new holder has no outcome yet.
+    /// The claim was lost before the result of this call was recorded.
     #[error("the claim was lost while the work ran; its result was not recorded")]
     ClaimLost,
-    /// The holder that this call waited for failed (policy `Report`).
+    /// The attempt that this call waited for failed; returned under
+    /// [`Woken::Report`](crate::Woken::Report) only.
     #[error("attempt {attempt}, which this call waited for, failed: {error}")]
     HolderFailed {
-        /// The failure.
+        /// The error of the failed attempt.
         error: ErrorText,
-        /// The number of the execution.
+        /// The number of the failed attempt.
         attempt: u32,
     },
-    /// The holder had no outcome within the deadline of [`Wait::Deadline`](crate::Wait::Deadline).
+    /// The other call recorded no outcome within the deadline of
+    /// [`Wait::Deadline`](crate::Wait::Deadline).
     #[error("no outcome within {waited:?}; the operation is still in progress")]
     WaitTimeout {
-        /// How long the call has waited.
+        /// The time that this call has waited.
         waited: Duration,
     },
-    /// The work took longer than its limit and was cancelled. It counts as failed, and under Hold or
-    /// Verify as crashed: it may have had its effect.
+    /// The work took longer than its limit and was cancelled. It counts as a failure, and under
+    /// [`OnCrash::Hold`](crate::OnCrash::Hold) or [`OnCrash::Verify`](crate::OnCrash::Verify) as a
+    /// crash: it may have taken effect.
     #[error("the work took longer than {limit:?} and was cancelled")]
     WorkTimeout {
-        /// The limit.
+        /// The longest time that the work may run.
         limit: Duration,
     },
-    /// The work panicked. It counts as failed, and under Hold or Verify as crashed: it may have had its
-    /// effect.
+    /// The work panicked. It counts as a failure, and under [`OnCrash::Hold`](crate::OnCrash::Hold)
+    /// or [`OnCrash::Verify`](crate::OnCrash::Verify) as a crash: it may have taken effect.
     #[error("the work panicked: {message}")]
     Panicked {
         /// The message of the panic.
         message: String,
     },
-    /// The operation has succeeded, but its outcome was too large to keep. It is not run again.
+    /// The operation has succeeded, but its outcome was too large to keep. The work does not run
+    /// again.
     #[error("the operation has succeeded, but its outcome of {bytes} bytes was not kept")]
     ResultUnavailable {
-        /// The size of the outcome.
+        /// The size of the outcome in bytes.
         bytes: u64,
     },
     /// A transaction's result is larger than the limit; nothing was committed.
     #[error("the result has {bytes} bytes, at most {max} are kept; nothing was committed")]
     ResultTooLarge {
-        /// The size of the result.
+        /// The size of the result in bytes.
         bytes: usize,
-        /// The limit.
+        /// The largest size that is kept, in bytes.
         max: usize,
     },
-    /// The work's result cannot be stored so that it reads back; nothing was committed.
+    /// The work's result cannot be encoded as JSON and decoded again; nothing was committed.
     #[error("the result cannot be stored as JSON and read back: {reason}")]
     Encode {
         /// The message of the serializer.
         reason: String,
     },
-    /// The stored result cannot be read as the type that was asked for.
+    /// The stored result cannot be decoded as the type that the caller expects.
     #[error("the stored result cannot be read as this type: {reason}")]
     Decode {
         /// The message of the deserializer.
         reason: String,
     },
-    /// The work of a transaction kept its unit beyond its own end; nothing was committed.
+    /// The work of a transaction ended without dropping its unit; nothing was committed.
     #[error("the transaction's unit escaped the work; nothing was committed")]
     Escaped,
-    /// The store is full and nothing ran.
+    /// The store is full, and the work did not run.
     #[error("the store is full and nothing ran; try again later")]
     Capacity,
     /// The command's policy is not valid.
@@ -243,29 +249,29 @@ pub enum Error<E = Infallible> {
     /// The fingerprint could not be computed; nothing was sent to the store.
     #[error(transparent)]
     Fingerprint(#[from] InvalidFingerprint),
-    /// The executor is shutting down and takes no new work.
+    /// The executor is shutting down and refuses new work.
     #[error("the executor is shutting down")]
     Closed,
-    /// Another call holds the claim.
+    /// The operation is in progress: another call holds the claim, or a verification was deferred.
     #[error("another call with this key is in progress; retry with the same key")]
     Concurrent,
-    /// The work's own error.
+    /// The error that the work returned.
     #[error("the work failed: {0}")]
     Work(E),
-    /// The store failed.
+    /// The store returned an error.
     #[error(transparent)]
     Store(store::Error),
 }
 
 impl Error<Infallible> {
-    /// Returns the same error, for work of another error type.
+    /// Converts an error that cannot come from the work to the error type of any work.
     pub(super) fn widen<E>(self) -> Error<E> {
         self.map(|never| match never {})
     }
 }
 
 impl<E> Error<E> {
-    /// Returns the same error with `f` applied to the work's own error.
+    /// Applies `f` to the error of the work, and returns all other errors unchanged.
     pub fn map<F>(self, f: impl FnOnce(E) -> F) -> Error<F> {
         match self {
             Error::Mismatch => Error::Mismatch,
@@ -307,7 +313,8 @@ impl<E> From<store::Error> for Error<E> {
     }
 }
 
-/// Returns the metric label for the result of a function's call.
+/// Returns the metric label for the result of [`Executor::run`](super::Executor::run) and similar
+/// methods.
 pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static str {
     match result {
         Ok(Execution::Executed { .. }) => "executed",
@@ -317,7 +324,7 @@ pub(super) fn label<T, E>(result: &Result<Execution<T>, Error<E>>) -> &'static s
     }
 }
 
-/// Returns the metric label for the result of a protocol's call.
+/// Returns the metric label for the result of [`Executor::serve`](super::Executor::serve).
 pub(super) fn served_label<A>(result: &Result<Served<A>, Error>) -> &'static str {
     match result {
         Ok(Served::Executed { receipt: Some(_), .. }) => "executed",

@@ -1,11 +1,11 @@
-//! A granted claim as plain values, without its renewal.
+//! A granted claim as plain values; its lease is renewed elsewhere.
 
 use std::time::Instant;
 
 use crate::claim::{Lease, OperationId, Origin};
 use crate::fingerprint::Fingerprint;
 
-/// A granted claim.
+/// The values of a granted claim.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) lease: Lease,
@@ -16,6 +16,6 @@ pub(super) struct Grant {
     pub(super) fingerprint: Fingerprint,
     /// Whether a crashed attempt must be verified before the work runs.
     pub(super) verify: bool,
-    /// When the grant was requested.
+    /// The time at which the grant was requested.
     pub(super) since: Instant,
 }

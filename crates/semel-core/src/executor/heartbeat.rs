@@ -1,12 +1,12 @@
-//! Renews leases, on a thread of its own.
+//! Renews leases on a separate thread.
 //!
-//! On the application's runtime a heartbeat would stop whenever handlers block its workers. So renewal
-//! has its own thread, runtime and store connection. It retries within the lease, and cancels the work
-//! shortly before a lease ends that it could not renew.
+//! On the application's runtime, handlers that block the worker threads would stop a heartbeat. So
+//! renewal has its own thread, runtime and store connection. It retries within the lease, and
+//! cancels the work shortly before a lease ends that could not be renewed.
 //!
-//! The limit of a step follows from the leases in it, so leases of very different lengths do not share
-//! one: each class of lengths that is in use has a thread and a connection of its own. Many short leases
-//! do not delay the renewal of long ones.
+//! The time limit of a renewal step depends on the shortest lease in it, so leases of very
+//! different lengths are not renewed together: each class of lengths that is in use has its own
+//! thread and connection.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -26,24 +26,25 @@ use crate::key::Mixing;
 use crate::measure;
 use crate::store::{self, Renewed, Renewer, Store};
 
-/// Leases renewed in one step.
+/// The largest number of leases that are renewed in one step.
 const BATCH: usize = 256;
-/// Longest limit of a step, so that a step that hangs does not hold up new leases for long.
+/// The longest time limit of a renewal step, so that a step that hangs does not delay other leases
+/// for long.
 const MAX_STEP: Duration = Duration::from_secs(3);
-/// Shortest limit of a step: a healthy store may take that long.
+/// The shortest time limit of a renewal step: a healthy store may take this long.
 const MIN_STEP: Duration = Duration::from_millis(100);
-/// Shortest limit of connecting, which takes several round trips.
+/// The shortest time limit of connecting, which takes several round trips.
 const MIN_CONNECT: Duration = Duration::from_secs(1);
 /// The bounds between the classes of lease lengths.
 const CLASSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
-/// The leases of one executor.
+/// Renews all leases of one executor.
 pub(super) struct Heartbeat<S: Store> {
     store: Arc<S>,
     classes: [Class; CLASSES.len() + 1],
 }
 
-/// Leases of similar length.
+/// The leases of one class of lengths, and whether their thread was started.
 #[derive(Default)]
 struct Class {
     table: Arc<Table>,
@@ -55,8 +56,8 @@ impl<S: Store> Heartbeat<S> {
         Self { store, classes: Default::default() }
     }
 
-    /// Renews `lease` until the beat is dropped. `since` is when the grant was requested: the lease cannot
-    /// have begun earlier.
+    /// Renews `lease` until the returned beat is dropped, and cancels `lost` if the lease is lost.
+    /// `since` is the time at which the grant was requested: the lease cannot have begun earlier.
     pub(super) fn start(
         &self,
         lease: Lease,
@@ -70,7 +71,7 @@ impl<S: Store> Heartbeat<S> {
         class.table.insert(Entry { lease, length, since, renew_at, ends, lost })
     }
 
-    /// Returns the number of leases, and the age of the oldest.
+    /// Returns the number of leases that are renewed, and the age of the oldest.
     pub(super) fn held(&self) -> (usize, Option<Duration>) {
         let (mut count, mut oldest) = (0, None::<Instant>);
         for class in &self.classes {
@@ -91,14 +92,15 @@ impl<S: Store> Drop for Heartbeat<S> {
     }
 }
 
-/// Renews a lease for as long as it lives.
+/// Keeps a lease renewed until this value is dropped.
 pub(super) struct Beat {
     table: Arc<Table>,
     id: u64,
 }
 
 impl Beat {
-    /// Returns whether the lease has not ended, with a margin: work may start under it.
+    /// Returns whether the lease is still held for longer than its safety margin, so that work may
+    /// start.
     pub(super) fn holds(&self) -> bool {
         let now = monotonic();
         self.table.lock().entries.get(&self.id).is_some_and(|entry| !entry.is_over(now))
@@ -124,8 +126,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns whether the lease is about to end. The margin leaves the work a moment to stop before another
-    /// attempt may start.
+    /// Returns whether the lease ends within its safety margin, a tenth of its length. The margin
+    /// gives the work time to stop before another attempt may start.
     fn is_over(&self, now: Instant) -> bool {
         now >= self.last_moment()
     }
@@ -147,7 +149,8 @@ struct Leases {
     entries: HashMap<u64, Entry, Mixing>,
     queue: BTreeSet<(Instant, u64)>,
     last_id: u64,
-    /// When the thread wakes by itself; it is woken only for something earlier.
+    /// The time at which the thread wakes without a notification. The thread is notified only about
+    /// an earlier renewal.
     sleeps_until: Option<Instant>,
 }
 
@@ -169,7 +172,7 @@ impl Table {
         Beat { table: Arc::clone(self), id }
     }
 
-    /// Returns the leases that are due, and when the next ones are.
+    /// Returns the leases whose renewal is due, and the time of the earliest renewal.
     fn due(&self, now: Instant) -> (Vec<(u64, Lease, Duration)>, Option<Instant>) {
         let mut leases = self.lock();
         let ids: Vec<u64> =
@@ -202,7 +205,7 @@ impl Table {
         }
     }
 
-    /// Cancels the work of every lease that is about to end.
+    /// Removes every lease that is about to end, and cancels its work.
     fn fence(&self, now: Instant) {
         let over: Vec<u64> = {
             let leases = self.lock();
@@ -213,12 +216,13 @@ impl Table {
         }
     }
 
-    /// Returns when the next lease is about to end.
+    /// Returns the time at which the work of the next lease must be cancelled.
     fn next_end(&self) -> Option<Instant> {
         self.lock().entries.values().map(Entry::last_moment).min()
     }
 
-    /// Reschedules leases that could not be renewed, and gives up those that are about to end.
+    /// Reschedules leases that could not be renewed, and cancels the work of leases that are about
+    /// to end.
     fn retry(&self, due: &[(u64, Lease, Duration)], now: Instant) {
         for (id, _, length) in due {
             let last_moment = self.lock().entries.get(id).map(Entry::last_moment);
@@ -254,7 +258,7 @@ fn launch<S: Store>(store: &Arc<S>, table: &Arc<Table>) {
     }
 }
 
-/// Runs the renewal, again whenever the store panics.
+/// Runs the renewal, and restarts it if the store panics.
 async fn keep_running<S: Store>(store: Arc<S>, table: Arc<Table>) {
     while AssertUnwindSafe(run(Arc::clone(&store), Arc::clone(&table)))
         .catch_unwind()
@@ -293,18 +297,18 @@ async fn renew<S: Store>(
     due: &[(u64, Lease, Duration)],
 ) {
     table.fence(monotonic());
-    // A step that hangs must not cost the leases that it is for; and while it hangs, the work of leases
-    // that are about to end is cancelled.
+    // The time limit keeps a step that hangs from losing the leases in it. While the step waits,
+    // the work of leases that are about to end is cancelled.
     let shortest = due.iter().map(|(_, _, length)| *length).min().unwrap_or(MAX_STEP);
     let limit = (shortest / 4).clamp(MIN_STEP, MAX_STEP);
     let tick = limit / 4;
     let leases: Vec<(Lease, Duration)> = due.iter().map(|(_, l, d)| (*l, *d)).collect();
-    let step = ask(store, renewer, &leases, limit);
+    let step = renew_once(store, renewer, &leases, limit);
     let watched = async {
         tokio::pin!(step);
         loop {
             let end = table.next_end().map(|end| end.saturating_duration_since(monotonic()));
-            // At least a moment: the step may have finished already.
+            // At least 1 ms, so that the step is polled before the next check.
             let look = end.unwrap_or(tick).clamp(Duration::from_millis(1), tick);
             tokio::select! {
                 done = &mut step => return done,
@@ -343,8 +347,9 @@ async fn renew<S: Store>(
     }
 }
 
-/// Renews `leases` once, on the connection or on a new one. Returns when the renewal was requested.
-async fn ask<S: Store>(
+/// Renews `leases` once, on the existing connection or on a new one. Returns the time at which the
+/// renewal was sent, and the store's reply.
+async fn renew_once<S: Store>(
     store: &S,
     renewer: &mut Option<S::Renewer>,
     leases: &[(Lease, Duration)],

@@ -1,7 +1,8 @@
-//! Keys that open transactions of this process hold.
+//! The keys that open transactions of this process hold.
 //!
-//! Such a claim is not visible in the store until it commits. A lookup here costs nothing, never waits for
-//! a row lock, and tells a different request from a repeat.
+//! The claim of an open transaction is not visible in the store until the transaction commits. A
+//! lookup in this table is cheap, never waits for a row lock, and compares fingerprints, so that
+//! another request with the same key is refused.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +13,17 @@ use crate::fingerprint::Fingerprint;
 use crate::judge::Verdict;
 use crate::key::{Digest, Mixing};
 
-/// The fingerprint of each holder's claim; `None` until it is granted.
+/// The fingerprint of each holder's claim; `None` until the claim is granted.
 type Held = HashMap<Digest, Option<Fingerprint>, Mixing>;
 
-/// The keys held. Cheap to clone.
+/// The keys that are held in this process. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct InFlight(Arc<Flights>);
+pub(super) struct InFlight(Arc<HeldKeys>);
 
 #[derive(Default)]
-struct Flights {
+struct HeldKeys {
     held: Mutex<Held>,
-    /// Number of keys: while there are none, the lock is not taken.
+    /// The number of held keys. While it is 0, the lock is not taken.
     count: AtomicUsize,
 }
 
@@ -31,7 +32,7 @@ impl InFlight {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the verdict for `command` if a transaction of this process holds its key.
+    /// Returns the verdict on `command` if a transaction of this process holds its key.
     pub(super) fn judge(&self, command: &ResolvedCommand) -> Option<Verdict> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -40,21 +41,22 @@ impl InFlight {
         let holder = held.get(&command.key.digest())?;
         Some(match holder {
             Some(granted) if !granted.accepts(&command.fingerprint) => Verdict::Mismatch,
-            // Until the store has granted the holder's claim, the holder may be the one that mismatches.
+            // Until the store has granted the holder's claim, its fingerprint may turn out to be
+            // the one that is refused.
             Some(_) | None => Verdict::Running { lease_remaining: None },
         })
     }
 
-    /// Holds the key of `command` until the hold is dropped.
+    /// Reserves the key of `command` until the returned hold is dropped.
     ///
     /// # Errors
-    /// The verdict, if the key is held.
+    /// The verdict on `command`, if the key is already held.
     pub(super) fn hold(&self, command: &ResolvedCommand) -> Result<Hold, Verdict> {
         if let Some(verdict) = self.judge(command) {
             return Err(verdict);
         }
         let digest = command.key.digest();
-        // Two callers may have found the key free.
+        // Another caller may have reserved the key since `judge` looked.
         match self.lock().entry(digest) {
             std::collections::hash_map::Entry::Occupied(_) => {
                 Err(Verdict::Running { lease_remaining: None })
@@ -68,14 +70,14 @@ impl InFlight {
     }
 }
 
-/// A key held by an open transaction of this process.
+/// The reservation of a key by an open transaction of this process. Dropping it frees the key.
 pub(super) struct Hold {
     keys: InFlight,
     digest: Digest,
 }
 
 impl Hold {
-    /// Records that the store has granted the claim, to requests with this fingerprint.
+    /// Records that the store has granted the claim, with this fingerprint.
     pub(super) fn granted(&self, fingerprint: Fingerprint) {
         self.keys.lock().insert(self.digest, Some(fingerprint));
     }

@@ -1,7 +1,7 @@
-//! Claims that the caller settles, where no closure fits.
+//! Claims that the caller settles itself, for work that cannot be passed as a closure.
 //!
-//! The claim is renewed while its value lives. Dropping it unsettled only stops the renewal: its work may
-//! still run, so the lease lapses and the crash policy decides.
+//! The lease is renewed while the [`Claim`] exists. Dropping a claim without settling it only stops
+//! the renewal: its work may still run, so the lease lapses and the crash policy decides.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::store::{self, Peeked, Settlement, Store};
 /// The result of [`Executor::claim`].
 #[must_use]
 pub enum Claimed<S: Store> {
-    /// The claim is granted: do the work, then settle it.
+    /// The claim is granted: the caller does the work, then settles the claim.
     Granted(Claim<S>),
-    /// The operation has succeeded.
+    /// An earlier call has run the operation successfully.
     Completed {
-        /// Its outcome.
+        /// The recorded outcome of the operation.
         outcome: Outcome,
-        /// The attempt that it comes from.
+        /// The attempt that the outcome comes from.
         receipt: Receipt,
     },
-    /// Another caller holds the claim.
+    /// The operation is in progress: another caller holds the claim.
     InProgress {
-        /// How long the holder's lease still runs, where it is known.
+        /// The time until the holder's lease ends, if it is known.
         lease_remaining: Option<Duration>,
     },
 }
@@ -66,13 +66,13 @@ impl<S: Store> fmt::Debug for Claimed<S> {
     }
 }
 
-/// A granted claim: the right to run the operation, to be settled once. Not `Clone`, so that settling twice
-/// does not compile.
+/// A granted claim: the right to run the operation, to be settled once. It is not `Clone`, so that
+/// settling it twice does not compile.
 #[must_use = "a claim that is not settled blocks its key until its lease lapses"]
 pub struct Claim<S: Store> {
     inner: Arc<Inner<S>>,
     context: Context,
-    /// Renews the lease; absent where an open transaction is the lease.
+    /// Renews the lease; `None` if an open transaction holds the claim.
     beat: Option<Beat>,
 }
 
@@ -86,9 +86,10 @@ impl<S: Store> fmt::Debug for Claim<S> {
     }
 }
 
-/// The error of settling a claim where the store failed. It returns the claim: try again, or let it lapse.
+/// The error of settling a claim if the store failed. It contains the claim, which can be settled
+/// again or dropped.
 pub struct Unsettled<S: Store> {
-    /// The claim, still renewed.
+    /// The claim, whose lease is still renewed.
     pub claim: Claim<S>,
     /// The store's error.
     pub error: store::Error,
@@ -120,22 +121,23 @@ impl<S: Store> Claim<S> {
         Self { inner: Arc::clone(inner), context, beat }
     }
 
-    /// Returns the context: fence, operation id, downstream keys, cancellation.
+    /// Returns the context of the attempt: fence, operation id, downstream keys, cancellation.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns whether the attempt before this one crashed and must be verified before the work.
+    /// Returns whether the previous attempt crashed and must be verified before the work runs.
     pub fn wants_verification(&self) -> bool {
         self.context.wants_verification()
     }
 
-    /// Stops renewing the claim: from now on an open transaction holds it.
+    /// Stops renewing the lease: from now on an open transaction locks the record.
     pub(super) fn stop_renewing(&mut self) {
         self.beat = None;
     }
 
-    /// Records the outcome, which answers every repeat. Returns `None` if the claim was lost.
+    /// Records the outcome, which is returned to every repeat. Returns `None` if the claim was
+    /// lost.
     ///
     /// # Errors
     /// [`Unsettled`] if the store failed.
@@ -146,7 +148,8 @@ impl<S: Store> Claim<S> {
         self.settle(settlement).await
     }
 
-    /// Records a failure, by the command's failure policy. Returns `None` if the claim was lost.
+    /// Records a failure according to the command's failure policy. Returns `None` if the claim was
+    /// lost.
     ///
     /// ```
     /// use semel_core::executor::Claimed;
@@ -168,15 +171,15 @@ impl<S: Store> Claim<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`complete`](Self::complete).
+    /// The same errors as [`complete`](Self::complete).
     pub async fn fail(self, error: &str) -> Result<Option<Receipt>, Unsettled<S>> {
         let settlement = self.context.failed(error);
         self.settle(settlement).await
     }
 
-    /// Releases the claim of work that did not run: the key is free again, or its earlier failure due again.
-    /// A claim that [wants verification](Self::wants_verification) lapses instead, and the next caller
-    /// verifies.
+    /// Releases the claim of work that did not run: a new key is free again, and an earlier failure
+    /// can be retried at once. A claim that [wants verification](Self::wants_verification) lapses
+    /// instead, and the next caller verifies.
     ///
     /// ```
     /// use semel_core::executor::Claimed;
@@ -197,7 +200,7 @@ impl<S: Store> Claim<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`complete`](Self::complete).
+    /// The same errors as [`complete`](Self::complete).
     pub async fn release(self) -> Result<Option<Receipt>, Unsettled<S>> {
         match self.context.untouched() {
             Some(settlement) => self.settle(settlement).await,
@@ -205,7 +208,8 @@ impl<S: Store> Claim<S> {
         }
     }
 
-    /// Settles in a task of its own, so that the result is recorded also if the caller leaves.
+    /// Settles the claim in a separate task, so that the settlement is recorded even if the caller
+    /// leaves.
     async fn settle(self, settlement: Settlement) -> Result<Option<Receipt>, Unsettled<S>> {
         let attempts = self.inner.attempts.clone();
         let settling = attempts.spawn(self.write(settlement));
@@ -213,7 +217,7 @@ impl<S: Store> Claim<S> {
             Ok(settled) => settled,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is shutting down, and the caller with it.
+                // The runtime is shutting down and drops the caller too.
                 Err(_) => std::future::pending().await,
             },
         }
@@ -239,7 +243,8 @@ impl<S: Store> Claim<S> {
 }
 
 impl<S: Store> Executor<S> {
-    /// Claims the key of `command` without running anything: the caller does the work and settles the claim.
+    /// Claims the key of `command` without running work: the caller does the work and settles the
+    /// claim.
     ///
     /// ```
     /// use semel_core::executor::Claimed;
@@ -263,14 +268,14 @@ impl<S: Store> Executor<S> {
     /// ```
     ///
     /// # Errors
-    /// See [`Error`]: the errors of [`run`](Self::run) from before the work runs.
+    /// See [`Error`]: the errors that [`run`](Self::run) returns before the work runs.
     pub async fn claim(&self, command: Command) -> Result<Claimed<S>, Error> {
         let command = self.0.accept(command)?;
         if self.0.closing.is_cancelled() {
             return Err(Error::Closed);
         }
-        // In a task of its own: if the caller leaves, a claim that the store has granted is released,
-        // since nothing ran under it.
+        // Runs in a separate task: if the caller leaves, a claim that the store has granted is
+        // released, since no work ran under it.
         let (reply, asked) = tokio::sync::oneshot::channel();
         let (inner, wanted) = (Arc::clone(&self.0), Arc::clone(&command));
         self.0.attempts.spawn(async move {
@@ -293,7 +298,7 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Reads the record of `key`, expired or not; `None` if there is none.
+    /// Reads the record of `key`, expired or not; `None` if the key has no record.
     ///
     /// ```
     /// use semel_core::store::memory::MemoryStore;

@@ -1,4 +1,5 @@
-//! The operator's verbs on an executor: each also drops what this process remembers of the record.
+//! Implements the operator's methods for an executor: each also removes the changed key from the
+//! cache of this process.
 
 use super::Executor;
 use crate::key::Key;

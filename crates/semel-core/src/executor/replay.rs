@@ -1,7 +1,9 @@
-//! The local replay cache: outcomes that this process has seen, so that repeats need no call to the store.
+//! The local replay cache: keeps outcomes that this process has seen, so that repeats need no call
+//! to the store.
 //!
-//! Safe because a recorded outcome never changes: it can only expire, which the entry knows, or be changed by
-//! an operator, for which entries live a minute at most.
+//! The cache is safe because a recorded outcome changes in two ways only: it expires, and each
+//! entry has the time of that; or an operator changes it, for which entries live at most
+//! [`LocalReplay::max_age`].
 
 mod shard;
 
@@ -18,17 +20,17 @@ use crate::outcome::Outcome;
 /// Settings of the local replay cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalReplay {
-    /// Most entries. Default 10,000; 0 turns the cache off.
+    /// The largest number of entries. Default 10,000; 0 turns the cache off.
     pub entries: u64,
-    /// Most bytes, with overhead. Default 64 MiB.
+    /// The largest total size in bytes, with the overhead of entries. Default 64 MiB.
     pub bytes: u64,
-    /// The longest life of an entry: the bound on how late an operator's change in another process is
-    /// seen here. Default 60 s.
+    /// The longest life of an entry. An operator's change in another process takes effect in this
+    /// process after this time at the latest. Default 60 s.
     pub max_age: Duration,
 }
 
 impl LocalReplay {
-    /// No cache: every repeat reads the store.
+    /// The settings that turn the cache off: every repeat reads the store.
     pub const OFF: Self = Self { entries: 0, bytes: 0, max_age: Duration::ZERO };
 }
 
@@ -38,16 +40,17 @@ impl Default for LocalReplay {
     }
 }
 
-/// Bound on [`LocalReplay::max_age`], so that instants do not overflow.
+/// The upper limit of [`LocalReplay::max_age`], so that instants do not overflow.
 const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Outcomes of up to this many bytes are copied rather than shared.
+/// The largest outcome, in bytes, that is copied into the cache. Larger outcomes share their
+/// buffer.
 const COPIED: usize = 4 << 10;
 
-/// The overhead of an entry, in bytes.
+/// The overhead of a cache entry, in bytes.
 const BOOKKEEPING: usize = 256;
 
-/// A recorded outcome.
+/// A cached outcome with its receipt and the time at which it expires.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     pub(super) fingerprint: Fingerprint,
@@ -63,7 +66,7 @@ impl Replay {
     }
 }
 
-/// The cache; empty if it is off.
+/// The cache of recorded outcomes. It stores nothing if it is turned off.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
     shards: Option<Shards>,
@@ -84,7 +87,7 @@ impl ReplayCache {
         (replay.until > clock::monotonic()).then_some(replay)
     }
 
-    /// Caches an outcome that the store had at `as_of` and keeps for `fresh_for` from then.
+    /// Caches an outcome that was read from the store at `as_of` and expires `fresh_for` later.
     pub(super) fn insert(
         &self,
         key: &Key,
@@ -95,8 +98,8 @@ impl ReplayCache {
     ) {
         let Some(shards) = &self.shards else { return };
         let until = as_of + fresh_for.min(self.max_age);
-        // Small outcomes are copied: the buffer that they are a part of may be much larger, and sharing
-        // costs more than copying.
+        // Small outcomes are copied: they may be part of a much larger buffer, and sharing would
+        // cost more than copying.
         let outcome = match outcome.size() {
             0..=COPIED => outcome.copied(),
             _ => outcome.clone(),
@@ -105,7 +108,8 @@ impl ReplayCache {
         shards.put(key.digest(), replay, clock::monotonic());
     }
 
-    /// Removes a key that an operator has changed, and refuses what was read of it until now.
+    /// Removes a key whose record an operator has changed, and refuses outcomes of the key that
+    /// were read before now.
     pub(super) fn revoke(&self, key: &Key) {
         if let Some(shards) = &self.shards {
             shards.revoke(key.digest(), clock::monotonic());

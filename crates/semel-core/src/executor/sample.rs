@@ -1,6 +1,8 @@
-//! Gauges of the ledger: the claims that this process holds, and the records that wait.
+//! Sets the gauges of the ledger: claims that this process holds, and records that need a retry or
+//! an operator.
 //!
-//! Set when these methods are called, never by a scrape, which must not query the store.
+//! The gauges are set when these methods are called, not by a scrape, which must not query the
+//! store.
 
 use super::Executor;
 use crate::measure;
@@ -16,13 +18,13 @@ impl<S: Store> Executor<S> {
         measure::oldest_running(oldest);
     }
 
-    /// Sets `semel_records` for the states that need a retry or a decision: failed, dead, uncertain and
-    /// discarded. A few short queries in a database; Redis has no index, and all its records would be
-    /// read, so do not call it there. Successes are not counted: they are most of a ledger, and
-    /// `semel_executions_total` counts them.
+    /// Sets `semel_records` for the states that need a retry or a decision: failed, dead, uncertain
+    /// and discarded. In a database this takes four short queries. Do not call it on Redis, which
+    /// has no index: every record would be read. Successes are not counted: they are most of a
+    /// ledger, and `semel_executions_total` counts them.
     ///
     /// # Errors
-    /// The store could not be read; the gauges stay as they were.
+    /// The error of the store if it could not be read; the remaining gauges keep their values.
     pub async fn sample_waiting(&self) -> Result<()>
     where
         S: Inspect,

@@ -1,4 +1,4 @@
-//! Writes a settlement: once, under the fence of its claim, whatever the network does.
+//! Writes a settlement once, under the fence of its claim, with retries after lost replies.
 
 use std::time::Duration;
 
@@ -14,17 +14,18 @@ use crate::store::{Error, ErrorKind, Peeked, Settled, Settlement, Store};
 
 /// The result of writing a settlement.
 pub(super) enum Written {
-    /// It is written.
+    /// The settlement is written.
     Recorded,
-    /// The claim was taken over before it was written.
+    /// The claim was taken over before the settlement was written.
     Lost,
-    /// It could not be written before the lease ended.
+    /// The settlement could not be written within the time limit.
     Unrecorded(Error),
 }
 
 impl<S: Store> Inner<S> {
-    /// Writes the settlement of a claim. Retries until a lease's length has passed: the heartbeat keeps
-    /// the claim alive meanwhile, and after that the crash policy decides.
+    /// Writes the settlement of a claim, and retries for `patience` if the store fails. The
+    /// heartbeat renews the lease meanwhile; if the settlement is not recorded, the crash policy
+    /// decides when the lease ends.
     pub(super) async fn settle(
         &self,
         command: &ResolvedCommand,
@@ -39,7 +40,7 @@ impl<S: Store> Inner<S> {
             match self.store.settle(lease, settlement).await {
                 Ok(Settled::Done) => return Written::Recorded,
                 Ok(Settled::Lost) if !doubt => return Written::Lost,
-                // An earlier try, whose reply was lost, may have written it.
+                // An earlier try whose reply was lost may have written the settlement.
                 Ok(Settled::Lost) => match self.store.peek(&command.key).await {
                     Ok(found) if is_ours(found.as_ref(), lease, settlement) => {
                         return Written::Recorded;
@@ -55,7 +56,8 @@ impl<S: Store> Inner<S> {
                     if !std::mem::replace(&mut counted, true) {
                         measure::store_failed(&error);
                     }
-                    // The work ran: every error is retried, except for a record that cannot be read.
+                    // The work ran, so every error is retried, except a record that cannot be
+                    // decoded.
                     if error.kind() == ErrorKind::Corrupt || since.elapsed() >= patience {
                         return Written::Unrecorded(error);
                     }
@@ -72,15 +74,15 @@ impl<S: Store> Inner<S> {
         }
     }
 
-    /// Wakes the waiters of this key, in this process and in others.
+    /// Wakes the calls that wait for this key, in this process and in others.
     pub(super) fn announce(&self, key: &Key) {
         self.waiters.wake(key.digest().hint());
         self.store.announce(key.digest().hint());
     }
 }
 
-/// Returns whether the record holds this settlement. The attempt id alone does not prove it: other callers
-/// and operators that settle a lapsed claim leave it in place.
+/// Returns whether the record contains this settlement. The attempt id alone does not prove it:
+/// other callers and operators that settle a lapsed claim keep the attempt id.
 fn is_ours(found: Option<&Peeked>, lease: &Lease, settlement: &Settlement) -> bool {
     let Some(Peeked { record, .. }) = found else { return *settlement == Settlement::Removed };
     if record.attempt_id != lease.attempt_id {

@@ -1,7 +1,9 @@
-//! How work ends: the answer for its caller, and the settlement that the store writes.
+//! The ways in which work ends: the answer for its caller, and the settlement that the store
+//! writes.
 //!
-//! A [`Settlement`] is made once, here, where the work has ended: by a handler through its
-//! [`Context`], or by the executor for a panic, a timeout or a shutdown. The store writes it as it is.
+//! A [`Settlement`] is created once, in this module, when the work has ended: by a handler through
+//! its [`Context`], or by the executor after a panic, a timeout or a shutdown. The store writes it
+//! unchanged.
 
 use std::time::Duration;
 
@@ -13,32 +15,33 @@ use crate::outcome::{ErrorText, Recorded};
 use crate::policy::{OnCrash, OnFailure};
 use crate::store::{ErrorKind, Settlement};
 
-/// How work ended: the answer for its caller, and what is recorded. Returned by the methods of
-/// [`Context`]: [`complete`](Context::complete), [`refuse`](Context::refuse), [`fail`](Context::fail),
-/// [`doubt`](Context::doubt), [`bury`](Context::bury) and [`release`](Context::release).
+/// The end of work: the answer for its caller, and the settlement that is recorded. The methods of
+/// [`Context`] return it: [`complete`](Context::complete), [`refuse`](Context::refuse),
+/// [`fail`](Context::fail), [`doubt`](Context::doubt), [`bury`](Context::bury) and
+/// [`release`](Context::release).
 #[derive(Debug)]
 #[must_use]
 pub struct Finished<A> {
-    /// The caller's answer, or the error.
+    /// The answer or the error that the caller gets.
     pub(super) answer: Result<A, Error>,
-    /// What the store writes; `None` leaves the record as it is.
+    /// The settlement that the store writes; `None` leaves the record unchanged.
     pub(super) settlement: Option<Settlement>,
-    /// Whether the work's own writes are committed with it, where it runs in a transaction.
+    /// Whether the work's own writes are committed, if the work runs in a transaction.
     pub(super) commits: bool,
 }
 
 impl<A> Finished<A> {
-    /// Creates the end of work that broke off.
+    /// Creates the end of work that did not finish normally.
     pub(super) fn broken(error: Error, settlement: Option<Settlement>) -> Self {
         Self { answer: Err(error), settlement, commits: false }
     }
 
-    /// Returns whether the work's own writes are committed, where it runs in a transaction.
+    /// Returns whether the work's own writes are committed, if the work runs in a transaction.
     pub fn commits(&self) -> bool {
         self.commits
     }
 
-    /// Returns the same end with another answer.
+    /// Applies `f` to the answer, and keeps the settlement.
     pub fn map<B>(self, f: impl FnOnce(A) -> B) -> Finished<B> {
         let Self { answer, settlement, commits } = self;
         Finished { answer: answer.map(f), settlement, commits }
@@ -46,9 +49,10 @@ impl<A> Finished<A> {
 }
 
 impl Context {
-    /// Ends the work as succeeded: `outcome` answers every repeat. An outcome above
-    /// [`Policy::max_outcome`](crate::Policy::max_outcome) is delivered once and not kept; in a
-    /// transaction nothing is committed then, and the call fails with [`Error::ResultTooLarge`].
+    /// Ends the work as succeeded: every repeat gets `outcome`. An outcome that is larger than
+    /// [`Policy::max_outcome`](crate::Policy::max_outcome) is not kept: this caller gets its
+    /// answer, repeats get an error. In a transaction such an outcome is rolled back, and the call
+    /// fails with [`Error::ResultTooLarge`].
     pub fn complete<A>(&self, answer: A, outcome: Recorded) -> Finished<A> {
         let max = self.command().policy.max_outcome;
         let outcome = self.with_reference(outcome).within(max);
@@ -61,10 +65,10 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(self.succeeded(outcome)), commits: true }
     }
 
-    /// Ends the work with a refusal that answers every repeat. It is kept as an outcome, but what the work
-    /// wrote in its transaction is rolled back first. After an earlier attempt it counts as a failure
-    /// instead: that attempt may be the cause of it ("exists already"), and a kept refusal would send the
-    /// caller to a new key.
+    /// Ends the work with a refusal that every repeat gets too. The refusal is kept as an outcome,
+    /// but the work's own writes in its transaction are rolled back first. In a second or later
+    /// attempt the refusal is recorded as a failure instead: an earlier attempt may have caused it
+    /// ("exists already"), and a recorded refusal would make the caller retry under a new key.
     pub fn refuse<A>(&self, answer: A, outcome: Recorded) -> Finished<A> {
         let settlement = if self.attempt() > 1 {
             self.failed("refused, after an earlier attempt that may have had effects")
@@ -74,28 +78,30 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends the work with a failure, by the command's failure policy: counted, and run again when it is
-    /// due. `error` is for operators.
+    /// Ends the work with a failure, which is recorded according to the command's failure policy.
+    /// `error` is shown to operators.
     pub fn fail<A>(&self, answer: A, error: &str) -> Finished<A> {
         Finished { answer: Ok(answer), settlement: Some(self.failed(error)), commits: false }
     }
 
-    /// Ends work that broke off with unknown effects, by the command's crash policy. Under
-    /// [`OnCrash::Rerun`] it counts as a failure; under [`OnCrash::Hold`] it is uncertain until an
-    /// operator resolves it; under [`OnCrash::Verify`] its lease lapses and the next caller verifies.
+    /// Ends work whose effects are unknown, according to the command's crash policy. Under
+    /// [`OnCrash::Rerun`] it counts as a failure; under [`OnCrash::Hold`] the record is Uncertain
+    /// until an operator resolves it; under [`OnCrash::Verify`] the lease lapses and the next
+    /// caller verifies.
     pub fn doubt<A>(&self, answer: A, error: &str) -> Finished<A> {
         Finished { answer: Ok(answer), settlement: self.doubted(error), commits: false }
     }
 
-    /// Ends the work with a failure that a retry would not fix: dead at once, until an operator decides.
+    /// Ends the work with a failure that a retry cannot fix: the record is Dead at once, until an
+    /// operator acts.
     pub fn bury<A>(&self, answer: A, error: &str) -> Finished<A> {
         let settlement = Settlement::Dead { error: ErrorText::new(error) };
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends work that had no effect: the key is free again, also for another request. Where an earlier
-    /// attempt failed or crashed, or this one has used a downstream key, there may be an effect after all:
-    /// the operation keeps its id, and the next caller runs it again.
+    /// Ends work that had no effect: the key is free again, even for another request. If an earlier
+    /// attempt failed or crashed, or this attempt has used a downstream key, there may be an effect
+    /// after all: then the operation keeps its id, and the next caller runs it again.
     pub fn release<A>(&self, answer: A) -> Finished<A> {
         let settlement = match self.origin() {
             Origin::Fresh if !self.is_known_outside() => Settlement::Removed,
@@ -106,7 +112,7 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
-    /// Ends work whose result cannot be committed.
+    /// Ends work whose result cannot be stored, so that its transaction is rolled back.
     pub(super) fn uncommittable<A>(&self, answer: A, error: &str) -> Finished<A> {
         Finished { answer: Ok(answer), settlement: self.uncommitted(error), commits: false }
     }
@@ -116,7 +122,7 @@ impl Context {
         Settlement::Succeeded { outcome, keep: self.command().policy.keep }
     }
 
-    /// Returns the settlement of a failure, by the command's failure policy.
+    /// Returns the settlement of a failure according to the command's failure policy.
     pub(super) fn failed(&self, error: &str) -> Settlement {
         let error = ErrorText::new(error);
         let policy = &self.command().policy;
@@ -125,7 +131,7 @@ impl Context {
         }
         match policy.on_failure {
             OnFailure::Release => Settlement::Removed,
-            // Never tried again: it is the answer, and expires as an outcome does.
+            // The failure is the answer to every repeat, and expires like an outcome.
             OnFailure::Keep => Settlement::Failed { error, retry_after: None, keep: policy.keep },
             OnFailure::Retry | OnFailure::Backoff { .. } => Settlement::Failed {
                 error,
@@ -135,8 +141,8 @@ impl Context {
         }
     }
 
-    /// Returns the settlement of work with unknown effects, by the command's crash policy. `None`: the
-    /// lease lapses, and the next caller verifies.
+    /// Returns the settlement of work with unknown effects, according to the command's crash
+    /// policy. `None` if the lease must lapse, so that the next caller verifies.
     pub(super) fn doubted(&self, error: &str) -> Option<Settlement> {
         match self.command().policy.on_crash {
             OnCrash::Rerun => Some(self.failed(error)),
@@ -145,8 +151,9 @@ impl Context {
         }
     }
 
-    /// Returns the settlement of an attempt that was stopped from outside: as [`doubted`](Self::doubted),
-    /// but due at once under every failure policy, since the work itself did not fail.
+    /// Returns the settlement of an attempt that the executor or the store stopped. It is the
+    /// settlement of [`doubted`](Self::doubted), except that under [`OnCrash::Rerun`] the next
+    /// attempt is due at once, since the work itself did not fail.
     pub(super) fn interrupted(&self, error: &str) -> Option<Settlement> {
         match self.command().policy.on_crash {
             OnCrash::Rerun => Some(self.due_now(error)),
@@ -154,8 +161,9 @@ impl Context {
         }
     }
 
-    /// Returns the settlement of work whose transaction was rolled back. A claim that was committed before
-    /// it is in doubt; another was rolled back with it.
+    /// Returns the settlement of work whose transaction was rolled back. A claim that was committed
+    /// before the work is settled as [`doubted`](Self::doubted); a claim inside the transaction was
+    /// rolled back too, and needs no settlement.
     pub(super) fn uncommitted(&self, error: &str) -> Option<Settlement> {
         if self.is_committed() { self.doubted(error) } else { None }
     }
@@ -163,7 +171,7 @@ impl Context {
     /// Returns the settlement of a transaction that the store refused.
     pub(super) fn refused_by(&self, error: &crate::store::Error) -> Option<Settlement> {
         let text = error.to_string();
-        let is_away = match error.kind() {
+        let is_temporary = match error.kind() {
             ErrorKind::Unavailable
             | ErrorKind::Ambiguous
             | ErrorKind::Capacity
@@ -171,19 +179,21 @@ impl Context {
             ErrorKind::Misconfigured | ErrorKind::Corrupt => false,
         };
         if self.is_committed() && error.kind() == ErrorKind::RetryTransaction {
-            // A transaction that must be run again has not failed: the claim is free at once.
+            // A transaction that must be run again has not failed: the next attempt is due at once.
             self.interrupted(&text)
-        } else if !self.is_committed() && self.command().retry_payload.is_some() && !is_away {
-            // The work left its transaction in a state that cannot be committed, and reported success.
-            // That must count as an attempt of an event, or it is redelivered for ever.
+        } else if !self.is_committed() && self.command().retry_payload.is_some() && !is_temporary {
+            // The work reported success but left its transaction in a state that cannot be
+            // committed. For an event this must count as an attempt, or the event would be
+            // redelivered for ever.
             Some(self.failed(&text))
         } else {
             self.uncommitted(&text)
         }
     }
 
-    /// Returns the settlement of a claim under which nothing ran: the record becomes what it was before.
-    /// `None` where a crashed attempt must still be verified: the lease lapses, and the next caller verifies.
+    /// Returns the settlement of a claim under which no work ran: a new record is removed, and an
+    /// earlier failure is due at once. `None` if a crashed attempt must still be verified: the
+    /// lease lapses, and the next caller verifies.
     pub(super) fn untouched(&self) -> Option<Settlement> {
         untouched(self.origin(), self.wants_verification(), self.command().keep_unfinished())
     }
@@ -194,12 +204,12 @@ impl Context {
     }
 }
 
-/// As [`Context::untouched`], for a claim that has no context.
+/// Returns the settlement of a claim under which no work ran; see [`Context::untouched`].
 pub(super) fn untouched(origin: Origin, verify: bool, keep: Duration) -> Option<Settlement> {
     match origin {
         _ if verify => None,
         Origin::Fresh => Some(Settlement::Removed),
-        // An earlier attempt's operation id and count must survive.
+        // The record must keep the operation id and the count of the earlier attempts.
         Origin::AfterFailure | Origin::Takeover => {
             let error = ErrorText::new("the claim was released; nothing ran under it");
             Some(Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep })

@@ -1,7 +1,7 @@
-//! Polls work until it ends by itself, by its limit, or by the executor's shutdown.
+//! Polls work until it ends, reaches its time limit, or is stopped by the executor's shutdown.
 //!
-//! A hand-written future rather than `select!`: work is large, and an async function would hold it twice,
-//! as its argument and as what it polls.
+//! A hand-written future is used instead of `select!`: work is large, and an async function would
+//! store it twice, as its argument and as the future that is polled.
 
 use std::any::Any;
 use std::future::Future;
@@ -19,17 +19,17 @@ use super::context::Context;
 use super::execution::Error;
 use crate::store::Store;
 
-/// How the work itself ended.
+/// The way in which the work ended.
 pub(super) enum WorkEnd<T> {
     Finished(T),
     Panicked(String),
     TimedOut(Duration),
-    /// A shutdown dropped it.
+    /// A shutdown dropped the work.
     Aborted,
 }
 
 impl<T> WorkEnd<T> {
-    /// Returns the error for the caller of work that did not finish, and the text that is recorded.
+    /// Returns the error for the caller of work that did not finish, and the text to record.
     pub(super) fn into_error(self) -> (Error, String) {
         match self {
             WorkEnd::Panicked(message) => {
@@ -55,7 +55,7 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 pin_project! {
-    /// The work, until it has ended.
+    /// The future that polls the work until it has ended.
     pub(super) struct Supervised<'a, F> {
         abort: &'a CancellationToken,
         // Registered lazily: the waiter list is shared by all attempts of the executor.
@@ -94,7 +94,8 @@ impl<F: Future> Future for Supervised<'_, F> {
 
     fn poll(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // Checked before the work, so that an attempt that races with a shutdown does not start it.
+        // Checked before the work is polled, so that an attempt that races with a shutdown does not
+        // start its work.
         let aborted = match this.aborted.as_mut().as_pin_mut() {
             Some(aborted) => aborted.poll(task).is_ready(),
             None => this.abort.is_cancelled(),
@@ -132,7 +133,7 @@ impl<F: Future> Future for Supervised<'_, F> {
     }
 }
 
-/// Drops the work. If that panics as well, its claim is settled all the same.
+/// Drops the work. A panic of the drop is caught, so that the claim is settled.
 fn drop_work<F>(mut work: Pin<&mut Option<F>>) {
     let _ = catch_unwind(AssertUnwindSafe(|| work.set(None)));
 }

@@ -1,8 +1,8 @@
-//! Work whose writes are in the store's own database: claim, effects and outcome in one commit.
+//! Runs work that writes in the store's own database: claim, effects and outcome are one commit.
 //!
-//! The open transaction is the lease. It is never renewed, no rival waits on its row, and a crash
-//! leaves no trace. What must survive a crash asks for `.claim_first()`: the claim is committed
-//! before the work, and the completion rides in the work's transaction under the fence.
+//! The open transaction takes the place of a lease: it is not renewed, no rival waits for its row,
+//! and a crash leaves no record. With `.claim_first()` the claim is committed before the work, so
+//! that it survives a crash, and the outcome is written in the work's transaction under the fence.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -33,22 +33,23 @@ use crate::measure;
 use crate::outcome::{Outcome, Recorded};
 use crate::store::{self, ErrorKind, Held, Opened, Settled, TransactionalStore};
 
-/// Tries to begin a transaction that locks its claim's record.
-const HOLDS: u32 = 10;
+/// The number of tries to begin a transaction that locks the record of its claim.
+const HOLD_TRIES: u32 = 10;
 
-/// What a failed append is recorded as.
+/// The error that is recorded after a failed append.
 const FAILED_APPEND: &str =
     "an append failed or was cut off, so nothing is committed; hand its error on";
 
 impl<S: TransactionalStore> Executor<S> {
-    /// Does `work` exactly once within `keep`: its writes, the claim and the outcome are one commit.
+    /// Runs `work` exactly once within `keep`: its writes, the claim and the outcome are one
+    /// commit.
     ///
-    /// An error, a panic or an escaped unit rolls everything back, and the failure is recorded
-    /// afterwards, in a transaction of its own. A caller who leaves changes nothing. The work's statements
-    /// are not the transaction's first: its isolation is that of the store's connections. Where the
-    /// server cannot serialize what the work did with what others did, the error is
-    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not failed, and the
-    /// next call runs it.
+    /// An error, a panic or an escaped unit rolls the transaction back, and the failure is recorded
+    /// afterwards, in a separate transaction. If the caller leaves, the work continues. The store's
+    /// statements come before those of the work, so the work cannot set the isolation level, which
+    /// is a setting of the store's connections. If the server cannot serialize the transaction, the
+    /// error is [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): the work has not
+    /// failed, and the next call runs it.
     ///
     /// # Errors
     /// See [`Error`].
@@ -64,7 +65,7 @@ impl<S: TransactionalStore> Executor<S> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let command = self.0.accept(command).map_err(Error::widen)?;
-        command.survives_a_crash(command.claim_first)?;
+        command.check_crash_policy(command.claim_first)?;
         let kind = command.key.kind();
         let work = |unit: Unit<S>| async move {
             let context = unit.context().clone();
@@ -77,11 +78,12 @@ impl<S: TransactionalStore> Executor<S> {
         execution
     }
 
-    /// As [`transact`](Self::transact), for protocols: the work says how its claim is settled. An answer
-    /// that [completes](Context::complete) commits with the work's own writes, any other rolls them back.
+    /// Runs work like [`transact`](Self::transact), for protocols: the work chooses how its claim
+    /// is settled. An answer by [`complete`](Context::complete) is committed with the work's own
+    /// writes; every other answer rolls those writes back.
     ///
     /// # Errors
-    /// See [`Error`]. [`Error::ResultTooLarge`] where the outcome cannot be kept: nothing was
+    /// See [`Error`]. [`Error::ResultTooLarge`] if the outcome is too large to keep: nothing was
     /// committed.
     pub async fn serve_transact<A, F, Fut>(
         &self,
@@ -94,25 +96,26 @@ impl<S: TransactionalStore> Executor<S> {
         Fut: Future<Output = Finished<A>> + Send + 'static,
     {
         let command = self.0.accept(command)?;
-        command.survives_a_crash(command.claim_first)?;
+        command.check_crash_policy(command.claim_first)?;
         let kind = command.key.kind();
         let served = self.0.execute(command, work, Inner::attempt_in_transaction).await;
         measure::executed(kind, served_label(&served));
         served
     }
 
-    /// Runs `work` in the caller's own transaction on `connection`: claim, effects and outcome become
-    /// visible with the caller's commit.
+    /// Runs `work` in a transaction that the caller has begun on `connection`: claim, effects and
+    /// outcome become visible with the caller's commit.
     ///
-    /// It is [`open_in`](Self::open_in), the work and [`settle_in`](Self::settle_in) in one call. The
-    /// transaction stays the caller's: commit it after an answer and roll it back after an error, which
-    /// leaves no trace. Nothing waits for a rival, no failure is recorded, no work timeout applies, what
-    /// waits for [`Context::after_commit`] is dropped, and an outcome is not remembered for repeats in this
-    /// process, since it may still be rolled back.
+    /// This method combines [`open_in`](Self::open_in), the work and
+    /// [`settle_in`](Self::settle_in). The caller ends the transaction: commit it after an answer,
+    /// and roll it back after an error, which leaves no record. The call does not wait for a rival,
+    /// records no failure, applies no work timeout, drops functions that were passed to
+    /// [`Context::after_commit`], and does not cache the outcome, since it may still be rolled
+    /// back.
     ///
     /// # Errors
-    /// See [`Error`]; [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) asks for the whole
-    /// transaction again.
+    /// See [`Error`]. After [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) the
+    /// caller must run the whole transaction again.
     pub async fn transact_in<T, E, F>(
         &self,
         connection: &mut S::Connection,
@@ -125,44 +128,50 @@ impl<S: TransactionalStore> Executor<S> {
         F: AsyncFnOnce(&mut S::Connection, &Context) -> Result<T, E>,
     {
         let command = self.0.accept(command).map_err(Error::widen)?;
-        command.survives_a_crash(false)?;
+        command.check_crash_policy(false)?;
         codec::execution::<Json, T, E>(self.0.attempt_in(connection, &command, work).await)
     }
 
-    /// Claims inside the caller's own transaction: the claim becomes visible, and the work counts
-    /// as done, with the caller's commit. Settle with [`settle_in`](Self::settle_in) on the same
-    /// connection before committing. Nothing waits for a rival.
+    /// Claims a key inside a transaction that the caller has begun: the claim becomes visible, and
+    /// the work counts as done, with the caller's commit. Settle the claim with
+    /// [`settle_in`](Self::settle_in) on the same connection before committing. The call does not
+    /// wait for a rival.
     ///
     /// # Errors
-    /// See [`Error`]; [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) asks for the whole transaction again.
+    /// See [`Error`]. After [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) the
+    /// caller must run the whole transaction again.
     pub async fn open_in(
         &self,
         connection: &mut S::Connection,
         command: Command,
     ) -> Result<Claimed<S>, Error> {
         let command = self.0.accept(command)?;
-        command.survives_a_crash(false)?;
+        command.check_crash_policy(false)?;
         match self.0.claim_in(connection, &command).await? {
             Acquired::Granted(grant) => {
                 Ok(Claimed::Granted(Claim::new(&self.0, &command, grant, Place::OneCommit)))
             }
-            // Not remembered: it may be what this transaction itself wrote, and a rollback unwrites it.
+            // Not cached: the caller's transaction may have written this record itself and may
+            // still roll it back.
             Acquired::Decided(decision) => answer(&command, decision, None).map(Claimed::answered),
         }
     }
 
-    /// Hands a claim that was made outside over to the caller's own transaction: its record is locked,
-    /// and it cannot be taken over until the transaction ends. From then on the claim is not renewed,
-    /// since a renewal moves the record, and a transaction at REPEATABLE READ or SERIALIZABLE cannot
-    /// write what was moved after its snapshot. Call it first in such a transaction, and settle the
-    /// claim with [`settle_in`](Self::settle_in). At READ COMMITTED nothing is locked, the claim is
-    /// renewed as before, and a process that hangs can still be taken over; except on MySQL and MariaDB,
-    /// which do not tell at which level a transaction runs: there the record is locked at every level.
+    /// Locks the record of a claim that was made outside transactions, in a transaction that the
+    /// caller has begun: the claim cannot be taken over until that transaction ends. From then on
+    /// the lease is not renewed, since a renewal writes the record, and a transaction at REPEATABLE
+    /// READ or SERIALIZABLE cannot write a row that was changed after its snapshot. Call this
+    /// method first in such a transaction, and settle the claim with
+    /// [`settle_in`](Self::settle_in).
+    ///
+    /// At READ COMMITTED the record is not locked, the lease is renewed as before, and another
+    /// caller can still take the claim over when this process hangs. On MySQL and MariaDB, where
+    /// the isolation level of a transaction cannot be read, the record is locked at every level.
     ///
     /// # Errors
-    /// [`Error::ClaimLost`]: roll back, another caller has it.
-    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction): a renewal was under way; roll
-    /// back and begin again.
+    /// [`Error::ClaimLost`] if another caller has taken the claim over: roll back.
+    /// [`RetryTransaction`](crate::store::ErrorKind::RetryTransaction) if a renewal was in
+    /// progress: roll back and begin again.
     pub async fn hold_in(
         &self,
         connection: &mut S::Connection,
@@ -178,13 +187,15 @@ impl<S: TransactionalStore> Executor<S> {
         }
     }
 
-    /// Records the outcome of a claim inside the caller's own transaction: one that
-    /// [`open_in`](Self::open_in) claimed in, or any other for a claim of [`claim`](Self::claim).
+    /// Records the outcome of a claim inside a transaction that the caller has begun. A claim of
+    /// [`open_in`](Self::open_in) must be settled in its own transaction, a claim of
+    /// [`claim`](Self::claim) in any.
     ///
     /// # Errors
-    /// [`Error::ClaimLost`]: roll back. [`Error::ResultTooLarge`]: nothing was written.
+    /// [`Error::ClaimLost`] if another caller has taken the claim over: roll back.
+    /// [`Error::ResultTooLarge`]: the record was not written.
     /// [`Misconfigured`](crate::store::ErrorKind::Misconfigured) if the connection is in no
-    /// transaction, or not in the one of `open_in` any more.
+    /// transaction, or no longer in the transaction of `open_in`.
     pub async fn settle_in(
         &self,
         connection: &mut S::Connection,
@@ -211,8 +222,8 @@ impl<S: TransactionalStore> Executor<S> {
 }
 
 impl<S: TransactionalStore> Inner<S> {
-    /// [`claim`](Inner::claim) inside a transaction. One try: inside a transaction there is nothing
-    /// to wait for that could become visible.
+    /// Claims a key inside a transaction, in one try: retrying is useless, since the transaction
+    /// might never see a rival's commit.
     pub(super) async fn claim_in(
         &self,
         connection: &mut S::Connection,
@@ -224,7 +235,8 @@ impl<S: TransactionalStore> Inner<S> {
         self.judge_in(connection, command, request, opened, since).await
     }
 
-    /// One attempt of work in the caller's transaction. Nothing is remembered: it may be rolled back.
+    /// Makes one attempt of work in the caller's transaction. The outcome is not cached, since the
+    /// caller may roll it back.
     async fn attempt_in<T, E, F>(
         &self,
         connection: &mut S::Connection,
@@ -236,7 +248,8 @@ impl<S: TransactionalStore> Inner<S> {
         E: Display,
         F: AsyncFnOnce(&mut S::Connection, &Context) -> Result<T, E>,
     {
-        // Without a transaction the claim and each statement of the work would be committed by themselves.
+        // Fails if there is no transaction: the claim and each statement of the work would be
+        // committed separately.
         self.store.adopt(connection).await?;
         let grant = match self.claim_in(connection, command).await? {
             Acquired::Granted(grant) => grant,
@@ -255,7 +268,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
     }
 
-    /// Begins a transaction and claims in it.
+    /// Begins a transaction and claims the key of `command` in it.
     async fn begin_claiming(
         &self,
         command: &ResolvedCommand,
@@ -273,7 +286,8 @@ impl<S: TransactionalStore> Inner<S> {
         }
     }
 
-    /// Judges what was opened in a transaction, and writes the verdict where it changes the record.
+    /// Judges a key that was opened in a transaction, and writes the verdict if it changes the
+    /// record.
     async fn judge_in(
         &self,
         connection: &mut S::Connection,
@@ -294,7 +308,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
     }
 
-    /// One attempt of work in a transaction.
+    /// Makes one attempt of work in a transaction of the store.
     pub(super) async fn attempt_in_transaction<A, F, Fut>(
         self: Arc<Self>,
         command: Arc<ResolvedCommand>,
@@ -309,20 +323,22 @@ impl<S: TransactionalStore> Inner<S> {
             Err(verdict) => return Attempted::Decided(Decision::without_record(verdict), work),
         };
         failpoint!("begin.before");
-        // An open transaction holds locks: it must not wait for its caller to be polled.
+        // An open transaction holds locks, so the attempt must continue even if its caller is not
+        // polled.
         command.detach();
         let attempted = if command.claim_first {
             self.attempt_claimed(&command, &hold, work).await
         } else {
             self.attempt_one_commit(&command, &hold, work).await
         };
-        // A waiter that was woken while the key was still held here must look once more.
+        // Wakes the waiters again: one that was woken before `hold` was dropped has found the key
+        // still held.
         drop(hold);
         self.waiters.wake(command.key.digest().hint());
         attempted
     }
 
-    /// Claim, work and outcome in one commit.
+    /// Makes one attempt with claim, work and outcome in one commit.
     async fn attempt_one_commit<A, F, Fut>(
         &self,
         command: &Arc<ResolvedCommand>,
@@ -345,8 +361,8 @@ impl<S: TransactionalStore> Inner<S> {
                 let worked = self.work(&context, transaction, work).await;
                 Attempted::Finished(self.finish_one_commit(&context, worked).await)
             }
-            // Given up, suspended or counted anew in this transaction: that must be kept. Else there is
-            // nothing in it.
+            // The verdict may have changed the record in this transaction (to Dead or Uncertain, or
+            // with new times), which must be committed. Otherwise the transaction is empty.
             Acquired::Decided(decision) => {
                 let _ = self.store.commit(transaction).await;
                 Attempted::Decided(decision, work)
@@ -354,7 +370,7 @@ impl<S: TransactionalStore> Inner<S> {
         }
     }
 
-    /// Work under a committed claim: the completion rides in the work's transaction.
+    /// Makes one attempt under a committed claim; the outcome is written in the work's transaction.
     async fn attempt_claimed<A, F, Fut>(
         &self,
         command: &Arc<ResolvedCommand>,
@@ -394,8 +410,7 @@ impl<S: TransactionalStore> Inner<S> {
         Attempted::Finished(finished)
     }
 
-    /// Runs the work with its unit. Everything that is not ready to be settled and committed comes back
-    /// rolled back.
+    /// Runs the work with its unit, and rolls the transaction back unless the work succeeded.
     async fn work<A, F, Fut>(
         &self,
         context: &Context,
@@ -455,22 +470,23 @@ impl<S: TransactionalStore> Inner<S> {
                 Finished::broken(error, context.doubted(&text))
             }
         };
-        // Nothing of the failure may be written before the rollback: it would go with the rest.
+        // The failure is recorded after the rollback: a record inside this transaction would be
+        // rolled back too.
         if let Some(transaction) = transaction {
             self.store.rollback(transaction).await;
         }
         Worked::RolledBack(finished)
     }
 
-    /// Begins the transaction of work under a committed claim. Where that would be broken by renewals
-    /// of the claim, the transaction keeps the claim itself and there is no beat any more; `None` if
-    /// the claim was lost.
+    /// Begins the transaction of work under a committed claim. If renewals would conflict with the
+    /// transaction, it locks the record of the claim instead, and the returned beat is `None`.
+    /// Returns `None` if the claim was lost.
     async fn begin_claimed(
         &self,
         grant: &Grant,
         beat: Beat,
     ) -> store::Result<Option<(S::Transaction, Option<Beat>)>> {
-        for _ in 0..HOLDS {
+        for _ in 0..HOLD_TRIES {
             let mut transaction = self.store.begin().await?;
             match self.store.hold_in(S::connection(&mut transaction), &grant.lease).await {
                 Ok(Held::Renewable) => return Ok(Some((transaction, Some(beat)))),
@@ -479,7 +495,7 @@ impl<S: TransactionalStore> Inner<S> {
                     self.store.rollback(transaction).await;
                     return Ok(None);
                 }
-                // A renewal was under way, and is through by now.
+                // A renewal was in progress; it ends within moments.
                 Err(error) if error.kind() == ErrorKind::RetryTransaction => {
                     self.store.rollback(transaction).await;
                     pause(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! What the work of a transaction holds.
+//! The handle by which the work of a transaction uses that transaction.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,8 +9,9 @@ use crate::event::Event;
 use crate::outbox::Outbox;
 use crate::store::{self, ErrorKind, TransactionalStore};
 
-/// The work's hold on its transaction. It goes back to the executor when the work ends; a unit that
-/// outlives the work makes the call fail with [`Error::Escaped`](super::Error::Escaped), and nothing is committed.
+/// The work's access to its transaction. Dropping the unit returns the transaction to the executor.
+/// If the unit outlives the work, the call fails with [`Error::Escaped`](super::Error::Escaped),
+/// and the transaction is not committed.
 pub struct Unit<S: TransactionalStore> {
     pub(super) transaction: Option<S::Transaction>,
     pub(super) store: Arc<S>,
@@ -25,12 +26,13 @@ impl<S: TransactionalStore> fmt::Debug for Unit<S> {
 }
 
 impl<S: TransactionalStore> Unit<S> {
-    /// The connection, inside the transaction. Do not commit or roll back on it; savepoints are fine.
+    /// Returns the connection, inside the transaction. Do not commit or roll back on it; savepoints
+    /// are allowed.
     pub fn conn(&mut self) -> &mut S::Connection {
         S::connection(self.transaction.as_mut().expect("a unit has its transaction until it drops"))
     }
 
-    /// What the work knows about its claim: fence, operation id, downstream keys, cancellation.
+    /// Returns the context of the attempt: fence, operation id, downstream keys, cancellation.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -40,18 +42,21 @@ impl<S> Unit<S>
 where
     S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection>,
 {
-    /// Writes events with the work: they are there if and only if it commits, and a relay of this
-    /// process is told at once. They carry the operation as their cause, unless they name another.
+    /// Appends events to the outbox in the work's transaction: they are stored if and only if the
+    /// work commits, and a relay of this process is woken after the commit. Each event that has no
+    /// cause gets this operation as its cause.
     ///
     /// # Errors
-    /// The outbox could not be written; nothing will be committed, whatever is appended afterwards.
+    /// The error of the store if the outbox could not be written. The transaction will not be
+    /// committed then, even if later appends succeed.
     pub async fn append(&mut self, events: impl IntoIterator<Item = Event>) -> store::Result<()> {
-        // Should it fail, or be dropped halfway, a part may be written: then nothing is committed.
+        // An append that fails or is dropped may have written some of the events: then the
+        // transaction is not committed.
         let had_failed = self.context.begin_append();
         let operation = self.context.operation_id();
         let events: Vec<_> = events.into_iter().map(|event| event.caused_by(operation)).collect();
-        let names = events.iter().map(|event| (event.tenant(), event.id()));
-        if names.collect::<HashSet<_>>().len() < events.len() {
+        let ids = events.iter().map(|event| (event.tenant(), event.id()));
+        if ids.collect::<HashSet<_>>().len() < events.len() {
             let twice = "two of the events have one id; derive one for each, or leave it out";
             return Err(store::Error::new(ErrorKind::Misconfigured, "append", twice));
         }

@@ -19,20 +19,21 @@ use crate::record::{Draft, State};
 use crate::store::{self, Change, Settlement, Store, Swapped};
 
 impl<S: Store> Inner<S> {
-    /// Calls the verifier of a crashed attempt. Returns `None` if the work is to run.
+    /// Calls the verifier of a crashed attempt, and records its result. Returns `None` if the work
+    /// should run.
     pub(super) async fn verify<A>(&self, context: &Context) -> Option<Result<Served<A>, Error>> {
         let (command, grant) = (context.command(), context.grant());
         let verifier = command.verifier.as_ref().filter(|_| grant.verify)?;
-        let asking = async { verifier(context.clone()).await };
-        let found = match self.supervise(context, command.policy.work_timeout, asking).await {
+        let verifying = async { verifier(context.clone()).await };
+        let found = match self.supervise(context, command.policy.work_timeout, verifying).await {
             WorkEnd::Finished(found) => found,
             WorkEnd::Panicked(_) | WorkEnd::TimedOut(_) => Verification::Unknown,
-            // Nothing was found out: the lease lapses, and the next caller verifies.
+            // The verifier did not finish: the lease lapses, and the next caller verifies.
             WorkEnd::Aborted => return Some(Err(Error::Closed)),
         };
         let (settlement, answer) = match found {
             Verification::NotDone => {
-                // The crashed attempt may have been the last that was allowed.
+                // The crashed attempt may have been the last one that the policy allows.
                 let max = command.policy.max_attempts.filter(|max| grant.attempt > *max)?;
                 let error = exceeded(max, &ErrorText::new("the attempt crashed"));
                 (Settlement::Dead { error: error.clone() }, Err(Error::Dead { error }))
@@ -57,7 +58,7 @@ impl<S: Store> Inner<S> {
                 answer
             }
             Written::Lost => self.after_loss(command, Err(Error::ClaimLost)).await,
-            // What was found out holds whether or not it could be recorded.
+            // The result of the verifier is the answer even if it could not be recorded.
             Written::Unrecorded(error) => {
                 tracing::error!(key = ?command.key, %error, "the result of the verifier could not be recorded; the next caller verifies again");
                 measure::unrecorded();
@@ -66,8 +67,9 @@ impl<S: Store> Inner<S> {
         })
     }
 
-    /// Leaves a crashed attempt unresolved for `after`: its record stays Running, under a claim that no
-    /// process holds or renews. The first call after that claim has lapsed verifies again.
+    /// Defers the verification of a crashed attempt for `after`: its record stays Running, under a
+    /// lease of this length that no process renews. The first call after the lease has lapsed
+    /// verifies again.
     async fn verify_later<A>(
         &self,
         context: &Context,
@@ -78,7 +80,7 @@ impl<S: Store> Inner<S> {
         let unresolved = Draft {
             fingerprint: grant.fingerprint,
             operation_id: grant.operation_id,
-            // The verification was no execution.
+            // A verification does not count as an attempt.
             attempt: grant.attempt.saturating_sub(1),
             lease: after,
             on_crash: OnCrash::Verify,
@@ -86,14 +88,15 @@ impl<S: Store> Inner<S> {
         };
         let since = monotonic();
         loop {
-            match self.hand_over(context, &unresolved).await {
+            match self.replace_claim(context, &unresolved).await {
                 Ok(Some(true)) => break,
                 Ok(Some(false)) => return self.after_loss(command, Err(Error::ClaimLost)).await,
-                // The record is locked, or written all the time: the claim lapses with its own lease.
+                // The record is locked or changed repeatedly: the present claim lapses with its own
+                // lease.
                 Ok(None) if since.elapsed() >= command.policy.lease => break,
-                // The heartbeat has renewed the claim in between.
+                // The heartbeat has renewed the lease since the record was read.
                 Ok(None) => {}
-                // The claim lapses with its own lease, and is verified again then.
+                // The present claim lapses with its own lease, and the next caller verifies again.
                 Err(error) if !transient(&error) || since.elapsed() >= command.policy.lease => {
                     measure::store_failed(&error);
                     return Err(error.into());
@@ -106,13 +109,14 @@ impl<S: Store> Inner<S> {
         Ok(Served::InProgress { operation_id, lease_remaining: Some(after) })
     }
 
-    /// Writes `claim` over the claim of an attempt. `Some(false)` if the attempt does not hold it any
-    /// more, `None` if the record was written in between.
-    async fn hand_over(&self, context: &Context, claim: &Draft) -> store::Result<Option<bool>> {
+    /// Replaces the claim of this attempt by `claim`. Returns `Some(true)` if it is replaced,
+    /// `Some(false)` if this attempt has lost the claim, and `None` if the record was changed
+    /// between reading and writing.
+    async fn replace_claim(&self, context: &Context, claim: &Draft) -> store::Result<Option<bool>> {
         let key = context.key();
         let Some(found) = self.store.peek(key).await? else { return Ok(Some(false)) };
         let holder = (found.record.attempt_id, found.record.state);
-        // An earlier try, whose reply was lost.
+        // An earlier try whose reply was lost has written the claim.
         if holder == (claim.attempt_id, State::Running) {
             return Ok(Some(true));
         }

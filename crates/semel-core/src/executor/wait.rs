@@ -1,8 +1,8 @@
 //! Waits for the outcome of another call.
 //!
-//! One task polls the store for all waiters of a key. It is woken when a claim of this executor ends, and
-//! across processes where the store carries wake-ups; otherwise it polls after 50 ms, doubling to 500 ms,
-//! with jitter.
+//! One task polls the store for all waiters of a key: by default after 50 ms, doubling to 500 ms,
+//! with jitter. The end of a claim in this process wakes the waiters directly. The end of a claim
+//! in another process makes the task poll at once, if the store transports wake-ups.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,12 +24,12 @@ use crate::policy::{Wait, Woken};
 use crate::record::State;
 use crate::store::{Peeked, Store};
 
-/// How often the store is polled for waiters.
+/// The pauses between polls of the store while calls wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polling {
-    /// The first pause. Default 50 ms.
+    /// The pause before the first poll. Default 50 ms.
     pub first: Duration,
-    /// The longest pause; each is twice the one before. Default 500 ms.
+    /// The longest pause between polls; each pause is twice the one before. Default 500 ms.
     pub max: Duration,
 }
 
@@ -39,26 +39,26 @@ impl Default for Polling {
     }
 }
 
-/// The waiters of an executor.
+/// The calls of an executor that wait for the outcomes of other calls.
 #[derive(Default)]
 pub(super) struct Waiters {
     watches: Mutex<Watches>,
-    /// Number of waiters: while there are none, the lock is not taken.
-    places: AtomicUsize,
+    /// The number of waiters. While it is 0, the lock is not taken.
+    registrations: AtomicUsize,
     listening: AtomicBool,
 }
 
-/// The watch of each key, with the number of its waiters.
+/// The watch of each key that has waiters, with the number of those waiters.
 type Watches = HashMap<Hint, (Arc<Watch>, usize), Mixing>;
 
 #[derive(Default)]
 struct Watch {
-    /// Counts possible ends of the claim.
+    /// Changes whenever the claim may have ended.
     moved: watch::Sender<u64>,
-    /// Makes the poller read the store now.
+    /// Makes the polling task read the store at once.
     nudge: Notify,
     polled: AtomicBool,
-    deserted: AtomicBool,
+    abandoned: AtomicBool,
 }
 
 impl Waiters {
@@ -68,8 +68,8 @@ impl Waiters {
 
     /// Wakes the waiters of a key whose claim has ended.
     pub(super) fn wake(&self, hint: Hint) {
-        // A waiter that registers after this reads the record after it too, and finds the end.
-        if self.places.load(Ordering::SeqCst) == 0 {
+        // A waiter that registers later reads the record later too, and sees the end of the claim.
+        if self.registrations.load(Ordering::SeqCst) == 0 {
             return;
         }
         if let Some((watch, _)) = self.lock().get(&hint) {
@@ -77,7 +77,8 @@ impl Waiters {
         }
     }
 
-    /// Makes the poller of this key read the store now: another process has announced a change.
+    /// Makes the polling task of this key read the store at once, because another process has
+    /// announced a change.
     fn nudge(&self, hint: Hint) {
         if let Some((watch, _)) = self.lock().get(&hint) {
             watch.nudge.notify_one();
@@ -91,26 +92,28 @@ impl Waiters {
     }
 }
 
-/// The registration of a waiter. Made before the record is read, so that no end is missed in between.
-struct Place<S: Store> {
+/// The registration of a waiter. It is made before the record is read, so that the waiter misses no
+/// end of the claim.
+struct Registration<S: Store> {
     inner: Arc<Inner<S>>,
     key: Key,
     watch: Arc<Watch>,
     moved: watch::Receiver<u64>,
 }
 
-impl<S: Store> Place<S> {
+impl<S: Store> Registration<S> {
     fn take(inner: &Arc<Inner<S>>, key: &Key) -> Self {
-        inner.waiters.places.fetch_add(1, Ordering::SeqCst);
+        inner.waiters.registrations.fetch_add(1, Ordering::SeqCst);
         let mut watches = inner.waiters.lock();
-        let (watch, places) = watches.entry(key.digest().hint()).or_default();
-        *places += 1;
+        let (watch, registrations) = watches.entry(key.digest().hint()).or_default();
+        *registrations += 1;
         let (watch, moved) = (Arc::clone(watch), watch.moved.subscribe());
         drop(watches);
         Self { inner: Arc::clone(inner), key: key.clone(), watch, moved }
     }
 
-    /// Waits until the claim may have ended, at most `limit`. Returns `false` if the time is up.
+    /// Waits until the claim may have ended, but at most `limit`. Returns `false` if the limit has
+    /// passed.
     async fn wait(&mut self, limit: Duration) -> bool {
         if !self.watch.polled.swap(true, Ordering::SeqCst) {
             let (inner, watch) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.watch));
@@ -121,18 +124,18 @@ impl<S: Store> Place<S> {
     }
 }
 
-impl<S: Store> Drop for Place<S> {
+impl<S: Store> Drop for Registration<S> {
     fn drop(&mut self) {
-        self.inner.waiters.places.fetch_sub(1, Ordering::SeqCst);
+        self.inner.waiters.registrations.fetch_sub(1, Ordering::SeqCst);
         let mut watches = self.inner.waiters.lock();
         let hint = self.key.digest().hint();
-        let Some((_, places)) = watches.get_mut(&hint) else {
+        let Some((_, registrations)) = watches.get_mut(&hint) else {
             return;
         };
-        *places -= 1;
-        if *places == 0 {
+        *registrations -= 1;
+        if *registrations == 0 {
             watches.remove(&hint);
-            self.watch.deserted.store(true, Ordering::SeqCst);
+            self.watch.abandoned.store(true, Ordering::SeqCst);
             self.watch.nudge.notify_one();
         }
     }
@@ -147,7 +150,7 @@ async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, pol
             () = held.nudge.notified() => true,
             () = pause(span) => false,
         };
-        if held.deserted.load(Ordering::SeqCst) {
+        if held.abandoned.load(Ordering::SeqCst) {
             return;
         }
         if !nudged {
@@ -159,20 +162,22 @@ async fn poll<S: Store>(inner: Weak<Inner<S>>, watch: Weak<Watch>, key: Key, pol
             continue;
         };
         if let Some(found) = &peeked {
-            // A lease that a clock wrote which was ahead is redated by the next claim.
+            // The lease has not ended. A lease that was written by a clock that ran ahead counts as
+            // ended: the next claim corrects its times.
             if found.record.held(found.now) && !found.record.is_ahead(found.now) {
                 continue;
             }
-            // One read serves every waiter: they find the outcome in the replay cache.
+            // One read is enough for all waiters: they find the outcome in the replay cache.
             inner.remember(&key, found, as_of);
         }
-        // Without a record, an open transaction may hold the key: the waiters try to claim it.
+        // If there is no record, an open transaction may still hold the key: the waiters try to
+        // claim it.
         held.moved.send_modify(|count| *count += 1);
     }
 }
 
 impl<S: Store> Inner<S> {
-    /// Starts receiving wake-ups from other processes, when the first waiter comes.
+    /// Starts the task that receives wake-ups from other processes, unless it was started before.
     fn listen_once(self: &Arc<Self>) {
         if !self.waiters.listening.swap(true, Ordering::SeqCst) {
             self.tasks.spawn(listen(Arc::downgrade(self)));
@@ -191,13 +196,13 @@ async fn listen<S: Store>(inner: Weak<Inner<S>>) {
             Ok(Some(listener)) => listener,
             Ok(None) => return,
             Err(error) => {
-                tracing::debug!(%error, "no wake-ups from other processes; polling goes on");
+                tracing::debug!(%error, "cannot receive wake-ups from other processes; polling continues");
                 pause(Duration::from_secs(1)).await;
                 continue;
             }
         };
         drop(store);
-        // Ends from before the subscription were missed.
+        // Wake-ups from before the subscription were missed.
         if let Some(strong) = inner.upgrade() {
             strong.waiters.nudge_all();
         }
@@ -215,44 +220,46 @@ async fn listen<S: Store>(inner: Weak<Inner<S>>) {
     }
 }
 
-/// A caller's wait for the outcome of another call.
+/// The wait of one call for the outcome of another.
 pub(super) struct Waiting<S: Store> {
-    place: Option<Place<S>>,
+    registration: Option<Registration<S>>,
     pub(super) since: Instant,
-    /// Whether the holder is a transaction of this process.
+    /// Whether the claim is held by a transaction of this process.
     local: bool,
 }
 
 impl<S: Store> Waiting<S> {
     pub(super) fn new(inner: &Arc<Inner<S>>, command: &ResolvedCommand) -> Self {
-        let place = (command.policy.wait != Wait::No).then(|| Place::take(inner, &command.key));
-        Self { place, since: monotonic(), local: false }
+        let registration =
+            (command.policy.wait != Wait::No).then(|| Registration::take(inner, &command.key));
+        Self { registration, since: monotonic(), local: false }
     }
 
-    /// Waits for the claim to end. Returns `false` if the time is up.
+    /// Waits until the claim may have ended. Returns `false` if the call must not wait any longer.
     pub(super) async fn again(&mut self, inner: &Inner<S>, command: &ResolvedCommand) -> bool {
-        let Some(place) = &mut self.place else {
+        let Some(registration) = &mut self.registration else {
             return false;
         };
         self.local = inner.in_flight.judge(command).is_some();
         let left = command.policy.wait.limit().saturating_sub(self.since.elapsed());
         let woken = tokio::select! {
-            woken = place.wait(left) => woken,
-            () = inner.hurrying.cancelled() => false,
+            woken = registration.wait(left) => woken,
+            () = inner.waiting_ended.cancelled() => false,
         };
         measure::waited(self.since.elapsed());
         woken
     }
 
-    /// Returns the holder's failure, if it ended the wait and the policy is [`Woken::Report`].
+    /// Returns the failure of the call that was waited for, if the policy is [`Woken::Report`].
     pub(super) async fn reported(
         &self,
         inner: &Inner<S>,
         command: &ResolvedCommand,
         waited_on: &Verdict,
     ) -> Option<Error> {
-        // A claim in an open transaction is not visible before its end, and in another process not even
-        // then. The stored record belongs to an earlier attempt.
+        // A claim in an open transaction is never visible in the store while it is held, and a
+        // rolled back transaction of another process leaves no record: the stored record may belong
+        // to an earlier attempt.
         let invisible = matches!(waited_on, Verdict::Running { lease_remaining: None });
         let unknown = inner.in_flight.judge(command).is_some() || (invisible && !self.local);
         if command.policy.woken != Woken::Report || unknown {

@@ -1,23 +1,24 @@
-//! The canonical form (RFC 8785) of compact JSON, in one pass and without a tree.
+//! Computes the canonical form (RFC 8785) of compact JSON in one pass, without building a tree.
 //!
-//! It knows what most bodies are made of: objects, lists, texts without escapes, integers, `true`,
-//! `false` and `null`, and no white space. Such a body is often its own canonical form, or is once the
-//! members of its outermost object are in order. A body with anything else (an escape, a fraction, white
-//! space, inner members out of order) is left to [`Document`](super::document::Document), which also
-//! decides whether it is I-JSON.
+//! The scanner accepts objects, lists, texts without escapes, integers, `true`, `false` and `null`,
+//! without white space. Most bodies contain only these, and are often canonical already, or need
+//! only their outermost members sorted. A body with anything else (an escape, a fraction, white
+//! space, inner members out of order) is left to [`Document`](super::document::Document), which
+//! also decides whether the body is I-JSON.
 
 use std::borrow::Cow;
 
 use super::document::by_utf_16;
 
-/// The deepest nesting that is looked at; `serde_json` refuses more than twice as much.
+/// The deepest nesting that the scanner accepts; `serde_json` accepts about twice as much.
 const MAX_DEPTH: usize = 60;
-/// The largest integer up to which every one is a double.
+/// The largest integer up to which every integer is exactly a double.
 const MAX_SAFE: u64 = 1 << 53;
-/// Begins the names that `serde_json` gives to its own objects.
+/// The prefix of the member names that `serde_json` uses for its internal objects.
 const RESERVED: &str = "$serde_json";
 
-/// Returns the canonical form of `text`; `None` if it may have one and is not recognised.
+/// Returns the canonical form of `text`; `None` if the scanner does not accept the text, which may
+/// still have one.
 pub(super) fn canonical(text: &str) -> Option<Cow<'_, str>> {
     let mut scanner = Scanner { text, at: 0 };
     let form = match scanner.peek()? {
@@ -79,7 +80,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Reads the outermost object, and puts its members in order.
+    /// Reads the outermost object, and returns it with its members sorted.
     fn outermost(&mut self) -> Option<Cow<'t, str>> {
         self.expect(b'{')?;
         if self.expect(b'}').is_some() {
@@ -131,7 +132,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// Reads a text without escapes.
+    /// Reads a string without escapes, and returns its content.
     fn string(&mut self) -> Option<&'t str> {
         self.expect(b'"')?;
         let start = self.at;
@@ -142,7 +143,7 @@ impl<'t> Scanner<'t> {
         self.text.get(start..start + length)
     }
 
-    /// Reads an integer that is exactly a double, in its only canonical spelling.
+    /// Reads an integer that is exactly a double and has its canonical spelling.
     fn integer(&mut self) -> Option<()> {
         let negative = self.expect(b'-').is_some();
         let digits = &self.text.as_bytes()[self.at..];
@@ -156,7 +157,8 @@ impl<'t> Scanner<'t> {
             _ => return None,
         };
         self.at += length;
-        // A fraction or an exponent is no end of a value: what reads on finds that out.
+        // If a fraction or an exponent follows, the caller finds no valid end of the value and
+        // gives up.
         (value <= MAX_SAFE).then_some(())
     }
 }

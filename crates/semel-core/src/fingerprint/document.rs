@@ -1,8 +1,8 @@
-//! A JSON document as fingerprints see it: texts borrowed from the body, members in canonical order,
-//! and one spelling for each value (RFC 8785).
+//! A JSON document for fingerprints: texts are borrowed from the body, members are in canonical
+//! order, and each value has one spelling (RFC 8785).
 //!
-//! Written for what bodies are made of, texts and integers. How a double is spelled is left to
-//! `serde_json_canonicalizer`, and a test holds the two to each other.
+//! Texts and integers, which most bodies consist of, are written here. Doubles are written by
+//! `serde_json_canonicalizer`, and a test compares the whole form with that crate.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,33 +11,33 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// The largest integer up to which every one is a double.
+/// The largest integer up to which every integer is exactly a double.
 const MAX_SAFE: u64 = 1 << 53;
 
-/// The only member of the object that `serde_json` makes of a number if a crate of the build has enabled
-/// arbitrary precision. A fingerprint must not depend on the features of a build.
+/// The only member of the object by which `serde_json` represents a number if any crate of the
+/// build enables arbitrary precision. A fingerprint must not depend on the features of a build.
 const NUMBER: &str = "$serde_json::private::Number";
 
-/// A document, or a part of one.
+/// A JSON document, or a part of one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Document<'j> {
     Null,
     Bool(bool),
-    /// Exactly a double.
+    /// An integer that is exactly a double.
     Integer(i64),
-    /// Finite.
+    /// A finite double that is not an integer in the text.
     Double(f64),
     Text(Cow<'j, str>),
     List(Vec<Self>),
-    /// In the order of their names' UTF-16, each name once.
+    /// The members, in the UTF-16 order of their names; each name occurs once.
     Object(Vec<Member<'j>>),
 }
 
 pub(super) type Member<'j> = (Cow<'j, str>, Document<'j>);
 
 impl<'j> Document<'j> {
-    /// Reads a document. `None` if it is not JSON, if an object in it has two members of one name,
-    /// or if an integer is larger than doubles can tell apart.
+    /// Parses a document. Returns `None` if the text is not JSON, if an object has two members with
+    /// the same name, or if an integer is beyond 2^53.
     pub(super) fn read(text: &'j str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -49,7 +49,7 @@ impl<'j> Document<'j> {
         (!twice).then_some(Self::Object(members))
     }
 
-    /// Returns whether any number in it is not an integer.
+    /// Returns whether the document contains a number that is not an integer.
     pub(super) fn has_doubles(&self) -> bool {
         match self {
             Self::Double(_) => true,
@@ -59,7 +59,7 @@ impl<'j> Document<'j> {
         }
     }
 
-    /// Returns how many numbers are in it.
+    /// Returns the number of numbers in the document.
     pub(super) fn numbers(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Double(_) => 1,
@@ -69,7 +69,7 @@ impl<'j> Document<'j> {
         }
     }
 
-    /// Returns the canonical form, which has about `room` bytes.
+    /// Returns the canonical form. `room` is its expected size in bytes.
     pub(super) fn canonical(&self, room: usize) -> Option<Vec<u8>> {
         let mut form = Vec::with_capacity(room);
         self.write(&mut form)?;
@@ -105,10 +105,10 @@ impl<'j> Document<'j> {
     }
 }
 
-/// Writes a text in quotes. Most have nothing to escape.
+/// Writes a text in quotes, with escapes where they are needed.
 fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
     let escaped = |byte: &u8| (*byte < 0x20) | (*byte == b'"') | (*byte == b'\\');
-    // Without an early exit, so that the loop is vectorised.
+    // The loop has no early exit, so that the compiler can vectorise it.
     if text.as_bytes().iter().fold(0, |any, byte| any | u8::from(escaped(byte))) != 0 {
         return serde_json::to_writer(form, text).ok();
     }
@@ -118,7 +118,8 @@ fn quoted(form: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Compares texts by their UTF-16 code units, as RFC 8785 does; from U+E000 on, bytes have another order.
+/// Compares texts by their UTF-16 code units, as RFC 8785 requires. The byte order differs only for
+/// characters from U+E000 on.
 pub(super) fn by_utf_16(one: &str, two: &str) -> Ordering {
     const FROM_E000: u8 = 0xee;
     match one.bytes().zip(two.bytes()).find(|(one, two)| one != two) {
@@ -201,7 +202,7 @@ impl<'de> Visitor<'de> for Reader<'de> {
     }
 }
 
-/// A member's name, which may be borrowed.
+/// The name of a member, borrowed from the body if it has no escapes.
 struct Name<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
@@ -249,7 +250,7 @@ mod tests {
             any::<String>().prop_map(Value::from),
             "[ -~\u{0}-\u{20}é\u{ff5e}\u{1f600}]{0,8}".prop_map(Value::from),
         ];
-        // Names on both sides of the one place where UTF-16 and UTF-8 disagree.
+        // Names from below and above U+E000, where the orders of UTF-16 and UTF-8 differ.
         let names = "[a-cA-C\\\\\"\n/\u{e000}\u{ffff}\u{10000}\u{1f600}é]{0,4}";
         leaves.prop_recursive(4, 64, 8, move |inner| {
             prop_oneof![
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_escapes_are_not_copied() {
+    fn texts_without_escapes_are_borrowed() {
         let document = Document::read(r#"["plain", "esc\u0061ped"]"#).expect("JSON");
         let Document::List(items) = document else { panic!("a list") };
         assert!(matches!(&items[0], Document::Text(Cow::Borrowed("plain"))));

@@ -1,16 +1,18 @@
-//! Decides whether a body can be hashed in its canonical form: it is I-JSON (RFC 7493), and no number changes.
+//! Decides whether a body is hashed in its canonical form: if it is I-JSON (RFC 7493), and
+//! canonicalisation changes no number.
 //!
-//! When in doubt the result is `None`, and the raw bytes are hashed.
+//! In doubtful cases the result is `None`, and the raw bytes are hashed.
 
 use std::borrow::Cow;
 
 use super::compact;
 use super::document::Document;
 
-/// Beyond this, neighbouring integers share one `f64`, and RFC 8785 would merge them.
+/// The largest safe integer: beyond it neighbouring integers share one `f64`, and RFC 8785 would
+/// merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
-/// Returns the canonical form of `body`; `None` if it is not I-JSON or a number would change.
+/// Returns the canonical form of `body`; `None` if `body` is not I-JSON or a number would change.
 pub(super) fn canonical(body: &[u8]) -> Option<Cow<'_, [u8]>> {
     match std::str::from_utf8(body).ok().and_then(compact::canonical) {
         Some(Cow::Borrowed(form)) => Some(Cow::Borrowed(form.as_bytes())),
@@ -19,20 +21,22 @@ pub(super) fn canonical(body: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// Returns the canonical form of a part of `body`, under the same conditions for the whole body.
+/// Returns the canonical form of the part of `body` that `part` selects; `None` if the whole body
+/// is not I-JSON or a number in it would change.
 pub(super) fn canonical_part<'b>(
     body: &'b [u8],
     part: impl FnOnce(Document<'b>) -> Document<'b>,
 ) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok()?;
     let document = Document::read(text)?;
-    // Integers are exact; of a double only the text tells what was written.
+    // Integers are exact. Doubles are compared with the numbers in the text.
     if document.has_doubles() {
         let mut written = 0;
-        if !numbers(text).inspect(|_| written += 1).all(survives) {
+        if !numbers(text).inspect(|_| written += 1).all(round_trips) {
             return None;
         }
-        // An object of the body may have been taken for a number, which then is not in the text.
+        // An object that looks like `serde_json`'s internal form of a number was parsed as one, but
+        // is no number in the text.
         if written != document.numbers() {
             return None;
         }
@@ -40,7 +44,7 @@ pub(super) fn canonical_part<'b>(
     part(document).canonical(body.len())
 }
 
-/// Returns the number tokens of a text that was parsed as JSON.
+/// Returns the number tokens of a text that is known to be JSON.
 fn numbers(text: &str) -> impl Iterator<Item = &str> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -70,20 +74,22 @@ fn numbers(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns whether the canonical (double precision) form of a number equals the number that was written.
-fn survives(token: &str) -> bool {
+/// Returns whether the canonical form of a number, in double precision, equals the number in the
+/// text.
+fn round_trips(token: &str) -> bool {
     let Ok(double) = token.parse::<f64>() else {
         return false;
     };
     if !double.is_finite() || double.abs() > MAX_SAFE {
         return false;
     }
-    // Where two shortest forms are equally near, only that of the canonicaliser counts.
+    // If two shortest forms are equally near, the form that the canonicaliser writes is compared.
     let form = serde_json_canonicalizer::to_string(&double);
     form.is_ok_and(|form| decimal(token) == decimal(&form))
 }
 
-/// Returns a decimal number as its significant digits and exponent: ("15", -1) for `1.50` and `15e-1`.
+/// Returns a decimal number as sign, significant digits and exponent: `(false, "15", -1)` for
+/// `1.50` and `15e-1`.
 fn decimal(token: &str) -> (bool, String, i64) {
     let (mantissa, exponent) = match token.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse().unwrap_or(i64::MAX / 2)),
@@ -121,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_canonicalisation_would_change_is_left_raw() {
+    fn a_body_that_canonicalisation_would_change_has_no_canonical_form() {
         for body in [
             "9007199254740993",
             "[9007199254740994]",
@@ -151,14 +157,14 @@ mod tests {
         assert!(text(r#"{"digits in a string":"9007199254740993"}"#).is_some());
     }
 
-    /// The canonical form by way of a tree, whatever the text looks like.
-    fn through_a_tree(body: &str) -> Option<String> {
+    /// Returns the canonical form by parsing the body into a [`Document`].
+    fn through_document(body: &str) -> Option<String> {
         let form = canonical_part(body.as_bytes(), |whole| whole);
         form.map(|bytes| String::from_utf8(bytes).expect("utf-8"))
     }
 
     #[test]
-    fn a_canonical_body_is_hashed_as_it_stands() {
+    fn a_canonical_body_is_recognised_without_a_copy() {
         let is_canonical = |body: &str| matches!(compact::canonical(body), Some(Cow::Borrowed(form)) if form == body);
         for body in [
             "{\"a\":[1,-2,9007199254740992],\"b\":{\"é\":\"a b\",\"\u{e000}\":null},\"c\":true}",
@@ -191,7 +197,7 @@ mod tests {
             assert!(!is_canonical(body), "{body}");
         }
         assert!(!is_canonical(&("[".repeat(70) + &"]".repeat(70))));
-        // In UTF-16 a surrogate is smaller than U+E000.
+        // In UTF-16 a surrogate sorts before U+E000.
         assert!(is_canonical("{\"\u{10000}\":1,\"\u{e000}\":2}"));
         assert!(!is_canonical("{\"\u{e000}\":1,\"\u{10000}\":2}"));
         let ordered = compact::canonical(r#"{"b":{"c":1},"a":[2,"x"]}"#);
@@ -201,8 +207,8 @@ mod tests {
         }
     }
 
-    /// Texts of JSON and of what is nearly JSON: members in any order and some of them twice, escapes,
-    /// fractions, white space, `-0` and integers of any size.
+    /// Generates texts that are JSON or nearly JSON: members in any order and sometimes twice,
+    /// escapes, fractions, white space, `-0` and integers of any size.
     fn texts() -> impl Strategy<Value = String> {
         let quoted = || {
             let plain = "[a-c]{0,2}".prop_map(|text| format!("\"{text}\""));
@@ -235,9 +241,9 @@ mod tests {
 
         #[test]
         fn compact_json_has_the_canonical_form_of_its_tree(written in texts()) {
-            prop_assert_eq!(text(&written), through_a_tree(&written), "{}", &written);
-            // What is canonical is known as such, or is left to the tree.
-            if let Some(form) = through_a_tree(&written) {
+            prop_assert_eq!(text(&written), through_document(&written), "{}", &written);
+            // A canonical text has itself as its canonical form.
+            if let Some(form) = through_document(&written) {
                 prop_assert_eq!(text(&form), Some(form.clone()));
             }
         }
@@ -257,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_answered_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = canonical(&bytes);
         }
     }

@@ -1,12 +1,12 @@
-//! Selects parts of a JSON document, for requests with members that do not make them different, such as a
-//! trace id or a timestamp.
+//! Selects parts of a JSON document, for requests with members that must not influence the
+//! fingerprint, such as a trace id or a timestamp.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::document::Document;
 
-/// A JSON pointer (RFC 6901): `/items/0/sku`. The empty one points at the whole document.
+/// A JSON pointer (RFC 6901), such as `/items/0/sku`. The empty pointer selects the whole document.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Pointer {
     text: Box<str>,
@@ -14,10 +14,10 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// Parses a pointer.
+    /// Parses a JSON pointer.
     ///
     /// # Errors
-    /// [`InvalidPointer`] if the text is not one.
+    /// [`InvalidPointer`] if `text` is not a JSON pointer.
     pub fn new(text: &str) -> Result<Self, InvalidPointer> {
         let invalid = || InvalidPointer { text: text.into() };
         let mut steps = text.split('/');
@@ -40,7 +40,7 @@ impl Pointer {
         &self.text
     }
 
-    /// Removes what the pointer points at, if there is anything.
+    /// Removes the value that the pointer selects, if the document has it.
     fn remove_from(&self, document: &mut Document<'_>) {
         let Some((last, path)) = self.steps.split_last() else {
             *document = Document::Null;
@@ -49,7 +49,7 @@ impl Pointer {
         let parent = path.iter().try_fold(document, |value, step| child(value, step));
         match parent {
             Some(Document::Object(members)) => members.retain(|(name, _)| *name != **last),
-            // Removing an item would move the others: it is emptied instead.
+            // Removing an item of a list would renumber the others, so it becomes null instead.
             Some(Document::List(items)) => {
                 if let Some(item) = index(last).and_then(|at| items.get_mut(at)) {
                     *item = Document::Null;
@@ -66,15 +66,16 @@ impl fmt::Debug for Pointer {
     }
 }
 
-/// A text that is not a JSON pointer.
+/// The error of parsing text that is not a JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a JSON pointer: it starts with `/`, and `~` is written `~0`, `/` `~1`")]
 pub struct InvalidPointer {
-    /// The text.
+    /// The text that is not a JSON pointer.
     pub text: String,
 }
 
-/// Returns what `include` points at, by pointer (everything, if empty), without what `exclude` points at.
+/// Returns an object that maps each pointer of `include` to its value (the whole document, if
+/// `include` is empty), without the values that `exclude` selects.
 pub(super) fn select<'j>(
     mut whole: Document<'j>,
     include: &[Pointer],
@@ -89,12 +90,12 @@ pub(super) fn select<'j>(
     let mut pointers: Vec<&Pointer> = include.iter().collect();
     pointers.sort_unstable_by_key(|pointer| &pointer.text);
     pointers.dedup();
-    // Keyed by the pointer, so that an absent member differs from null.
+    // The values are keyed by pointer, so that an absent member differs from null.
     let chosen = pointers.into_iter().filter_map(|pointer| {
         let value = pointer.steps.iter().try_fold(&mut whole, |value, step| child(value, step))?;
         Some((Cow::Owned(pointer.text.to_string()), value.clone()))
     });
-    Document::object(chosen.collect()).expect("no pointer is there twice")
+    Document::object(chosen.collect()).expect("each pointer occurs once")
 }
 
 fn child<'v, 'j>(value: &'v mut Document<'j>, step: &str) -> Option<&'v mut Document<'j>> {
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_excluded_makes_no_difference_and_the_rest_does() {
+    fn excluded_members_make_no_difference_and_others_do() {
         let exclude = pointers(&["/trace", "/items/0/at", "/absent/deep"]);
         let rest = |text| select(json(text), &[], &exclude);
         let one = rest(r#"{ "trace": 1, "items": [{ "at": 5, "sku": "A" }] }"#);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_included_makes_a_difference() {
+    fn only_included_members_make_a_difference() {
         let include = pointers(&["/amount", "/absent", "/amount"]);
         let chosen = |text| select(json(text), &include, &[]);
         assert_eq!(chosen(r#"{ "amount": 5, "x": 1 }"#), chosen(r#"{ "amount": 5, "x": 2 }"#));
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_is_read_as_rfc_6901_writes_it() {
+    fn pointers_follow_rfc_6901() {
         let document = json(r#"{ "a/b": { "m~n": [10, 20] } }"#);
         let include = pointers(&["/a~1b/m~0n/1"]);
         let chosen = select(document.clone(), &include, &[]);

@@ -1,4 +1,4 @@
-//! Any source behind one type, for programs that choose their broker at run time.
+//! Hides the type of a source, for programs that choose their broker at run time.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{BrokerReply, Message, Source, SourceError};
 use crate::event::{Event, Unreadable};
 use crate::store::BoxFuture;
 
-/// A source of some kind.
+/// A source of any type.
 pub struct AnySource(Box<dyn ErasedSource>);
 
 impl AnySource {
@@ -25,6 +25,7 @@ impl fmt::Debug for AnySource {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Source for AnySource {
     type Message = AnyMessage;
 
@@ -61,6 +62,7 @@ impl fmt::Debug for AnyMessage {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Message for AnyMessage {
     fn envelope(&self) -> Result<Event, Unreadable> {
         self.0.envelope()
@@ -132,7 +134,7 @@ mod tests {
     use crate::event::{Event, Unreadable};
     use crate::inbox::{BrokerReply, Message, Source, SourceError};
 
-    /// Brings one message, over and over.
+    /// Returns the same message again and again.
     struct Repeating;
 
     struct Sample;
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_erased_source_and_its_messages_say_what_the_original_says() {
+    async fn an_erased_source_and_its_messages_return_what_the_originals_return() {
         let source = AnySource::new(Repeating);
         let message = source.next().await.unwrap();
         assert!(source.is_ordered());

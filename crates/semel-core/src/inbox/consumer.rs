@@ -1,27 +1,29 @@
-//! Consumes the messages of a broker: receives them, has a group handle them, and answers the broker.
+//! Consumes the messages of a broker: receives them, passes them to a group, and answers the
+//! broker.
 //!
-//! A limited number of messages is handled at once; the rest stays at the broker. The delivery of a long
-//! handler is extended. The broker is answered after the ledger has committed.
+//! A limited number of messages is handled at once; the others stay at the broker. While a handler
+//! runs for long, the delivery of its message is extended. The broker is answered after the store
+//! has committed the result.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as Turn, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::group::Care;
+use super::group::Delivery;
 use super::{BrokerReply, Group, InvalidGroup, Message, Retrying, Source};
 use crate::event::Event;
 use crate::outbox::Partition;
 use crate::store::{Inspect, Store};
 
-/// The first and the longest pause while the broker is unreachable.
-const REST: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// The first and the longest pause between tries while the broker is unreachable.
+const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Has a group handle the messages of a source.
+/// Receives the messages of a source and passes them to a group.
 ///
 /// ```
 /// use semel_core::inbox::{Consumer, Group, InvalidGroup, Source};
@@ -55,7 +57,7 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
     /// Creates a consumer with default settings.
     ///
     /// # Errors
-    /// [`InvalidGroup`] if the group is not valid, or ordered while the source is not, or the reverse.
+    /// [`InvalidGroup`] if the group is not valid, or if only one of group and source is ordered.
     pub fn new(group: Group<S>, source: B) -> Result<Self, InvalidGroup> {
         group.check()?;
         if group.is_ordered() != source.is_ordered() {
@@ -65,21 +67,22 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
         Ok(Self { group, source, at_once: 16, retry_every })
     }
 
-    /// Sets how many messages are handled at once. Default 16.
+    /// Sets the largest number of messages that are handled at once. Default 16.
     #[must_use]
     pub fn at_once(mut self, messages: usize) -> Self {
         self.at_once = messages.clamp(1, 10_000);
         self
     }
 
-    /// Sets how often failures that are due are looked for. Default 1 s.
+    /// Sets how often failures that are due are retried. Default 1 s.
     #[must_use]
     pub fn retry_every(mut self, every: Duration) -> Self {
         self.retry_every = every;
         self
     }
 
-    /// Consumes in the background until it is [stopped](Consuming::stop), and retries failures.
+    /// Starts consuming messages and retrying failures in the background, until the returned handle
+    /// is [stopped](Consuming::stop).
     pub fn start(self) -> Consuming {
         let consuming = Consuming {
             stopping: CancellationToken::new(),
@@ -90,7 +93,7 @@ impl<S: Inspect, B: Source> Consumer<S, B> {
             group: self.group,
             source: self.source,
             partitions: Partitions::default(),
-            room: Arc::new(Semaphore::new(self.at_once)),
+            permits: Arc::new(Semaphore::new(self.at_once)),
             tasks: consuming.tasks.clone(),
         });
         let stopping = consuming.stopping.clone();
@@ -104,19 +107,19 @@ struct Work<S: Store, B: Source> {
     group: Group<S>,
     source: Arc<B>,
     partitions: Partitions,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 impl<S: Store, B: Source> Work<S, B> {
     async fn take(self: Arc<Self>, stopping: CancellationToken) {
-        let mut rest = REST.0;
+        let mut pause = RECONNECT_PAUSE.0;
         loop {
             let next = async {
-                let permit = Arc::clone(&self.room).acquire_owned().await;
+                let permit = Arc::clone(&self.permits).acquire_owned().await;
                 (permit.expect("never closed"), self.source.next().await)
             };
-            // Biased, so that no message is received once it is stopping.
+            // Biased, so that no message is received after the stop was requested.
             let (permit, taken) = tokio::select! {
                 biased;
                 () = stopping.cancelled() => return,
@@ -124,7 +127,7 @@ impl<S: Store, B: Source> Work<S, B> {
             };
             match taken {
                 Ok(message) => {
-                    rest = REST.0;
+                    pause = RECONNECT_PAUSE.0;
                     let work = Arc::clone(&self);
                     self.tasks.spawn(async move {
                         work.serve(message).await;
@@ -135,10 +138,10 @@ impl<S: Store, B: Source> Work<S, B> {
                     tracing::warn!(group = self.group.name(), %error, "could not receive from the broker; retrying");
                     drop(permit);
                     tokio::select! {
-                        () = tokio::time::sleep(rest) => {}
+                        () = tokio::time::sleep(pause) => {}
                         () = stopping.cancelled() => return,
                     }
-                    rest = (rest * 2).min(REST.1);
+                    pause = (pause * 2).min(RECONNECT_PAUSE.1);
                 }
             }
         }
@@ -153,8 +156,9 @@ impl<S: Store, B: Source> Work<S, B> {
         let answer = match message.envelope() {
             Ok(event) => {
                 let event = Arc::new(event);
-                let care = if message.redelivered() { Care::Again } else { Care::First };
-                while_kept(&message, self.in_turn(&event, care)).await
+                let delivery =
+                    if message.redelivered() { Delivery::Repeated } else { Delivery::First };
+                with_extended_delivery(&message, self.in_turn(&event, delivery)).await
             }
             Err(why) => self.group.unreadable(&message.raw(), &why).await,
         };
@@ -163,26 +167,28 @@ impl<S: Store, B: Source> Work<S, B> {
             return;
         }
         if let Err(error) = message.answer(answer).await {
-            // It is redelivered, and the inbox recognises it.
+            // The broker redelivers the message, and the inbox recognises the repeat.
             tracing::debug!(group = self.group.name(), %error, "could not answer the broker; it will deliver the message again");
         }
     }
 
-    /// Handles an event after the earlier ones of its partition.
-    async fn in_turn(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
+    /// Handles an event; in an ordered group after the earlier events of its partition.
+    async fn in_turn(&self, event: &Arc<Event>, delivery: Delivery) -> BrokerReply {
         let ordered = Partition::of(event).filter(|_| self.group.is_ordered());
-        let Some(partition) = ordered else { return self.group.receive_with(event, care).await };
-        let turn = self.partitions.of(partition);
-        let held = turn.lock().await;
-        let answer = self.group.receive_with(event, care).await;
+        let Some(partition) = ordered else {
+            return self.group.receive_with(event, delivery).await;
+        };
+        let lock = self.partitions.of(partition);
+        let held = lock.lock().await;
+        let answer = self.group.receive_with(event, delivery).await;
         drop(held);
-        self.partitions.leave(partition, turn);
+        self.partitions.leave(partition, lock);
         answer
     }
 }
 
-/// Runs `work` and extends the delivery of its message meanwhile.
-async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) -> T {
+/// Runs `work`, and extends the delivery of `message` until it ends.
+async fn with_extended_delivery<T>(message: &impl Message, work: impl Future<Output = T>) -> T {
     let Some(every) = message.keep_every() else { return work.await };
     let mut work = std::pin::pin!(work);
     loop {
@@ -199,24 +205,24 @@ async fn while_kept<T>(message: &impl Message, work: impl Future<Output = T>) ->
 
 /// A lock for each partition that has messages in progress.
 #[derive(Default)]
-struct Partitions(Mutex<HashMap<Partition, Arc<Turn<()>>>>);
+struct Partitions(Mutex<HashMap<Partition, Arc<AsyncMutex<()>>>>);
 
 impl Partitions {
-    fn of(&self, partition: Partition) -> Arc<Turn<()>> {
+    fn of(&self, partition: Partition) -> Arc<AsyncMutex<()>> {
         let mut partitions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(partitions.entry(partition).or_default())
     }
 
-    fn leave(&self, partition: Partition, turn: Arc<Turn<()>>) {
+    fn leave(&self, partition: Partition, lock: Arc<AsyncMutex<()>>) {
         let mut partitions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only this one and the map's: no other message waits.
-        if Arc::strong_count(&turn) == 2 {
+        // Only this reference and the map's are left: no other message of the partition waits.
+        if Arc::strong_count(&lock) == 2 {
             partitions.remove(&partition);
         }
     }
 }
 
-/// A running consumer. Cheap to clone. Dropping it does not stop it.
+/// The handle of a running consumer. Cheap to clone. Dropping it does not stop the consumer.
 #[derive(Clone, Debug)]
 pub struct Consuming {
     stopping: CancellationToken,
@@ -225,7 +231,7 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Receives no more messages, and waits until those in progress are handled and answered.
+    /// Stops receiving messages, and waits until the messages in progress are handled and answered.
     pub async fn stop(&self) {
         self.stopping.cancel();
         self.tasks.wait().await;

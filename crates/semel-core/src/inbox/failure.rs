@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The error of an event handler. Every error that implements `Display` converts into one that is retried; one
-/// that a retry would not fix is [hopeless](Failure::hopeless).
+/// The error of an event handler. Every error that implements `Display` converts into a failure
+/// that is retried. For an error that a retry cannot fix, use [`Failure::hopeless`].
 ///
 /// ```
 /// use semel_core::inbox::Failure;
@@ -11,7 +11,7 @@ use std::fmt;
 /// fn reserve(body: &[u8]) -> Result<u32, Failure> {
 ///     let pieces = serde_json::from_slice(body).map_err(Failure::hopeless)?;
 ///     if pieces > 10 {
-///         return Err(Failure::retry("the shelf is empty"));
+///         return Err(Failure::retry("out of stock"));
 ///     }
 ///     Ok(pieces)
 /// }
@@ -23,12 +23,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure that is retried, by the inbox's policy.
+    /// Creates a failure that is retried according to the inbox's policy.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self { error: error.to_string(), hopeless: false }
     }
 
-    /// Creates a failure that a retry would not fix: the event is dead at once, and waits for an operator.
+    /// Creates a failure that a retry cannot fix: the event is dead at once, and waits for an
+    /// operator.
     pub fn hopeless(error: impl fmt::Display) -> Self {
         Self { error: error.to_string(), hopeless: true }
     }
@@ -40,7 +41,7 @@ impl<E: fmt::Display> From<E> for Failure {
     }
 }
 
-// Not `Display`: the conversion above would be ambiguous.
+// `Display` is not implemented, because the conversion above would be ambiguous.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Failure").field("error", &self.error).finish_non_exhaustive()

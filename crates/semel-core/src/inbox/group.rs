@@ -1,7 +1,7 @@
-//! Consumer groups: which handler an event goes to, by its type.
+//! Consumer groups, which pass each event to the handlers of its type.
 //!
-//! Groups are independent of each other. Named handlers inside a group are consumers of their own: if one
-//! fails, the others do not handle the event again.
+//! Groups are independent of each other. Named handlers inside a group are separate consumers: if
+//! one fails, the others do not handle the event again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,28 +19,28 @@ use crate::store::{BoxFuture, Store, TransactionalStore};
 type Outcome = Result<Handled, HandleError>;
 type Work<S> = Arc<dyn Fn(Inbox<S>, Task) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
-/// An event for one consumer.
+/// An event that one consumer is to handle.
 struct Task {
     key: Key,
     event: Arc<Event>,
-    care: Care,
+    delivery: Delivery,
 }
 
-/// Whether the attempt is counted before it begins, which costs one more commit. An event that was delivered
-/// before may be the cause of a crash.
+/// Whether the event was delivered before. Such an event may have crashed its consumer, so the next
+/// attempt is counted before it begins, which costs one more commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Care {
+pub(super) enum Delivery {
     First,
-    Again,
+    Repeated,
 }
 
-/// A handler under its own name.
+/// The name of a handler, and the function that runs it.
 type Named<S> = (Box<str>, Work<S>);
 
-/// The tenant of messages that are not events, and so have none.
-const NOBODY: &str = "unknown";
+/// The tenant in the records of messages that are not events and have no tenant.
+const UNKNOWN_TENANT: &str = "unknown";
 
-/// The handlers of one consumer group, by event type. Cheap to clone.
+/// A consumer group: its handlers by event type. Cheap to clone.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,7 +55,7 @@ const NOBODY: &str = "unknown";
 ///     .group("INVENTORY")
 ///     .on_fenced("order.placed", |event, _claim| async move {
 ///         let order: serde_json::Value = event.parse().map_err(Failure::hopeless)?;
-///         println!("taking {} off the shelf", order["sku"]);
+///         println!("reserving {}", order["sku"]);
 ///         Ok::<_, Failure>(())
 ///     });
 ///
@@ -72,7 +72,7 @@ const NOBODY: &str = "unknown";
 pub struct Group<S: Store> {
     inbox: Inbox<S>,
     name: Arc<str>,
-    /// By event type; under each, by the handler's own name.
+    /// The named handlers of each event type.
     handlers: Arc<BTreeMap<Box<str>, Vec<Named<S>>>>,
     twice: Option<Box<str>>,
     ordered: bool,
@@ -110,7 +110,8 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// Adds a handler for events of type `kind`. It runs under a claim, outside transactions (Fenced).
+    /// Adds a handler for events of type `kind`, which runs under a claim, outside transactions
+    /// (Fenced).
     #[must_use]
     pub fn on_fenced<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
@@ -121,8 +122,8 @@ impl<S: Store> Group<S> {
         self.on_fenced_named("", kind, handler)
     }
 
-    /// As [`on_fenced`](Self::on_fenced), for one of several handlers of a type: each is a consumer of its
-    /// own, `group/name`.
+    /// Adds a handler like [`on_fenced`](Self::on_fenced), as one of several handlers of an event
+    /// type. Each named handler is a separate consumer with the scope `group/name`.
     #[must_use]
     pub fn on_fenced_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
@@ -138,8 +139,8 @@ impl<S: Store> Group<S> {
         })
     }
 
-    /// Adds a handler for events of type `kind`. It writes in the transaction that records its success
-    /// (Atomic).
+    /// Adds a handler for events of type `kind`, which writes in the transaction that records its
+    /// success (Atomic).
     #[must_use]
     pub fn on_atomic<F, Fut, E>(self, kind: &str, handler: F) -> Self
     where
@@ -151,7 +152,8 @@ impl<S: Store> Group<S> {
         self.on_atomic_named("", kind, handler)
     }
 
-    /// As [`on_atomic`](Self::on_atomic), for one of several handlers of a type.
+    /// Adds a handler like [`on_atomic`](Self::on_atomic), as one of several handlers of an event
+    /// type.
     #[must_use]
     pub fn on_atomic_named<F, Fut, E>(self, name: &str, kind: &str, handler: F) -> Self
     where
@@ -161,10 +163,10 @@ impl<S: Store> Group<S> {
         E: Into<Failure>,
     {
         let handler = Arc::new(handler);
-        self.add(name, kind, move |inbox, Task { key, event, care }| {
+        self.add(name, kind, move |inbox, Task { key, event, delivery }| {
             let handler = Arc::clone(&handler);
             let work = move |event, unit| handler(event, unit);
-            Box::pin(async move { inbox.transact(key, &event, care, work).await })
+            Box::pin(async move { inbox.transact(key, &event, delivery, work).await })
         })
     }
 
@@ -184,17 +186,17 @@ impl<S: Store> Group<S> {
         self
     }
 
-    /// Handles the events of an aggregate in their order: the broker redelivers one that failed until it is
-    /// handled or dead, and later ones wait. Needs a source that delivers the events of a partition one
-    /// after another.
+    /// Makes the group handle the events of an aggregate in their order: the broker redelivers an
+    /// event that failed until it is handled or dead, and later events wait. Requires a source that
+    /// delivers the events of a partition one after another.
     #[must_use]
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// Ignores events of types that the group has no handler for. Default: they are kept as dead, so that a
-    /// missing handler loses nothing.
+    /// Makes the group ignore events whose type has no handler. By default they are recorded as
+    /// dead, so that no event is lost if a handler is missing.
     #[must_use]
     pub fn ignore_unknown(mut self) -> Self {
         self.ignore_unknown = true;
@@ -206,12 +208,12 @@ impl<S: Store> Group<S> {
         &self.name
     }
 
-    /// Returns the inbox that it belongs to.
+    /// Returns the inbox that the group belongs to.
     pub fn inbox(&self) -> &Inbox<S> {
         &self.inbox
     }
 
-    /// Returns the event types that it handles.
+    /// Returns the event types that the group handles.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.handlers.keys().map(|kind| &**kind)
     }
@@ -227,7 +229,7 @@ impl<S: Store> Group<S> {
     /// Validates the group.
     ///
     /// # Errors
-    /// [`InvalidGroup`] if it is not valid.
+    /// [`InvalidGroup`] if the group is not valid.
     pub fn check(&self) -> Result<(), InvalidGroup> {
         if let Some(kind) = &self.twice {
             return Err(InvalidGroup::Twice { kind: kind.clone() });
@@ -239,7 +241,7 @@ impl<S: Store> Group<S> {
             }
         }
         for scope in self.scopes() {
-            Key::message(NOBODY, &scope, "id")?;
+            Key::message(UNKNOWN_TENANT, &scope, "id")?;
         }
         let policy = &self.inbox.policy;
         policy.check()?;
@@ -249,7 +251,7 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// Returns the scopes of its consumers' records.
+    /// Returns the scopes under which the group's consumers keep their records.
     pub(super) fn scopes(&self) -> BTreeSet<String> {
         let names = self.handlers.values().flatten().map(|(name, _)| self.scope(name));
         names.chain([self.name.to_string()]).collect()
@@ -262,19 +264,20 @@ impl<S: Store> Group<S> {
         }
     }
 
-    /// Has every handler of its type handle an event. Returns one result each, with the consumer's scope.
+    /// Passes an event to every handler of its type. Returns the scope and the result of each
+    /// consumer.
     pub async fn handle(&self, event: &Arc<Event>) -> Vec<(String, Outcome)> {
-        self.handle_with(event, Care::First).await
+        self.handle_with(event, Delivery::First).await
     }
 
-    async fn handle_with(&self, event: &Arc<Event>, care: Care) -> Vec<(String, Outcome)> {
+    async fn handle_with(&self, event: &Arc<Event>, delivery: Delivery) -> Vec<(String, Outcome)> {
         let Some(handlers) = self.handlers.get(event.kind()) else {
             return self.unknown(event).await;
         };
         let run = |(name, work): &Named<S>| {
             let scope = self.scope(name);
             let working = event.key(&scope).map(|key| {
-                let task = Task { key, event: Arc::clone(event), care };
+                let task = Task { key, event: Arc::clone(event), delivery };
                 work(self.inbox.clone(), task)
             });
             async move {
@@ -287,11 +290,13 @@ impl<S: Store> Group<S> {
         join_all(handlers.iter().map(run)).await
     }
 
-    /// Has the consumer that `key` belongs to handle an event; `None` if there is none.
+    /// Passes an event to the consumer that `key` belongs to; `None` if the group has no such
+    /// consumer.
     pub(super) async fn handle_as(&self, key: &Key, event: &Arc<Event>) -> Option<Outcome> {
         let handlers = self.handlers.get(event.kind())?;
         let (_, work) = handlers.iter().find(|(name, _)| self.scope(name) == key.scope())?;
-        let task = Task { key: key.clone(), event: Arc::clone(event), care: Care::Again };
+        let task =
+            Task { key: key.clone(), event: Arc::clone(event), delivery: Delivery::Repeated };
         Some(work(self.inbox.clone(), task).await)
     }
 
@@ -305,8 +310,9 @@ impl<S: Store> Group<S> {
         vec![(self.name.to_string(), buried.map(|()| Handled::Dead { error }))]
     }
 
-    /// Handles an event and returns the answer for its broker: an ack only if every handler has handled it or
-    /// stored it for a retry. For brokers that this crate has no [`Source`](super::Source) for.
+    /// Handles an event and returns the answer to the broker: an acknowledgement only if every
+    /// handler has handled the event or stored it for a retry. Meant for brokers that have no
+    /// [`Source`](super::Source).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -326,11 +332,11 @@ impl<S: Store> Group<S> {
     /// # }
     /// ```
     pub async fn receive(&self, event: &Arc<Event>) -> BrokerReply {
-        self.receive_with(event, Care::First).await
+        self.receive_with(event, Delivery::First).await
     }
 
-    pub(super) async fn receive_with(&self, event: &Arc<Event>, care: Care) -> BrokerReply {
-        let results = self.handle_with(event, care).await;
+    pub(super) async fn receive_with(&self, event: &Arc<Event>, delivery: Delivery) -> BrokerReply {
+        let results = self.handle_with(event, delivery).await;
         let answers = results.iter().map(|(_, result)| BrokerReply::to(result, self.ordered));
         answers.fold(BrokerReply::Ack, |all, one| match (all, one) {
             (BrokerReply::Nothing, _) | (_, BrokerReply::Nothing) => BrokerReply::Nothing,
@@ -339,15 +345,15 @@ impl<S: Store> Group<S> {
         })
     }
 
-    /// Records a message as dead, with its bytes, that is not an event.
+    /// Records a message that is not an event as dead, with its bytes.
     pub(super) async fn unreadable(&self, raw: &bytes::Bytes, why: &Unreadable) -> BrokerReply {
         use sha2::{Digest as _, Sha256};
         let digest = crate::key::hex(&Sha256::digest(raw));
-        tracing::warn!(group = &*self.name, %why, "a message is not an event; it is kept, dead");
+        tracing::warn!(group = &*self.name, %why, "a message is not an event; it is recorded as dead");
         let store = self.inbox.executor().store();
         let held = store.max_retry_payload().unwrap_or(usize::MAX);
         let most = MAX_PAYLOAD.min(held.saturating_sub(MAX_PACKED_ATTRIBUTES));
-        let event = Event::builder(NOBODY, "unreadable", "unknown")
+        let event = Event::builder(UNKNOWN_TENANT, "unreadable", "unknown")
             .id(EventId::foreign("unreadable", &digest))
             .payload("application/octet-stream", raw.slice(..raw.len().min(most)))
             .build();
@@ -360,7 +366,7 @@ impl<S: Store> Group<S> {
     }
 }
 
-/// Why a group is not valid.
+/// The reason why a group is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGroup {
     /// Two handlers of one type have the same name.
@@ -372,15 +378,17 @@ pub enum InvalidGroup {
         kind: Box<str>,
     },
     /// A name contains a slash, which separates a group from its handlers.
-    #[error("{name:?} holds a slash, which separates a group from its handlers; use another name")]
+    #[error(
+        "{name:?} contains a slash, which separates a group from its handlers; use another name"
+    )]
     Slash {
-        /// The name.
+        /// The name that contains a slash.
         name: Box<str>,
     },
-    /// The failure policy keeps nothing for a retry.
+    /// The failure policy would not keep a failed event for a retry.
     #[error("on_failure is Keep or Release, so a failed event would never be tried again")]
     Forgets,
-    /// The source is ordered and the group is not, or the reverse.
+    /// Only one of source and group is ordered.
     #[error("either both the group and its source are ordered, or neither")]
     Order,
     /// The name of the group or of a handler is not a valid scope.

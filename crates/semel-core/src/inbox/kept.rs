@@ -1,7 +1,8 @@
-//! The events that a group has not handled, and the operator's verbs for them.
+//! Lists the events that a group has not handled, and implements the operator's actions on them.
 //!
-//! They cover the whole group: named handlers, also those that are no longer deployed, and events that were
-//! kept because another one has their id. The scheduler runs what is due again.
+//! The actions cover the whole group: named handlers, even those that are no longer deployed, and
+//! events that were recorded as dead because another event has their id. They only change records;
+//! the retry scheduler runs events that are due.
 
 use std::collections::HashSet;
 
@@ -13,16 +14,16 @@ use crate::operate::{Operate as _, Operated};
 use crate::record::{Record, State};
 use crate::store::{Cursor, Filter, Inspect, Result};
 
-/// Records in one page.
-const LOOK: u32 = 100;
+/// The number of records in one page of a listing.
+const PAGE: u32 = 100;
 
-/// The consumer that a record of an event belongs to.
+/// Identifies the consumer that a record of an event belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whose {
-    /// The handler's name; `None` for the group's unnamed handler.
+    /// The name of the handler; `None` for the group's unnamed handler.
     pub handler: Option<Box<str>>,
-    /// Whether it was kept because another event has its id. When it is redriven, it is handled as an event
-    /// of its own.
+    /// Whether the event was recorded as dead because another event has its id. When it is
+    /// redriven, it is handled independently of that event.
     pub conflict: bool,
 }
 
@@ -36,39 +37,41 @@ impl Whose {
 /// An event that a consumer has not handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The consumer.
+    /// The consumer that has not handled the event.
     pub whose: Whose,
-    /// The key of its record, for the [verbs of operators](crate::Operate).
+    /// The key of the record, for the methods of [`Operate`](crate::Operate).
     pub key: Key,
-    /// Its record: attempts, last error, when it is due.
+    /// The record: the attempts, the last error and the time at which the event is due.
     pub record: Record,
 }
 
 impl Kept {
-    /// Returns the event; `None` if the record has none that can be read.
+    /// Returns the event that the record contains; `None` if it has none, or one that cannot be
+    /// decoded.
     pub fn event(&self) -> Option<Event> {
         envelope(&self.key, &self.record)
     }
 }
 
-/// A page of events that were not handled. It may be empty and still have a next one.
+/// A page of events that were not handled. It may be empty although there is a next page.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
-    /// The events.
+    /// The events of this page.
     pub entries: Vec<Kept>,
-    /// Where the listing continues; `None` at the end.
+    /// The position of the next page; `None` at the end.
     pub next: Option<Cursor>,
 }
 
-/// The result of an operator's verb for each record of an event; empty if there is none.
+/// The result of an operator's action for each record of an event; empty if the event has no
+/// record.
 pub type Reached = Vec<(Whose, Operated)>;
 
 impl<S: Inspect> Group<S> {
-    /// Lists the group's events in a state, of all its handlers: failed, dead, uncertain or discarded ones,
-    /// or running ones, of which those whose lease has lapsed have crashed.
+    /// Lists the events in `state` of all handlers of the group: failed, dead, uncertain, discarded
+    /// or running. A running event whose lease has lapsed belongs to a crashed attempt.
     ///
     /// # Errors
-    /// The ledger could not be read.
+    /// The error of the store if it could not be read.
     pub async fn failures(
         &self,
         state: State,
@@ -85,12 +88,13 @@ impl<S: Inspect> Group<S> {
         Ok(Failures { entries: entries.collect(), next: page.next })
     }
 
-    /// Redrives an event in all consumers of the group where it is failed, dead or discarded: due now, with
-    /// attempts counted from zero. The scheduler runs it. For many events, list them and use
-    /// [`Operate::redrive_seen`](crate::Operate::redrive_seen) with each.
+    /// Redrives an event in all consumers of the group in which it is failed, dead or discarded: it
+    /// is due now, with attempts counted from zero, and the retry scheduler runs it. To redrive
+    /// many events, list them and call [`Operate::redrive_seen`](crate::Operate::redrive_seen) for
+    /// each.
     ///
     /// # Errors
-    /// The ledger could not be read or written.
+    /// The error of the store if it could not be read or written.
     pub async fn redrive(&self, tenant: &str, id: EventId) -> Result<Reached> {
         let mut reached = Reached::new();
         let waiting = [State::Failed, State::Dead, State::Discarded].map(|state| (state, false));
@@ -101,10 +105,11 @@ impl<S: Inspect> Group<S> {
         Ok(reached)
     }
 
-    /// Discards an event in all consumers of the group that have not handled it and are not handling it now.
+    /// Discards an event in all consumers of the group that have not handled the event and are not
+    /// handling it now.
     ///
     /// # Errors
-    /// The ledger could not be read or written.
+    /// The error of the store if it could not be read or written.
     pub async fn discard(&self, tenant: &str, id: EventId, reason: &str) -> Result<Reached> {
         let mut reached = Reached::new();
         let failed = [State::Failed, State::Dead, State::Uncertain, State::Discarded];
@@ -117,7 +122,8 @@ impl<S: Inspect> Group<S> {
         Ok(reached)
     }
 
-    /// Returns the keys of an event's records in these states, or only of those that are due, each once.
+    /// Returns the keys of an event's records in these states, each key once. A state with `true`
+    /// selects only records that are due.
     async fn records(
         &self,
         tenant: &str,
@@ -136,7 +142,7 @@ impl<S: Inspect> Group<S> {
             };
             let mut after = None;
             loop {
-                let page = store.survey(&filter, after.as_ref(), LOOK).await?;
+                let page = store.survey(&filter, after.as_ref(), PAGE).await?;
                 let found = page.entries.into_iter().map(|entry| entry.key);
                 keys.extend(found.filter(|key| seen.insert(key.digest())));
                 after = page.next;
@@ -149,7 +155,7 @@ impl<S: Inspect> Group<S> {
         Ok(keys)
     }
 
-    /// Returns a filter for all records of the group.
+    /// Returns a filter that matches all records of the group.
     pub(super) fn all(&self) -> Filter {
         Filter {
             kind: Some(Kind::Event),

@@ -1,7 +1,7 @@
-//! Retries events from the ledger: those that failed and are due, and those whose attempt crashed. The event
-//! is stored with its record; no broker is involved.
+//! Retries events from the store: events that failed and are due, and events whose attempt crashed.
+//! The event is stored with its record; no broker is involved.
 //!
-//! The operator's view of them is in `kept`.
+//! The module `kept` lists these events for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,26 +20,26 @@ use crate::operate::Operate as _;
 use crate::record::{Entry, Record, State};
 use crate::store::{BoxFuture, Filter, Inspect, Result, UnreadableRecord};
 
-/// Events that are retried at once.
+/// The largest number of events that are retried at once.
 const AT_ONCE: usize = 8;
-/// Records in one page.
-const LOOK: u32 = 100;
-/// How often failures are counted.
+/// The number of records in one page of a listing.
+const PAGE: u32 = 100;
+/// The shortest time between two counts of the failures.
 const COUNT_EVERY: Duration = Duration::from_secs(15);
-/// The next count waits at least this many times as long as the last one took: a store without an index
-/// reads all its records.
-const REST: u32 = 20;
+/// The pause before the next count is at least this many times as long as the last count took: a
+/// store without an index reads all its records.
+const COUNT_PAUSE_FACTOR: u32 = 20;
 
 /// The result of [`Group::retry_due`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retried {
-    /// Number of events that were due.
+    /// The number of events that were due.
     pub due: u32,
-    /// Number of those that are handled now.
+    /// The number of due events that were handled.
     pub handled: u32,
-    /// Number of those that failed again.
+    /// The number of due events that failed again.
     pub failed: u32,
-    /// Number of those that the group has no handler for, or that cannot be read.
+    /// The number of due events that have no handler in the group, or cannot be decoded.
     pub left: u32,
 }
 
@@ -48,7 +48,7 @@ impl Retried {
         self.due += 1;
         match result {
             Some(Ok(handled)) if handled.succeeded() => self.handled += 1,
-            // Another process handles it, or has.
+            // Another process handles the event, or has handled it.
             Some(Ok(_)) => {}
             Some(Err(_)) => self.failed += 1,
             None => self.left += 1,
@@ -56,22 +56,23 @@ impl Retried {
     }
 }
 
-/// How many events a group has not handled.
+/// The number of events that a group has not handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Number of events that wait for their next attempt.
+    /// The number of events that wait for their next attempt.
     pub failed: u64,
-    /// The most attempts that one of them has had.
+    /// The largest number of attempts of an event that waits.
     pub attempts: u32,
-    /// Number of dead events, which wait for an operator.
+    /// The number of dead events, which wait for an operator.
     pub dead: u64,
 }
 
 impl<S: Inspect> Group<S> {
-    /// Retries what is due, once. [`keep_retrying`](Self::keep_retrying) does it in the background.
+    /// Retries the events that are due once; [`keep_retrying`](Self::keep_retrying) does so in the
+    /// background.
     ///
     /// # Errors
-    /// The ledger could not be read.
+    /// The error of the store if it could not be read.
     pub async fn retry_due(&self) -> Result<Retried> {
         self.retry_until(&CancellationToken::new()).await
     }
@@ -88,7 +89,7 @@ impl<S: Inspect> Group<S> {
                     ..Filter::default()
                 };
                 let store = self.inbox().executor().store();
-                let page = store.list(&filter, after.as_ref(), LOOK).await?;
+                let page = store.list(&filter, after.as_ref(), PAGE).await?;
                 for UnreadableRecord { digest, why } in &page.unreadable {
                     let digest = Digest::from_bytes(digest);
                     tracing::warn!(
@@ -121,7 +122,8 @@ impl<S: Inspect> Group<S> {
         if let Some(result) = self.handle_as(&entry.key, &event).await {
             return Some(result);
         }
-        // Kept when the group had no handler for its type; now it has one, with a name of its own.
+        // The event was recorded as dead when the group had no handler for its type; now the group
+        // has a named handler for it.
         if entry.key.scope() != self.name() || !self.handles(event.kind()) {
             return None;
         }
@@ -133,7 +135,7 @@ impl<S: Inspect> Group<S> {
         results.into_iter().next().map(|(_, result)| result)
     }
 
-    /// Retries what is due in the background, every `every`.
+    /// Starts tasks that retry the events that are due, every `every`, and count the failures.
     pub fn keep_retrying(&self, every: Duration) -> Retrying {
         let retrying = Retrying { stopping: CancellationToken::new(), tasks: TaskTracker::new() };
         let (group, stopping) = (self.clone(), retrying.stopping.clone());
@@ -157,8 +159,8 @@ impl<S: Inspect> Group<S> {
                 loop {
                     let begun = Instant::now();
                     group.count().await;
-                    let rest = COUNT_EVERY.max(begun.elapsed() * REST);
-                    tokio::time::sleep(rest.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+                    let pause = COUNT_EVERY.max(begun.elapsed() * COUNT_PAUSE_FACTOR);
+                    tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
                 }
             };
             tokio::select! {
@@ -171,11 +173,11 @@ impl<S: Inspect> Group<S> {
     }
 
     /// Counts the events that the group, with all its handlers, has not handled.
-    /// [`keep_retrying`](Self::keep_retrying) does it every 15 s and sets the gauges `semel_inbox_failed`,
-    /// `semel_inbox_max_attempts` and `semel_inbox_dead`.
+    /// [`keep_retrying`](Self::keep_retrying) counts them every 15 s and sets the gauges
+    /// `semel_inbox_failed`, `semel_inbox_max_attempts` and `semel_inbox_dead`.
     ///
     /// # Errors
-    /// The ledger could not be read.
+    /// The error of the store if it could not be read.
     pub async fn waiting(&self) -> Result<Waiting> {
         let store = self.inbox().executor().store();
         let of = |state| Filter { state: Some(state), ..self.all() };
@@ -194,7 +196,7 @@ impl<S: Inspect> Group<S> {
     }
 }
 
-/// Returns the event that is stored in a record for its retry.
+/// Returns the event that a record contains as its retry payload.
 pub(super) fn envelope(key: &Key, record: &Record) -> Option<Event> {
     let retry_payload = record.retry_payload.as_ref()?;
     match Event::unpack(retry_payload.body()) {
@@ -206,7 +208,7 @@ pub(super) fn envelope(key: &Key, record: &Record) -> Option<Event> {
     }
 }
 
-/// A running retry scheduler. Dropping it does not stop it.
+/// The handle of a running retry scheduler. Dropping it does not stop the scheduler.
 #[derive(Clone, Debug)]
 pub struct Retrying {
     stopping: CancellationToken,
@@ -214,12 +216,12 @@ pub struct Retrying {
 }
 
 impl Retrying {
-    /// Stops without waiting for what is being handled.
+    /// Stops the scheduler without waiting for events that are being handled.
     pub(crate) fn leave(&self) {
         self.stopping.cancel();
     }
 
-    /// Stops, and waits until what is being handled has ended.
+    /// Stops the scheduler, and waits for the events that are being handled.
     pub async fn stop(&self) {
         self.stopping.cancel();
         self.tasks.wait().await;

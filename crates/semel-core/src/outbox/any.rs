@@ -1,4 +1,4 @@
-//! Any publisher behind one type, for programs that choose their broker at run time.
+//! Hides the type of a publisher, for programs that choose their broker at run time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::{PublishError, Publisher};
 use crate::event::Event;
 use crate::store::BoxFuture;
 
-/// A publisher of some kind. Cheap to clone.
+/// A publisher of any type. Cheap to clone.
 #[derive(Clone)]
 pub struct AnyPublisher(Arc<dyn Erased>);
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_erased_publisher_answers_for_each_event_in_order() {
+    async fn an_erased_publisher_returns_one_result_per_event_in_order() {
         let events = ["a", "b"].map(|kind| Event::builder("acme", kind, "/s").build().unwrap());
         let answers = AnyPublisher::new(Refusing).clone().publish(&events).await;
         let refused = |kind: &str| Err(PublishError::Refused(kind.to_owned()));

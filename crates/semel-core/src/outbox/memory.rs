@@ -1,5 +1,5 @@
-//! An outbox in memory, for tests and development. Appended events are visible at once: there are no
-//! transactions, and nothing survives the process.
+//! An outbox in memory, for tests and development. It has no transactions: appended events are
+//! visible at once. It ends with the process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use crate::event::{Event, EventId};
 use crate::outcome::ErrorText;
 use crate::store::Result;
 
-/// An outbox in memory. Cheap to clone; clones share everything.
+/// An outbox in memory. Cheap to clone: clones share the rows.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryOutbox(Arc<Inner>);
 
@@ -40,7 +40,7 @@ struct Kept {
     status: Status,
     attempts: u32,
     token: Option<AttemptId>,
-    /// The partition that the row holds up; `None` once it does not.
+    /// The partition whose later events wait for this row; `None` if no event waits for it.
     partition: Option<Partition>,
     error: Option<ErrorText>,
     created_at: Timestamp,
@@ -54,7 +54,7 @@ impl MemoryOutbox {
         Self::default()
     }
 
-    /// Creates an empty outbox with a clock.
+    /// Creates an empty outbox whose time advances with `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(Inner { clock: SteadyClock::new(&clock), ..Inner::default() }))
     }
@@ -84,10 +84,12 @@ impl Rows {
         self.by_sequence.insert(self.last, kept);
     }
 
-    /// Returns the rows to lease: either one whose lease has lapsed, or due ones that were not leased.
+    /// Returns the rows to lease: either one row whose lease has lapsed, or due rows that are not
+    /// leased.
     fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
         let mut seen: HashSet<Partition> = HashSet::new();
-        // When the partitions became due that this claim may continue with.
+        // The time at which each partition became due, of the partitions whose next row this claim
+        // may take.
         let mut open: HashMap<Partition, Timestamp> = HashMap::new();
         let mut chosen: Vec<(Timestamp, u64)> = Vec::new();
         let mut lapsed: Option<(Timestamp, u64)> = None;
@@ -100,7 +102,7 @@ impl Rows {
                     lapsed = lapsed.into_iter().chain([(at, *sequence)]).min();
                 }
                 (Some(at), Status::Pending | Status::Failed) if head || before.is_some() => {
-                    // What follows is not due before what it follows, so that it stays behind it.
+                    // A row is not due before its predecessor, so that sorting keeps their order.
                     let at = before.map_or(at, |before| before.max(at));
                     open.extend(row.partition.map(|partition| (partition, at)));
                     chosen.push((at, *sequence));
@@ -110,19 +112,20 @@ impl Rows {
             seen.extend(row.partition);
         }
         chosen.sort_unstable();
-        // A lapsed row is claimed alone, when it is the first that is due.
+        // A row whose lease has lapsed is claimed alone, if it is the first that is due.
         let first = chosen.first().copied();
         if let Some(alone) = lapsed.filter(|one| first.is_none_or(|first| *one <= first)) {
             return vec![alone.1];
         }
         let mut chosen: Vec<u64> = chosen.into_iter().map(|(_, sequence)| sequence).collect();
         chosen.truncate(ask.limit as usize);
-        chosen.truncate(self.light(&chosen, ask.bytes).max(1));
+        chosen.truncate(self.count_within(&chosen, ask.bytes).max(1));
         chosen
     }
 
-    /// Returns how many of the first rows have at most `bytes` bytes together.
-    fn light(&self, chosen: &[u64], bytes: u64) -> usize {
+    /// Returns the number of rows, from the first, whose payloads have at most `bytes` bytes in
+    /// total.
+    fn count_within(&self, chosen: &[u64], bytes: u64) -> usize {
         let mut total = 0;
         let fits = |sequence: &&u64| {
             let row = self.by_sequence.get(sequence);
@@ -182,11 +185,11 @@ impl Kept {
         }
     }
 
-    fn is_meant(&self, selection: &Selection, verb: &RowAction) -> bool {
+    fn is_selected(&self, selection: &Selection, verb: &RowAction) -> bool {
         selection.reaches(verb, self.status) && selection.matches(&self.envelope, self.status)
     }
 
-    fn shown(&self, sequence: u64) -> Row {
+    fn to_row(&self, sequence: u64) -> Row {
         Row {
             sequence,
             status: self.status,
@@ -202,7 +205,7 @@ impl Kept {
 }
 
 impl Selection {
-    /// Returns whether a row matches, for outboxes that select in this process.
+    /// Returns whether a row matches this selection, for outboxes that filter in the process.
     pub fn matches(&self, envelope: &Event, status: Status) -> bool {
         (self.ids.is_empty() || self.ids.contains(&envelope.id()))
             && self.tenant.as_deref().is_none_or(|tenant| envelope.tenant() == tenant)
@@ -230,7 +233,7 @@ impl Outbox for MemoryOutbox {
         let mut rows = self.rows();
         let chosen = rows.choose(ask, now);
         let lease = |sequence: u64| {
-            let row = rows.by_sequence.get_mut(&sequence).expect("just chosen");
+            let row = rows.by_sequence.get_mut(&sequence).expect("a chosen row exists");
             let token = AttemptId::generate();
             row.status = Status::Leased;
             row.attempts += 1;
@@ -289,13 +292,13 @@ impl Outbox for MemoryOutbox {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let later = rows.by_sequence.range((from, Bound::Unbounded));
         let matching = later.filter(|(_, row)| selection.matches(&row.envelope, row.status));
-        Ok(matching.take(limit as usize).map(|(sequence, row)| row.shown(*sequence)).collect())
+        Ok(matching.take(limit as usize).map(|(sequence, row)| row.to_row(*sequence)).collect())
     }
 
     async fn count(&self, selection: &Selection, verb: &RowAction) -> Result<u64> {
         let rows = self.rows();
-        let meant = |row: &&Kept| row.is_meant(selection, verb);
-        let count = rows.by_sequence.values().filter(meant).count() as u64;
+        let selected = |row: &&Kept| row.is_selected(selection, verb);
+        let count = rows.by_sequence.values().filter(selected).count() as u64;
         Ok(count.min(Backlog::MOST))
     }
 
@@ -314,7 +317,7 @@ impl Outbox for MemoryOutbox {
             if applied.changed == limit {
                 break;
             }
-            if row.is_meant(selection, verb) {
+            if row.is_selected(selection, verb) {
                 row.apply(verb, now);
                 applied = Applied { changed: applied.changed + 1, last: Some(*sequence) };
             }

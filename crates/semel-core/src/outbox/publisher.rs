@@ -1,4 +1,4 @@
-//! What a broker must offer to the relay.
+//! The interface between the relay and a broker.
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,9 +21,10 @@ use crate::event::Event;
 /// }
 /// ```
 pub trait Publisher: Send + Sync + 'static {
-    /// Publishes events and waits until the broker has confirmed each. Returns one result per event, in
-    /// order; `Ok` means that the broker has stored it durably. An event may be published although its
-    /// result is an error, and be published again: consumers recognise it by its id.
+    /// Publishes events and waits until the broker has confirmed each. Returns one result per
+    /// event, in order; `Ok` means that the broker has stored the event durably. An event with an
+    /// error may have been published nevertheless, and is published again: consumers recognise it
+    /// by its id.
     fn publish(
         &self,
         events: &[Event],
@@ -39,29 +40,32 @@ impl<P: Publisher> Publisher for std::sync::Arc<P> {
     }
 }
 
-/// Why an event is not known to be published.
+/// The reason why an event is not known to be published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The broker is unreachable or accepts nothing. Not counted as an attempt of the event.
+    /// The broker is unreachable or accepts no events. This is not counted as an attempt.
     #[error("the broker is not available: {0}")]
     Unavailable(String),
-    /// The broker did not accept the event now, and may later. Counted as an attempt.
+    /// The broker did not accept the event now, but may accept it later. This is counted as an
+    /// attempt.
     #[error("the broker did not accept the event: {0}")]
     Failed(String),
-    /// The consumer has asked for the event later. Not counted as an attempt; its partition waits.
+    /// The consumer has postponed the event. This is not counted as an attempt; the event's
+    /// partition waits.
     #[error("the event was postponed: {reason}")]
     Later {
-        /// How long until the next attempt.
+        /// The time until the next attempt.
         after: Duration,
-        /// The consumer, and its reason.
+        /// The name of the consumer, and its reason.
         reason: String,
     },
-    /// The broker has no route for the event yet: no queue is bound, the stream lacks its subject, the user
-    /// may not write there. The broker is not set up, as before its first consumer starts, and the event is
-    /// not wrong: not counted as an attempt; its partition waits, others continue.
+    /// The broker has no route for the event yet: no queue is bound, the stream lacks its subject,
+    /// or the user may not write there. The cause is the set-up of the broker, for example before
+    /// the first consumer starts, and not the event. So this is not counted as an attempt; the
+    /// event's partition waits, others continue.
     #[error("the broker has no route for the event: {0}")]
     Unrouted(String),
-    /// The broker will never accept the event: it is too large, or there is no handler for it.
+    /// The broker will never accept the event: the event is too large, or has no handler.
     #[error("the broker refuses the event: {0}")]
     Refused(String),
 }

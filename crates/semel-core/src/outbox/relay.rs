@@ -1,8 +1,8 @@
-//! The relay: publishes rows of the outbox to a broker, and decides what becomes of each.
+//! The relay: publishes events of the outbox to a broker, and decides what happens to each row.
 //!
-//! Several relays share the rows by leases. A row that the broker refuses is dead, with the reason, and holds
-//! up no others; an unreachable broker costs no row an attempt. Within a partition an event is published
-//! after its predecessor was confirmed.
+//! Several relays share the rows by leases. A row that the broker refuses becomes dead, with the
+//! reason, and by default delays no other row. An unreachable broker is not counted as an attempt.
+//! Within a partition an event is published after its predecessor was confirmed.
 
 mod pass;
 mod size;
@@ -27,12 +27,13 @@ use crate::policy::{InvalidPolicy, OnFailure, Policy};
 use crate::store::Result;
 use crate::sweeper;
 
-/// The first and the longest pause while the broker is unreachable.
-const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Most batches in one round of cleaning.
-const CLEANING: u32 = 100;
+/// The first and the longest pause between tries while the broker or the outbox is unreachable.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The largest number of batches in one round of cleaning.
+const CLEANING_BATCHES: u32 = 100;
 
-/// Publishes the events of an outbox. Cheap to clone; clones share everything.
+/// Publishes the events of an outbox. Cheap to clone: clones share the outbox, the publisher and
+/// the settings.
 ///
 /// ```
 /// use semel_core::outbox::memory::MemoryOutbox;
@@ -82,12 +83,13 @@ struct Inner<O, P> {
     size: Mutex<BatchSize>,
     /// Batches that are in progress.
     in_progress: AtomicUsize,
-    /// Rows that the broker did not accept while it accepted others, and how often in a row.
+    /// The rows that the broker did not accept while it accepted others, each with the number of
+    /// times in a row.
     suspects: Mutex<HashMap<u64, u8>>,
-    /// The last reason why the broker was unreachable.
-    away: Mutex<String>,
-    /// When it was last logged that events have no route.
-    complained: Mutex<Option<Instant>>,
+    /// The reason why the broker was last unreachable.
+    unreachable_reason: Mutex<String>,
+    /// The time of the last warning about events without a route.
+    last_warning: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,63 +116,67 @@ pub struct RelayBuilder<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
-    /// Sets the most rows in one claim. Default 1,000. The first claims are of at most 100; as long as they come
-    /// back full, the next ones are larger.
+    /// Sets the largest number of rows in one claim. Default 1,000. The first claims are smaller; while
+    /// they come back full, the next ones grow.
     pub fn batch(mut self, rows: u32) -> Self {
         self.settings.batch = rows.clamp(1, 10_000);
         self
     }
 
-    /// Sets the bytes of payload in one claim, so that a batch of large events fits into memory and into the
-    /// lease. A larger event is claimed alone. Default 8 MiB.
+    /// Sets the largest total size of the payloads in one claim, in bytes, so that a batch of large
+    /// events fits into memory and can be published within the lease. A larger event is claimed
+    /// alone. Default 8 MiB.
     pub fn batch_bytes(mut self, bytes: u64) -> Self {
         self.settings.batch_bytes = bytes;
         self
     }
 
-    /// Sets the length of the leases. A batch must be published within it, so it should be many times what
-    /// the broker needs for one. Default 30 s.
+    /// Sets the length of the leases on rows. A batch must be published within it, so it should be
+    /// many times as long as the broker needs for a batch. Default 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// Sets how many batches are in progress at once. Default 2: one is claimed or marked while the other
-    /// is published.
+    /// Sets the number of batches that are in progress at once. Default 2: one is claimed or marked
+    /// while the other is published.
     pub fn at_once(mut self, batches: usize) -> Self {
         self.settings.concurrency = batches.clamp(1, 64);
         self
     }
 
-    /// Sets the attempts before a row is dead. Default 20. An unreachable broker does not count.
+    /// Sets the number of attempts after which a row is dead. Default 20. Tries while the broker is
+    /// unreachable are not counted.
     pub fn max_attempts(mut self, tries: u32) -> Self {
         self.settings.max_attempts = tries;
         self
     }
 
-    /// Sets when a failed row is due again: after `min(cap, base * 2^(n - 1))`. Default 1 s to 5 min.
+    /// Sets the delay after the failure of attempt `n`: `min(cap, base * 2^(n - 1))`. Default 1 s
+    /// to 5 min.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.settings.backoff = OnFailure::Backoff { base, cap };
         self
     }
 
-    /// Sets whether the later events of a partition wait behind a dead one until an operator has decided.
-    /// Default `false`: they continue.
+    /// Sets whether later events of a partition wait behind a dead event until an operator has
+    /// decided about it. Default `false`: they are published.
     pub fn dead_hold_their_partition(mut self, hold: bool) -> Self {
         self.settings.dead_hold_partition = hold;
         self
     }
 
-    /// Sets the first and the longest pause between claims that find nothing. A commit in this process wakes
-    /// the relay at once. Default 10 ms doubling to 500 ms.
+    /// Sets the first and the longest pause between claims that find no row. A commit in this
+    /// process wakes the relay at once. Default 10 ms doubling to 500 ms.
     pub fn idle(mut self, first: Duration, most: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         self.settings.idle = (first, most.max(first));
         self
     }
 
-    /// Sets how long published rows stay. Default 7 days, in which events can be published again that a
-    /// broker lost after confirming them. `Duration::MAX` keeps them for ever.
+    /// Sets how long published rows are kept. Default 7 days: within this time, events that a
+    /// broker lost after confirming them can be published again. `Duration::MAX` keeps rows for
+    /// ever.
     pub fn keep(mut self, keep: Duration) -> Self {
         self.settings.keep = keep;
         self
@@ -183,7 +189,8 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
         self
     }
 
-    /// Builds the relay. It does nothing until [`start`](Relay::start) or [`pass`](Relay::pass).
+    /// Builds the relay. It publishes nothing until [`start`](Relay::start), [`pass`](Relay::pass)
+    /// or [`drain`](Relay::drain) is called.
     ///
     /// # Errors
     /// [`InvalidPolicy`] if a setting is not valid.
@@ -199,8 +206,8 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
             settings,
             in_progress: AtomicUsize::new(0),
             suspects: Mutex::default(),
-            away: Mutex::default(),
-            complained: Mutex::default(),
+            unreachable_reason: Mutex::default(),
+            last_warning: Mutex::default(),
         })))
     }
 }
@@ -233,29 +240,32 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         &self.0.outbox
     }
 
-    /// Returns how long published rows stay.
+    /// Returns how long published rows are kept.
     pub fn keep(&self) -> Duration {
         self.0.settings.keep
     }
 
-    /// Claims one batch, publishes it and marks what became of it.
+    /// Claims one batch, publishes it and marks its rows with the results.
     ///
     /// # Errors
-    /// The outbox failed. Leased rows are claimable again when their lease has lapsed.
+    /// The error of the outbox. Rows that were leased can be claimed again when their lease has
+    /// lapsed.
     pub async fn pass(&self) -> Result<Pass> {
         self.0.pass(&CancellationToken::new()).await
     }
 
-    /// Publishes until nothing is due or the broker is unreachable. For tests, and for a last run by hand.
+    /// Publishes events until no row is due or the broker is unreachable. Meant for tests and for
+    /// manual runs.
     ///
     /// # Errors
-    /// As [`pass`](Self::pass).
+    /// The same errors as [`pass`](Self::pass).
     pub async fn drain(&self) -> Result<Pass> {
         let mut all = Pass::default();
         loop {
             let pass = self.pass().await?;
             all += pass;
-            // A claim that has read many rows and found nothing has rung, and is to be called again.
+            // A claim that has read many rows without finding one to lease has rung the bell: claim
+            // again.
             let more = pass.claimed > 0 || self.0.outbox.bell().rung().now_or_never().is_some();
             if !more || pass.away {
                 return Ok(all);
@@ -263,7 +273,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
         }
     }
 
-    /// Publishes in the background until it is [stopped](Relaying::stop).
+    /// Starts publishing in the background, until the returned handle is [stopped](Relaying::stop).
     pub fn start(&self) -> Relaying {
         let relaying = Relaying {
             stopping: CancellationToken::new(),
@@ -283,9 +293,9 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> Inner<O, P> {
-    /// Publishes batch after batch, with pauses while there is nothing to do.
+    /// Publishes batch after batch, and pauses while no row is due.
     async fn relay(self: Arc<Self>, relaying: Relaying) {
-        let (mut idle, mut rest) = (self.settings.idle.0, REST.0);
+        let (mut idle, mut retry) = (self.settings.idle.0, RETRY_PAUSE.0);
         let mut paused = relaying.paused.subscribe();
         while !relaying.stopping.is_cancelled() {
             tokio::select! {
@@ -293,12 +303,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 () = relaying.stopping.cancelled() => return,
             }
             let mut starved = false;
-            let away = match self.pass(&relaying.stopping).await {
+            let unreachable = match self.pass(&relaying.stopping).await {
                 Ok(pass) => {
                     relaying.standing.add(&pass);
                     if pass.claimed > 0 && !pass.away {
-                        (idle, rest) = (self.settings.idle.0, REST.0);
-                        // There may be more rows than fit into the batch.
+                        (idle, retry) = (self.settings.idle.0, RETRY_PAUSE.0);
+                        // There may be more rows than the batch contains.
                         self.outbox.bell().ring();
                         continue;
                     }
@@ -312,30 +322,30 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     true
                 }
             };
-            if away && rest == REST.0 {
-                let reason = std::mem::take(&mut *self.away());
+            if unreachable && retry == RETRY_PAUSE.0 {
+                let reason = std::mem::take(&mut *self.unreachable_reason());
                 tracing::warn!(
                     reason,
                     "the broker or the outbox is unreachable; events stay in the outbox, retrying"
                 );
             }
-            // While the broker is unreachable, appended events are no reason to try earlier.
-            let span = if away { &mut rest } else { &mut idle };
+            // While the broker is unreachable, newly appended events do not wake the relay.
+            let span = if unreachable { &mut retry } else { &mut idle };
             let pause = span.mul_f64(0.75 + 0.5 * fastrand::f64());
-            *span = (*span * 2).min(if away { REST.1 } else { self.settings.idle.1 });
+            *span = (*span * 2).min(if unreachable { RETRY_PAUSE.1 } else { self.settings.idle.1 });
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.outbox.bell().rung(), if !away && !starved => idle = self.settings.idle.0,
+                () = self.outbox.bell().rung(), if !unreachable && !starved => idle = self.settings.idle.0,
                 () = relaying.stopping.cancelled() => return,
             }
         }
     }
 
-    fn away(&self) -> MutexGuard<'_, String> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unreachable_reason(&self) -> MutexGuard<'_, String> {
+        self.unreachable_reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes published rows when their time is over, and measures the backlog.
+    /// Removes rows whose retention has ended, and sets the gauges of the backlog.
     async fn clean(self: Arc<Self>, stopping: CancellationToken) {
         let mut suspected = false;
         loop {
@@ -344,7 +354,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 () = tokio::time::sleep(every) => {}
                 () = stopping.cancelled() => return,
             }
-            for _ in 0..CLEANING {
+            for _ in 0..CLEANING_BATCHES {
                 let since = monotonic();
                 let cleaned = self.outbox.clean(self.settings.keep, 1_000).await;
                 let more = cleaned.as_ref().is_ok_and(|cleaned| cleaned.removed == 1_000);
@@ -354,10 +364,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                     }
                     Err(error) => measure::store_failed(&error),
                 }
-                // At most a fifth of the time.
-                let rest = (since.elapsed() * 4).min(Duration::from_secs(1));
+                // Cleaning takes at most a fifth of the time.
+                let pause = (since.elapsed() * 4).min(Duration::from_secs(1));
                 tokio::select! {
-                    () = tokio::time::sleep(rest) => {}
+                    () = tokio::time::sleep(pause) => {}
                     () = stopping.cancelled() => return,
                 }
                 if !more {
@@ -371,7 +381,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 }
 
-/// A running relay. Cheap to clone. Dropping it does not stop it.
+/// The handle of a running relay. Cheap to clone. Dropping it does not stop the relay.
 #[derive(Clone, Debug)]
 pub struct Relaying {
     stopping: CancellationToken,
@@ -402,28 +412,29 @@ impl Counts {
 /// The counts of a relay since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Number of rows that the broker confirmed.
+    /// The number of events that the broker has confirmed.
     pub published: u64,
-    /// Number of attempts that failed and are retried.
+    /// The number of attempts that failed and are retried.
     pub failed: u64,
-    /// Number of rows that are dead.
+    /// The number of events that became dead.
     pub dead: u64,
-    /// Whether it is paused.
+    /// Whether the relay is paused.
     pub paused: bool,
 }
 
 impl Relaying {
-    /// Claims nothing until [`resume`](Self::resume); batches in progress are finished.
+    /// Stops claiming rows until [`resume`](Self::resume) is called; batches in progress are
+    /// finished.
     pub fn pause(&self) {
         self.paused.send_replace(true);
     }
 
-    /// Continues after a [`pause`](Self::pause).
+    /// Continues claiming rows after a [`pause`](Self::pause).
     pub fn resume(&self) {
         self.paused.send_replace(false);
     }
 
-    /// Returns the counts so far.
+    /// Returns the counts since the start.
     pub fn standing(&self) -> Standing {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Counts { published, failed, dead } = &*self.standing;
@@ -431,7 +442,8 @@ impl Relaying {
         Standing { published: read(published), failed: read(failed), dead: read(dead), paused }
     }
 
-    /// Stops: finishes what is being published, and releases the other leased rows.
+    /// Stops the relay: waits for events that are being published, and releases the other leased
+    /// rows.
     pub async fn stop(&self) -> Standing {
         self.stopping.cancel();
         self.tasks.wait().await;

@@ -1,6 +1,6 @@
-//! A store of any type behind one type, for programs that choose theirs at run time.
+//! Hides the type of a store, for programs that choose their store at run time.
 //!
-//! The object-safe twin of the trait is private: a public one would make every call ambiguous.
+//! The object-safe variant of the trait is private: a public one would make every call ambiguous.
 
 use std::fmt;
 use std::sync::Arc;
@@ -164,6 +164,7 @@ impl<S: Inspect> Erased for S {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Store for AnyStore {
     type Renewer = AnyRenewer;
 
@@ -220,6 +221,7 @@ impl Store for AnyStore {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Inspect for AnyStore {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.0.list(filter, after, limit).await

@@ -1,20 +1,22 @@
-//! Failures of a store. Expected results are not here: they are `Ok` values.
+//! The failures of a store. Expected results, such as a lost race, are `Ok` values instead.
 
 use std::fmt;
 
-/// The kind of a store's failure, which decides how it may be handled.
+/// The kind of a store's failure, which determines how a caller may react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The step did not take place: the store was not reached, or refused before doing anything.
+    /// The step did not take place: the store was not reached, or refused the step before changing
+    /// data.
     Unavailable,
-    /// The step may have taken place: the reply was lost. It must not be repeated blindly.
+    /// The step may have taken place: the reply was lost. The caller must read the record before it
+    /// repeats the step.
     Ambiguous,
-    /// The stored data cannot be read: it is damaged, or a newer version wrote it.
+    /// The stored data cannot be decoded: it is damaged, or a newer version wrote it.
     Corrupt,
-    /// The store is not set up as it must be: no schema, read-only, an unsafe setting, a wrong URL.
+    /// The store's set-up is wrong: no schema, read-only, an unsafe setting, or a wrong URL.
     Misconfigured,
-    /// The store is full; nothing was written.
+    /// The store is full; the step did not take place.
     Capacity,
     /// The caller's own transaction must be run again from its start (serialisation, deadlock).
     RetryTransaction,
@@ -51,7 +53,7 @@ impl ErrorKind {
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failed step of a store.
+/// The error of a failed step of a store.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -60,7 +62,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Creates a failure of `operation` ("open", "settle", …) with its cause.
+    /// Creates the error of a failed `operation` ("open", "settle", …) with its cause.
     pub fn new(kind: ErrorKind, operation: &'static str, source: impl Into<Source>) -> Self {
         Self { kind, operation, source: source.into() }
     }
@@ -70,12 +72,12 @@ impl Error {
         self.kind
     }
 
-    /// Returns the step that failed.
+    /// Returns the name of the step that failed.
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// Returns the same failure as another kind, for layers that know more about it.
+    /// Changes the kind of the error, for layers that know more about the failure.
     #[must_use]
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.kind = kind;

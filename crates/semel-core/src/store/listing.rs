@@ -1,6 +1,6 @@
-//! Lists records for operators and schedulers, a page at a time.
+//! Lists records for operators and schedulers, one page at a time.
 //!
-//! Nothing here changes a record; see [`Operate`](crate::Operate) for that.
+//! Listings do not change records; [`Operate`](crate::Operate) does.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,30 +13,30 @@ use crate::key::{Key, Kind};
 use crate::outcome::{Outcome, Recorded, Reference};
 use crate::record::{Entry, Record, State};
 
-/// Which records to list. Unset fields match everything.
+/// Selects the records to list. A field that is not set matches every record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of this kind.
+    /// Selects keys of this kind.
     pub kind: Option<Kind>,
-    /// Of this tenant.
+    /// Selects keys of this tenant.
     pub tenant: Option<String>,
-    /// In this scope.
+    /// Selects keys in this scope.
     pub scope: Option<String>,
-    /// Whether scopes below it match too: the handlers of a group, as `scope/handler`.
+    /// Whether scopes below `scope` match too, such as `scope/handler` for the handlers of a group.
     pub below: bool,
-    /// With this id, of any principal.
+    /// Selects keys with this id, of any principal.
     pub id: Option<String>,
-    /// With a digest that begins with these bytes, of which logs show four. More bytes than a digest has
-    /// match nothing.
+    /// Selects keys whose digest begins with these bytes, of which logs show four. More than 32
+    /// bytes match no record.
     pub digest: Option<Vec<u8>>,
-    /// Of this operation.
+    /// Selects the record of this operation.
     pub operation: Option<OperationId>,
-    /// In this state.
+    /// Selects records in this state.
     pub state: Option<State>,
-    /// With this reference.
+    /// Selects records whose outcome or retry payload has this reference.
     pub reference: Option<String>,
-    /// Only what is due to run again: Failed records whose retry is due, and lapsed claims that have a
-    /// retry payload.
+    /// Selects only records that are due to run again: Failed records whose retry is due, and
+    /// lapsed claims that have a retry payload.
     pub due: bool,
 }
 
@@ -64,7 +64,8 @@ impl Filter {
         }
     }
 
-    /// Returns whether `entry` matches at `now`, for stores that filter in this process.
+    /// Returns whether `entry` matches this filter at `now`, for stores that filter in this
+    /// process.
     pub fn matches(&self, entry: &Entry, now: Timestamp) -> bool {
         let Entry { key, record } = entry;
         let reference = match &record.outcome {
@@ -94,23 +95,24 @@ impl Filter {
     }
 }
 
-/// Where a listing continues. Opaque, and valid for the store that returned it.
+/// The position at which a listing continues. It is opaque, and valid only for the store that
+/// returned it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
-/// The cause of the error for a [`Cursor`] of another store.
+/// The cause of the error if a [`Cursor`] does not come from this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not one of this store's")]
+#[error("the cursor does not come from this store")]
 pub struct ForeignCursor;
 
-/// A page of a listing. It may be empty and still have a next one.
+/// A page of a listing. It may be empty although there is a next page.
 #[derive(Clone, Debug)]
 pub struct Page<E = Entry> {
-    /// The records.
+    /// The records of this page.
     pub entries: Vec<E>,
-    /// Records of this page that cannot be read; they hide no others.
+    /// The records of this page that cannot be decoded. They do not affect other records.
     pub unreadable: Vec<UnreadableRecord>,
-    /// Where the listing continues; `None` at the end.
+    /// The position of the next page; `None` at the end.
     pub next: Option<Cursor>,
 }
 
@@ -120,33 +122,33 @@ impl<E> Default for Page<E> {
     }
 }
 
-/// A record of a listing that cannot be read. It is listed regardless of the filter where the store cannot
-/// tell whether it matches.
+/// A record of a listing that cannot be decoded. If the store cannot determine whether the record
+/// matches the filter, it is listed anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRecord {
-    /// The digest of its key.
+    /// The digest of the record's key.
     pub digest: Vec<u8>,
-    /// What is wrong with it, without its key or its values.
+    /// The reason why the record cannot be decoded, without its key or its values.
     pub why: String,
 }
 
-/// A record of a survey: without the bytes of its outcome and retry payload.
+/// A record without the bytes of its outcome and retry payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The key.
+    /// The key of the record.
     pub key: Key,
-    /// The record, without an outcome that is kept whole and without a retry payload.
+    /// The record, without a retry payload and without the outcome if it is stored whole.
     pub record: Record,
-    /// A description of what was left out.
+    /// A description of the outcome or retry payload that was left out.
     pub content: Option<Content>,
 }
 
 /// A description of an outcome or a retry payload, without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The size of the body.
+    /// The size of the body, in bytes.
     pub bytes: u64,
-    /// The content type.
+    /// The content type of the body.
     pub content_type: Cow<'static, str>,
     /// The reference of the outcome, or the type of the event.
     pub reference: Option<Reference>,
@@ -177,20 +179,20 @@ impl From<Entry> for Listed {
     }
 }
 
-/// Records in one page of the default [`Inspect::tally`].
-const LOOK: u32 = 1_000;
+/// The number of records in one page of the default [`Inspect::tally`].
+const PAGE: u32 = 1_000;
 
-/// How many records match a [`Filter`], and the most attempts that one of them has had.
+/// The number of records that match a [`Filter`], and the largest number of attempts among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of records that match.
+    /// The number of records that match.
     pub records: u64,
-    /// The most attempts that one of them has had; 0 if none matches.
+    /// The largest number of attempts of a record that matches; 0 if none matches.
     pub attempts: u32,
 }
 
 impl Tally {
-    /// Counts one more record.
+    /// Adds a record with this number of attempts.
     pub fn add(&mut self, attempts: u32) {
         self.records += 1;
         self.attempts = self.attempts.max(attempts);
@@ -206,7 +208,7 @@ impl Tally {
     }
 }
 
-/// Lists records.
+/// Lists and counts the records of a store.
 ///
 /// ```
 /// use semel_core::store::memory::MemoryStore;
@@ -227,11 +229,11 @@ impl Tally {
 /// # }
 /// ```
 pub trait Inspect: Store {
-    /// Returns at most `limit` records that match, in an order of the store's choosing. A record that
-    /// exists throughout the listing is returned at least once.
+    /// Returns at most `limit` records that match, in an order that the store chooses. A record
+    /// that exists during the whole listing is returned at least once.
     ///
-    /// Returns whole records, with outcomes of up to a megabyte. Use [`survey`](Self::survey) where these
-    /// are not needed.
+    /// The records are whole, with outcomes of a megabyte or more. Use [`survey`](Self::survey) if
+    /// outcomes are not needed.
     fn list(
         &self,
         filter: &Filter,
@@ -239,9 +241,10 @@ pub trait Inspect: Store {
         limit: u32,
     ) -> impl Future<Output = Result<Page>> + Send;
 
-    /// Returns the same as [`list`](Self::list) without the bytes of outcomes and retry payloads; cursors
-    /// of both are interchangeable. The default, for stores in this process, lists and drops the bytes;
-    /// others do not read them.
+    /// Returns the same records as [`list`](Self::list), without the bytes of outcomes and retry
+    /// payloads; cursors of both methods are interchangeable. The default implementation, for
+    /// stores in this process, lists whole records and drops the bytes; other stores do not read
+    /// them.
     fn survey(
         &self,
         filter: &Filter,
@@ -255,14 +258,14 @@ pub trait Inspect: Store {
         }
     }
 
-    /// Counts all records that match, each once. A record that cannot be read is counted where the store
-    /// can tell that it matches. The default goes through a [survey](Self::survey); databases count by
-    /// themselves.
+    /// Counts all records that match, each once. A record that cannot be decoded is counted if the
+    /// store can determine that it matches. The default implementation reads all pages of a
+    /// [survey](Self::survey); databases count with a query.
     fn tally(&self, filter: &Filter) -> impl Future<Output = Result<Tally>> + Send {
         async move {
             let (mut tally, mut seen, mut after) = (Tally::default(), HashSet::new(), None);
             loop {
-                let page = self.survey(filter, after.as_ref(), LOOK).await?;
+                let page = self.survey(filter, after.as_ref(), PAGE).await?;
                 // A record may be returned twice.
                 for Listed { key, record, .. } in &page.entries {
                     if seen.insert(key.digest()) {

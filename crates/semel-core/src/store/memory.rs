@@ -1,9 +1,9 @@
-//! A bounded store in this process's memory, for tests, caches and single-process tools.
+//! A bounded store in the memory of this process, for tests, caches and single-process tools.
 //!
-//! Best effort: a restart forgets everything. It is also the reference that the other stores are compared
-//! with, so it is simple: one map and one lock per shard, no background work. Every new key removes a few
-//! expired records, so that memory follows the number of live keys; lapsed claims stay until a sweep, or
-//! until there is no room left.
+//! Its guarantee is Best effort: a restart loses all records. The other stores are tested against
+//! it, so it is simple: one map and one lock per shard, no background work. Inserting a key removes
+//! a few expired records, so that memory follows the number of live keys; lapsed claims stay until
+//! a sweep, or until the store is full.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -23,18 +23,18 @@ use crate::outcome::ErrorText;
 use crate::policy::OnCrash;
 use crate::record::{Entry, Record, State, Version};
 
-/// Number of shards; a power of two.
+/// The number of shards; a power of two.
 const SHARDS: usize = 64;
 
-/// A full store that found hardly anything to remove refuses new keys for this many times as long as the
-/// search took, before it searches again.
-const PAUSE: u32 = 10;
-/// The least and the most of that pause, should the clock be set meanwhile.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// A search must remove one key in this many for the next search to be worth it.
-const WORTH: usize = 64;
+/// A full store that found hardly any record to remove refuses new keys for this many times as long
+/// as the search took, before it searches again.
+const PAUSE_FACTOR: u32 = 10;
+/// The shortest and the longest time for which a full store refuses new keys without searching.
+const PAUSE_LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// A search must remove at least one key in this many; otherwise the next search is delayed.
+const MIN_YIELD: usize = 64;
 
-/// Records in memory. Cheap to clone: clones share the records.
+/// A store that keeps records in memory. Cheap to clone: clones share the records.
 ///
 /// ```
 /// use semel_core::store::memory::MemoryStore;
@@ -53,21 +53,24 @@ const WORTH: usize = 64;
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Inner>);
 
-/// Most expired keys that a new key removes: more than one, or a backlog would never shrink.
-const TAKEN: usize = 2;
-/// Most queue entries beyond two for each key, before outdated ones are dropped.
+/// The largest number of expired keys that inserting a key removes: more than one, or a backlog
+/// would never shrink.
+const EVICTIONS: usize = 2;
+/// The number of queue entries, beyond two for each key, at which outdated entries are dropped.
 const SPARE: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Boxed: a map that grows moves what it holds.
+    /// The entries are boxed, because a map that grows moves its values.
     keys: HashMap<Digest, Box<Entry>, Mixing>,
-    /// Keys in the order of their earliest possible expiry; the record tells whether it has expired.
+    /// The keys in the order of their earliest possible expiry. An entry may be outdated: the
+    /// record itself has the actual time.
     due: BinaryHeap<Reverse<(Timestamp, Digest)>>,
 }
 
 impl Shard {
-    /// Writes the next record of a key, or removes the key. Returns how many keys were removed.
+    /// Writes the next record of a key, or removes the key. Returns the number of keys that were
+    /// removed.
     fn put(&mut self, digest: Digest, next: Option<Record>) -> usize {
         let Some(record) = next else { return usize::from(self.keys.remove(&digest).is_some()) };
         let expires_at = record.expires_at;
@@ -75,14 +78,14 @@ impl Shard {
             entry.record = record;
         }
         if let Some(at) = expires_at {
-            self.remind(at, digest);
+            self.queue_expiry(at, digest);
         }
         0
     }
 
-    fn remind(&mut self, at: Timestamp, digest: Digest) {
+    fn queue_expiry(&mut self, at: Timestamp, digest: Digest) {
         self.due.push(Reverse((at, digest)));
-        // A key that fails repeatedly has an entry for every failure.
+        // A key that fails repeatedly gets an entry for every failure.
         if self.due.len() > 2 * self.keys.len() + SPARE {
             let held = self.keys.iter();
             let ends = held.filter_map(|(digest, entry)| Some((entry.record.expires_at?, *digest)));
@@ -90,12 +93,12 @@ impl Shard {
         }
     }
 
-    /// Removes a few expired keys. Returns how many.
+    /// Removes a few expired keys, and returns their number.
     fn take_expired(&mut self, now: Timestamp) -> usize {
         let mut taken = 0;
         while let Some(first) = self.due.peek_mut()
             && first.0.0 <= now
-            && taken < TAKEN
+            && taken < EVICTIONS
         {
             let Reverse((_, digest)) = PeekMut::pop(first);
             if self.keys.get(&digest).is_some_and(|entry| entry.record.expired(now)) {
@@ -114,7 +117,7 @@ struct Inner {
     capacity: usize,
     len: AtomicUsize,
     last_fence: AtomicU64,
-    /// Before this time, no search for room is made.
+    /// The time before which a full store does not search for expired records.
     full_until: Mutex<Option<Timestamp>>,
 }
 
@@ -122,14 +125,15 @@ impl MemoryStore {
     /// The default capacity, in keys.
     pub const CAPACITY: usize = 10_000;
 
-    /// Creates a store for [`MemoryStore::CAPACITY`] keys, by the machine's clock.
+    /// Creates a store for [`MemoryStore::CAPACITY`] keys that uses the machine's clock.
     pub fn new() -> Self {
         Self::with(Self::CAPACITY, Clock::system())
     }
 
-    /// Creates a store for `capacity` keys. Its time starts at what `clock` shows now and advances with it;
-    /// setting the clock later has no effect. Expired keys make room for new ones; where there are hardly
-    /// any, a new key is refused with a `Capacity` error. Calls on existing keys are always admitted.
+    /// Creates a store for `capacity` keys. Its time starts at the present time of `clock` and
+    /// advances with it; setting the clock later has no effect. Expired keys are removed to insert
+    /// new keys; if there are hardly any, a new key is refused with a `Capacity` error. Calls on
+    /// existing keys are always accepted.
     pub fn with(capacity: usize, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -153,12 +157,12 @@ impl MemoryStore {
 
     fn shard(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         let index = usize::from(digest.as_bytes()[0]) % SHARDS;
-        // A panic while a shard is locked cannot leave a record half-written: nothing that writes one
-        // panics. A lost queue entry only keeps a key longer. So a poisoned lock can be used.
+        // A poisoned lock can be used: code that writes a record does not panic, so no record is
+        // half-written, and a lost queue entry only keeps a key longer.
         self.0.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a fence that is larger than every earlier one and than the clock.
+    /// Returns a fence that is larger than every earlier fence, and at least the time of the clock.
     fn next_fence(&self, now: Timestamp) -> Fence {
         let floor = Fence::from_i64(now.as_micros()).0;
         let last = self
@@ -173,15 +177,16 @@ impl MemoryStore {
         self.0.len.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
-    fn forget(&self, count: usize) {
-        // The counter is shared by all shards: it is not touched where there is nothing to count.
+    fn count_removed(&self, count: usize) {
+        // All shards share the counter, so it is not written if no key was removed.
         if count > 0 {
             self.0.len.fetch_sub(count, Ordering::SeqCst);
         }
     }
 
-    /// Removes what has expired, before a new key is refused. Concurrent callers wait for it and use the
-    /// room; where there was hardly any, the next callers skip the search.
+    /// Removes expired records before a new key is refused. Concurrent callers wait for this search
+    /// and use its result; if it removed hardly any record, the next callers skip the search for a
+    /// while.
     fn make_room(&self) {
         let mut full_until = self.0.full_until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
@@ -189,11 +194,12 @@ impl MemoryStore {
             return;
         }
         let removed = self.sweep_now(u32::MAX).removed as usize;
-        let scarce = removed.saturating_mul(WORTH) < self.0.capacity;
-        // From its end on: the search itself may have taken longer than the least pause.
+        let scarce = removed.saturating_mul(MIN_YIELD) < self.0.capacity;
+        // The pause begins at the end of the search, which may have taken longer than the shortest
+        // pause.
         let end = self.0.clock.now();
         let took = end.remaining(now).unwrap_or_default();
-        let pause = took.saturating_mul(PAUSE).clamp(PAUSES.0, PAUSES.1);
+        let pause = took.saturating_mul(PAUSE_FACTOR).clamp(PAUSE_LIMITS.0, PAUSE_LIMITS.1);
         *full_until = scarce.then(|| end.after(pause));
     }
 
@@ -204,7 +210,7 @@ impl MemoryStore {
         if let Some(held) = shard.keys.get(&digest) {
             return Some(Opened::Existing { record: Box::new(held.record.clone()), now });
         }
-        self.forget(shard.take_expired(now));
+        self.count_removed(shard.take_expired(now));
         self.reserve().then(|| {
             let fence = self.next_fence(now);
             let record = Record::granted(draft, fence, now);
@@ -217,13 +223,13 @@ impl MemoryStore {
         let now = self.0.clock.now();
         let mut shard = self.shard(&lease.digest);
         let held = shard.keys.get_mut(&lease.digest).map(|entry| &mut entry.record);
-        let Some(record) = held.filter(|record| guards(lease, record)) else {
+        let Some(record) = held.filter(|record| is_held_by(lease, record)) else {
             return Settled::Lost;
         };
         let (remains, expires_at) = (record.end(settlement, now), record.expires_at);
         match expires_at {
-            _ if !remains => self.forget(shard.put(lease.digest, None)),
-            Some(at) => shard.remind(at, lease.digest),
+            _ if !remains => self.count_removed(shard.put(lease.digest, None)),
+            Some(at) => shard.queue_expiry(at, lease.digest),
             None => {}
         }
         Settled::Done
@@ -248,7 +254,7 @@ impl MemoryStore {
             Change::Redate => Some(old.clone().redated(now)),
         };
         let fence = next.as_ref().map_or(old.fence, |record| record.fence);
-        self.forget(shard.put(key.digest(), next));
+        self.count_removed(shard.put(key.digest(), next));
         Swapped::Done { fence }
     }
 
@@ -272,7 +278,7 @@ impl MemoryStore {
                     .then(|| ErrorText::new("the attempt ended without an answer (swept)"))
                     .and_then(|error| record.clone().ended(&Settlement::Uncertain { error }, now));
                 let removed = shard.put(digest, next);
-                self.forget(removed);
+                self.count_removed(removed);
                 swept.removed += removed as u32;
                 swept.suspended += 1 - removed as u32;
             }
@@ -291,7 +297,7 @@ impl Default for MemoryStore {
     }
 }
 
-fn guards(lease: &Lease, record: &Record) -> bool {
+fn is_held_by(lease: &Lease, record: &Record) -> bool {
     if !guard!(Fence) {
         return true;
     }
@@ -327,7 +333,7 @@ impl Store for MemoryStore {
         }
         self.make_room();
         self.open_now(draft).ok_or_else(|| {
-            let held = format!("memory store holds its {} keys", self.0.capacity);
+            let held = format!("the memory store is full: it holds {} keys", self.0.capacity);
             Error::new(ErrorKind::Capacity, "open", held)
         })
     }
@@ -378,7 +384,7 @@ impl Renewer for MemoryStore {
         let extend = |(lease, length): &(Lease, Duration)| {
             let mut shard = self.shard(&lease.digest);
             match shard.keys.get_mut(&lease.digest).map(|entry| &mut entry.record) {
-                Some(record) if guards(lease, record) => {
+                Some(record) if is_held_by(lease, record) => {
                     record.lease_until = Some(now.after(*length));
                     record.updated_at = now;
                     record.number += 1;
@@ -396,7 +402,7 @@ impl Inspect for MemoryStore {
         let now = self.0.clock.now();
         let after = after.and_then(|cursor| Digest::from_bytes(&cursor.0));
         let most = limit as usize;
-        // Keeps one entry more than the page has, to know whether there is a next one.
+        // Keeps one entry more than fits into the page, to know whether there is a next page.
         let mut found: BTreeMap<Digest, Entry> = BTreeMap::new();
         for shard in &self.0.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -459,13 +465,13 @@ mod tests {
         }
     }
 
-    /// A store, its clock, and keys that share a shard of it.
-    fn crowded<const N: usize>() -> (MemoryStore, Clock, [Key; N]) {
+    /// Returns a store, its clock, and keys that are in the same shard of the store.
+    fn one_shard<const N: usize>() -> (MemoryStore, Clock, [Key; N]) {
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
         let key = |id: u32| Key::command("acme", "PAY", &id.to_string()).expect("a key");
-        let mut together =
+        let mut same_shard =
             (0..).map(key).filter(|key| usize::from(key.digest().as_bytes()[0]) % SHARDS == 0);
-        let keys = std::array::from_fn(|_| together.next().expect("there are many"));
+        let keys = std::array::from_fn(|_| same_shard.next().expect("there are many"));
         (MemoryStore::with(10, clock.clone()), clock, keys)
     }
 
@@ -480,7 +486,7 @@ mod tests {
     }
 
     fn change(store: &MemoryStore, key: &Key, change: &Change) {
-        let judged = record(store, key).expect("held").version();
+        let judged = record(store, key).expect("the key has a record").version();
         assert!(matches!(store.swap_now(key, judged, change), Swapped::Done { .. }));
     }
 
@@ -490,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_expired_goes_with_a_new_key() {
+    fn inserting_a_key_removes_only_expired_keys() {
         let error = ErrorText::new("no");
         let outcome = crate::Recorded::Whole(crate::Outcome::empty());
         let later = [
@@ -500,7 +506,7 @@ mod tests {
             Some(Settlement::Succeeded { outcome, keep: KEEP }),
         ];
         for settlement in later {
-            let (store, clock, [first, second]) = crowded();
+            let (store, clock, [first, second]) = one_shard();
             open(&store, &first);
             fail(&store, &first, Duration::from_secs(1));
             change(&store, &first, &Change::Regrant(draft(&first)));
@@ -513,7 +519,7 @@ mod tests {
             assert_eq!(record(&store, &first), before);
             assert_eq!(store.len(), 2);
         }
-        let (store, clock, [first, second]) = crowded();
+        let (store, clock, [first, second]) = one_shard();
         open(&store, &first);
         fail(&store, &first, Duration::from_secs(1));
         clock.advance(Duration::from_secs(2));
@@ -522,8 +528,8 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_written_again_and_again_is_reminded_of_a_few_times() {
-        let (store, clock, [quiet, busy, last]) = crowded();
+    fn a_key_that_is_written_repeatedly_has_a_bounded_number_of_queue_entries() {
+        let (store, clock, [quiet, busy, last]) = one_shard();
         open(&store, &quiet);
         fail(&store, &quiet, KEEP);
         open(&store, &busy);
@@ -535,9 +541,9 @@ mod tests {
             let at = record(&store, key).and_then(|record| record.expires_at).expect("it expires");
             Reverse((at, key.digest()))
         });
-        let reminders = store.shard(&busy.digest()).due.clone().into_vec();
-        assert!(reminders.len() <= 2 * 2 + SPARE, "{}", reminders.len());
-        assert!(ends.iter().all(|end| reminders.contains(end)), "no key is forgotten");
+        let queued = store.shard(&busy.digest()).due.clone().into_vec();
+        assert!(queued.len() <= 2 * 2 + SPARE, "{}", queued.len());
+        assert!(ends.iter().all(|end| queued.contains(end)), "every key is still in the queue");
         clock.advance(KEEP);
         open(&store, &last);
         assert_eq!(store.len(), 1);

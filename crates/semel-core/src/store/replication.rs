@@ -1,23 +1,25 @@
-//! How a store's acknowledged writes reach the servers that can take over from it.
+//! Describes how a store's acknowledged writes reach the servers that can take over after a
+//! failure.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Guarantee;
 
-/// What a failover may lose of the writes that a store has acknowledged.
+/// The kind of replication, which determines whether a failover may lose acknowledged writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replication {
-    /// No other server takes over: nothing is lost but what the server itself loses.
+    /// No other server takes over, so a failover loses no writes.
     #[default]
     None,
-    /// A write is acknowledged after every server that can be promoted has it: nothing is lost.
+    /// A write is acknowledged after every server that can be promoted has it, so a failover loses
+    /// no writes.
     Synchronous,
-    /// A server can be promoted that lacks acknowledged writes: claims and outcomes can be lost.
+    /// A server that lacks acknowledged writes can be promoted, so claims and outcomes can be lost.
     Asynchronous,
 }
 
 impl Replication {
-    /// Returns what remains of a guarantee: behind asynchronous replicas every one is
+    /// Returns the guarantee under this replication: with asynchronous replicas it is always
     /// [`Guarantee::BestEffort`].
     #[must_use]
     pub fn limit(self, guarantee: Guarantee) -> Guarantee {
@@ -28,9 +30,11 @@ impl Replication {
     }
 }
 
-/// A store's replication: what the operator declared, else what the store last observed.
+/// The replication of a store: the one that the operator declared, else the one that the store last
+/// observed.
 ///
-/// Observed anew whenever the store is checked or swept, since replicas come and go while it runs.
+/// The replication is observed again whenever the store is checked or swept, since replicas change
+/// while the store runs.
 #[derive(Debug, Default)]
 pub struct ReplicationState {
     declared: Option<Replication>,
@@ -38,13 +42,13 @@ pub struct ReplicationState {
 }
 
 impl ReplicationState {
-    /// Creates the state; a declared replication overrules every observation.
+    /// Creates the state. A declared replication overrules every observation.
     #[must_use]
     pub fn new(declared: Option<Replication>) -> Self {
         Self { declared, observed: AtomicU8::new(0) }
     }
 
-    /// Records what was observed.
+    /// Records the observed replication.
     pub fn observe(&self, replication: Replication) {
         let code = match replication {
             Replication::None => 0,
@@ -54,7 +58,7 @@ impl ReplicationState {
         self.observed.store(code, Ordering::Relaxed);
     }
 
-    /// Returns what was last observed, whatever was declared.
+    /// Returns the replication that was last observed, even if another one was declared.
     #[must_use]
     pub fn observed(&self) -> Replication {
         match self.observed.load(Ordering::Relaxed) {
@@ -64,7 +68,7 @@ impl ReplicationState {
         }
     }
 
-    /// Returns what was declared.
+    /// Returns the declared replication, if any.
     #[must_use]
     pub fn declared(&self) -> Option<Replication> {
         self.declared
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_declaration_overrules_what_is_observed() {
+    fn a_declared_replication_overrules_the_observed_one() {
         let state = ReplicationState::new(None);
         assert_eq!(state.effective(), Replication::None);
         state.observe(Replication::Asynchronous);

@@ -1,5 +1,5 @@
-//! The bus inside a process: one result for each consumer, and nobody stops anybody. Alone, and as
-//! the publisher of a relay.
+//! Tests the bus inside a process, alone and as the publisher of a relay: one result for each
+//! consumer, and no consumer affects another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,25 +13,25 @@ use semel_core::outbox::{Outbox, PublishError, Publisher, Relay, Row, Selection,
 use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, Policy, State};
 
-/// What was handled: the consumer and the event.
+/// Records each handled event with its consumer.
 #[derive(Clone, Default)]
-struct Diary(Arc<Mutex<Vec<(String, EventId)>>>);
+struct Handlings(Arc<Mutex<Vec<(String, EventId)>>>);
 
-impl Diary {
-    fn note(&self, consumer: &str, event: &Event) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.push((consumer.to_owned(), event.id()));
+impl Handlings {
+    fn record(&self, consumer: &str, event: &Event) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.push((consumer.to_owned(), event.id()));
     }
 
     fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// How often each consumer handled each event.
+    /// Returns how often each consumer handled each event.
     fn times(&self) -> BTreeMap<(String, EventId), usize> {
         let mut times = BTreeMap::new();
-        for note in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            *times.entry(note.clone()).or_default() += 1;
+        for entry in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *times.entry(entry.clone()).or_default() += 1;
         }
         times
     }
@@ -50,29 +50,40 @@ fn placed() -> Event {
     Event::builder("acme", KIND, "/orders").build().expect("a valid event")
 }
 
-/// Lets `group` note what it handles.
-fn noting(group: Group<MemoryStore>, handler: &str, diary: &Diary) -> Group<MemoryStore> {
-    let (diary, name) = (diary.clone(), format!("{}/{handler}", group.name()));
+/// Adds a handler to `group` that records the events that it handles.
+fn recording(
+    group: Group<MemoryStore>,
+    handler: &str,
+    handlings: &Handlings,
+) -> Group<MemoryStore> {
+    let (handlings, name) = (handlings.clone(), format!("{}/{handler}", group.name()));
     group.on_fenced_named(handler, KIND, move |event, _| {
-        diary.note(&name, &event);
+        handlings.record(&name, &event);
         async { Ok::<_, String>(()) }
     })
 }
 
 fn failing(group: Group<MemoryStore>) -> Group<MemoryStore> {
-    group.on_fenced(KIND, |_, _| async { Err::<(), _>("the shelf is gone") })
+    group.on_fenced(KIND, |_, _| async { Err::<(), _>("out of stock") })
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within a minute")
+    tokio::time::timeout(Duration::from_secs(60), future)
+        .await
+        .expect("the future ended within a minute")
 }
 
 #[tokio::test]
 async fn every_consumer_gives_one_result() {
-    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
-    bus.register(noting(noting(inbox.group("MAIL"), "to-buyer", &diary), "to-seller", &diary))
-        .unwrap();
-    bus.register(noting(inbox.group("INVENTORY"), "", &diary)).unwrap();
+    let (bus, inbox, handlings) =
+        (Bus::new().retry_every(Duration::MAX), inbox(), Handlings::default());
+    bus.register(recording(
+        recording(inbox.group("MAIL"), "to-buyer", &handlings),
+        "to-seller",
+        &handlings,
+    ))
+    .unwrap();
+    bus.register(recording(inbox.group("INVENTORY"), "", &handlings)).unwrap();
     bus.register(
         inbox.group("OTHER").on_fenced("order.sent", |_, _| async { Ok::<_, String>(()) }),
     )
@@ -87,12 +98,13 @@ async fn every_consumer_gives_one_result() {
             assert_eq!(result.unwrap().replayed(), replayed, "{name}");
         }
     }
-    assert_eq!(diary.count(), 3);
+    assert_eq!(handlings.count(), 3);
 }
 
 #[tokio::test]
 async fn a_group_that_fails_does_not_affect_the_others() {
-    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
+    let (bus, inbox, handlings) =
+        (Bus::new().retry_every(Duration::MAX), inbox(), Handlings::default());
     let broken = failing(inbox.group("BROKEN"));
     bus.register(broken.clone()).unwrap();
     bus.register(inbox.group("PANICS").on_fenced(KIND, |_, _| async {
@@ -102,13 +114,13 @@ async fn a_group_that_fails_does_not_affect_the_others() {
         Ok::<_, String>(())
     }))
     .unwrap();
-    bus.register(noting(inbox.group("SOUND"), "", &diary)).unwrap();
+    bus.register(recording(inbox.group("SOUND"), "", &handlings)).unwrap();
     let results: BTreeMap<_, _> = bus.publish(placed()).await.into_iter().collect();
     assert!(matches!(results["SOUND"], Ok(Handled::Done { .. })), "{results:?}");
     for name in ["BROKEN", "PANICS"] {
         assert!(matches!(results[name], Err(HandleError::Failed { .. })), "{results:?}");
     }
-    assert_eq!(diary.count(), 1);
+    assert_eq!(handlings.count(), 1);
     let failed = broken.failures(State::Failed, None, 10).await.unwrap();
     assert_eq!(failed.entries.len(), 1, "the failure and its event are stored");
 }
@@ -117,7 +129,7 @@ async fn a_group_that_fails_does_not_affect_the_others() {
 async fn an_event_without_a_handler_has_no_results() {
     let bus: Bus<MemoryStore> = Bus::new().retry_every(Duration::MAX);
     assert!(bus.publish(placed()).await.is_empty());
-    // A relay that was started first, say.
+    // A relay may be started before the first group is registered.
     let early = Publisher::publish(&bus, &[placed()]).await;
     assert!(matches!(early[..], [Err(PublishError::Unrouted(_))]), "{early:?}");
     bus.register(
@@ -131,7 +143,8 @@ async fn an_event_without_a_handler_has_no_results() {
     assert_eq!(dropped, [Ok(())]);
 }
 
-/// Order is kept by waiting; what was given up is waited for no more, and comes last.
+/// An ordered group waits for an event that is retried, but not for a dead one: a dead event that
+/// is redriven is handled last.
 #[tokio::test]
 async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_successors() {
     let of = |order: u32| {
@@ -140,11 +153,11 @@ async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_succe
     };
     let (first, second) = (of(1), of(2));
     let handled: Arc<Mutex<Vec<u32>>> = Arc::default();
-    let (mended, seen) = (Arc::new(Mutex::new(false)), Arc::clone(&handled));
-    let cured = Arc::clone(&mended);
+    let (repaired, seen) = (Arc::new(Mutex::new(false)), Arc::clone(&handled));
+    let is_repaired = Arc::clone(&repaired);
     let group = inbox().group("G").ordered().on_fenced(KIND, move |event, _| {
         let order: u32 = event.parse().unwrap();
-        let fails = order == 1 && !*cured.lock().unwrap();
+        let fails = order == 1 && !*is_repaired.lock().unwrap();
         if !fails {
             seen.lock().unwrap().push(order);
         }
@@ -153,17 +166,17 @@ async fn a_dead_event_that_is_redriven_in_an_ordered_group_comes_after_its_succe
     for event in [&first, &second] {
         let _ = group.handle(&Arc::new(event.clone())).await;
     }
-    assert_eq!(*handled.lock().unwrap(), [2], "a dead event holds up nobody");
-    *mended.lock().unwrap() = true;
+    assert_eq!(*handled.lock().unwrap(), [2], "a dead event does not delay later events");
+    *repaired.lock().unwrap() = true;
     assert_eq!(group.redrive("acme", first.id()).await.unwrap().len(), 1);
     assert_eq!(group.retry_due().await.unwrap().handled, 1);
     assert_eq!(*handled.lock().unwrap(), [2, 1]);
 }
 
-/// A mark outlasts whatever may still bring its event: 30 days, more than a row that was published
-/// stays to be published again.
+/// A handled event is remembered for 30 days, longer than the 7 days in which its row can be
+/// published again.
 #[test]
-fn marks_are_kept_for_thirty_days_and_published_rows_for_seven() {
+fn handled_events_are_kept_for_30_days_and_published_rows_for_7() {
     let day = Duration::from_secs(24 * 60 * 60);
     assert_eq!(Inbox::<MemoryStore>::default_policy().keep, 30 * day);
     let relay = Relay::new(MemoryOutbox::new(), Bus::<MemoryStore>::new());
@@ -172,25 +185,26 @@ fn marks_are_kept_for_thirty_days_and_published_rows_for_seven() {
 
 #[tokio::test]
 async fn two_handlers_of_one_name_are_refused() {
-    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
-    let twice = noting(noting(inbox().group("MAIL"), "to-buyer", &diary), "to-buyer", &diary);
+    let (bus, handlings) = (Bus::new().retry_every(Duration::MAX), Handlings::default());
+    let twice =
+        recording(recording(inbox().group("MAIL"), "to-buyer", &handlings), "to-buyer", &handlings);
     let refused = bus.register(twice).unwrap_err();
     assert!(matches!(refused, InvalidGroup::Twice { .. }), "{refused}");
-    assert!(bus.publish(placed()).await.is_empty(), "it was not registered");
+    assert!(bus.publish(placed()).await.is_empty(), "the group was not registered");
 }
 
 #[tokio::test]
-async fn as_a_publisher_it_gives_one_answer_per_event() {
-    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
-    bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
-    let strange = Event::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+async fn the_bus_as_a_publisher_returns_one_result_per_event() {
+    let (bus, handlings) = (Bus::new().retry_every(Duration::MAX), Handlings::default());
+    bus.register(recording(inbox().group("MAIL"), "", &handlings)).unwrap();
+    let strange = Event::builder("acme", "order.unknown", "/orders").build().unwrap();
     let answers = Publisher::publish(&bus, &[placed(), strange, placed()]).await;
     assert!(matches!(answers[..], [Ok(()), Err(PublishError::Refused(_)), Ok(())]), "{answers:?}");
     assert_eq!(Publisher::publish(&bus, &[]).await, []);
 }
 
 #[tokio::test]
-async fn an_event_that_an_ordered_group_defers_costs_the_relay_no_try() {
+async fn an_event_that_an_ordered_group_defers_is_not_counted_as_an_attempt() {
     let (bus, outbox) = (Bus::new().retry_every(Duration::MAX), MemoryOutbox::new());
     bus.register(failing(inbox().group("BROKEN").ordered())).unwrap();
     let answers = Publisher::publish(&bus, &[placed()]).await;
@@ -231,7 +245,7 @@ async fn rows(outbox: &MemoryOutbox) -> Vec<Row> {
     outbox.list(&Selection::default(), None, 1_000).await.expect("memory answers")
 }
 
-/// Waits until every row is in one of these.
+/// Waits until every row has one of the statuses in `ends`.
 async fn settled(outbox: &MemoryOutbox, ends: &[Status]) {
     let waiting = async {
         while !rows(outbox).await.iter().all(|row| ends.contains(&row.status)) {
@@ -243,12 +257,13 @@ async fn settled(outbox: &MemoryOutbox, ends: &[Status]) {
 
 #[tokio::test]
 async fn through_a_relay_every_group_handles_every_event_once() {
-    let (bus, inbox, diary) = (Bus::new().retry_every(Duration::MAX), inbox(), Diary::default());
+    let (bus, inbox, handlings) =
+        (Bus::new().retry_every(Duration::MAX), inbox(), Handlings::default());
     for group in ["INVENTORY", "BILLING", "MAIL"] {
-        bus.register(noting(inbox.group(group), "", &diary)).unwrap();
+        bus.register(recording(inbox.group(group), "", &handlings)).unwrap();
     }
     let outbox = MemoryOutbox::new();
-    // Two relays share the work, and so may both meet an event.
+    // Two relays share the rows.
     let relays = [(); 2].map(|()| Relay::builder(outbox.clone(), bus.clone()).build().unwrap());
     let relaying = relays.map(|relay| relay.start());
     let sent: Vec<Event> = (0..100).map(|_| placed()).collect();
@@ -259,7 +274,7 @@ async fn through_a_relay_every_group_handles_every_event_once() {
     for relaying in relaying {
         within(relaying.stop()).await;
     }
-    let times = diary.times();
+    let times = handlings.times();
     assert_eq!(times.len(), 300, "every group, every event");
     assert!(times.values().all(|times| *times == 1), "{times:?}");
 }
@@ -267,12 +282,12 @@ async fn through_a_relay_every_group_handles_every_event_once() {
 #[tokio::test]
 async fn through_a_relay_an_event_without_a_handler_is_dead_or_dropped() {
     for (drops, status) in [(false, Status::Dead), (true, Status::Published)] {
-        let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
+        let (bus, handlings) = (Bus::new().retry_every(Duration::MAX), Handlings::default());
         let bus = if drops { bus.drop_unhandled() } else { bus };
-        bus.register(noting(inbox().group("MAIL"), "", &diary)).unwrap();
+        bus.register(recording(inbox().group("MAIL"), "", &handlings)).unwrap();
         let outbox = MemoryOutbox::new();
         let relaying = Relay::builder(outbox.clone(), bus).build().unwrap().start();
-        let strange = Event::builder("acme", "order.unheard-of", "/orders").build().unwrap();
+        let strange = Event::builder("acme", "order.unknown", "/orders").build().unwrap();
         append(&outbox, &[strange.clone(), placed()]).await;
         settled(&outbox, &[Status::Published, Status::Dead]).await;
         within(relaying.stop()).await;
@@ -280,24 +295,24 @@ async fn through_a_relay_an_event_without_a_handler_is_dead_or_dropped() {
         let row = outbox.list(&only, None, 10).await.unwrap().remove(0);
         assert_eq!(row.status, status);
         if status == Status::Dead {
-            let error = row.error.expect("the dead have a reason").to_string();
+            let error = row.error.expect("a dead row has a reason").to_string();
             assert!(error.contains("no-handler"), "{error}");
         }
-        assert_eq!(diary.count(), 1, "its neighbour was handled");
+        assert_eq!(handlings.count(), 1, "the other event was handled");
     }
 }
 
 #[tokio::test]
 async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
-    let (bus, diary) = (Bus::new().retry_every(Duration::MAX), Diary::default());
+    let (bus, handlings) = (Bus::new().retry_every(Duration::MAX), Handlings::default());
     let group = {
-        let (diary, tries) = (diary.clone(), Arc::new(Mutex::new(0)));
+        let (handlings, tries) = (handlings.clone(), Arc::new(Mutex::new(0)));
         inbox().group("MAIL").on_fenced(KIND, move |event, _| {
             let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
             *tries += 1;
             let result = if *tries < 4 { Err("not yet") } else { Ok(()) };
             if result.is_ok() {
-                diary.note("MAIL", &event);
+                handlings.record("MAIL", &event);
             }
             async move { result }
         })
@@ -308,20 +323,20 @@ async fn through_a_relay_a_failure_is_retried_from_the_ledger() {
     append(&outbox, &[placed()]).await;
     settled(&outbox, &[Status::Published]).await;
     within(relaying.stop()).await;
-    assert_eq!(diary.count(), 0, "it failed, and its event is the ledger's now");
+    assert_eq!(handlings.count(), 0, "the handler failed, and the event is stored in the ledger");
     let retrying = group.keep_retrying(Duration::from_millis(5));
     let handled = async {
-        while diary.count() == 0 {
+        while handlings.count() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     within(handled).await;
     within(retrying.stop()).await;
-    assert_eq!(diary.count(), 1);
+    assert_eq!(handlings.count(), 1);
 }
 
 #[tokio::test]
-async fn a_failure_on_the_bus_is_retried_by_itself() {
+async fn a_failure_on_the_bus_is_retried_automatically() {
     let backoff =
         OnFailure::Backoff { base: Duration::from_millis(5), cap: Duration::from_secs(1) };
     let policy = Policy { on_failure: backoff, ..Inbox::<MemoryStore>::default_policy() };
@@ -342,5 +357,5 @@ async fn a_failure_on_the_bus_is_retried_by_itself() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), again).await.expect("it is handled again");
+    tokio::time::timeout(Duration::from_secs(30), again).await.expect("the event is handled again");
 }

@@ -1,4 +1,4 @@
-//! The executor on a store that fails at the exact call that hurts, and its memory of answers.
+//! Tests the executor on a store that fails at chosen calls, and its local replay cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,26 +64,26 @@ fn command() -> Command {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Short enough to be outlived here. A heartbeat has two thirds of it to be late, ten seconds: only
-/// what hangs is later.
+/// Short enough for a test to wait until it ends. A heartbeat may be late by two thirds of it, ten
+/// seconds, which only a renewal that hangs exceeds.
 const LEASE: Duration = Duration::from_secs(15);
 
 fn brief() -> Command {
     command().lease(LEASE)
 }
 
-/// Waits until a renewal has been tried three times.
+/// Waits until three renewals were sent to the store.
 async fn renewed(store: &Store) {
     let tried = async {
         while store.faults().calls(StoreCall::Renew) < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(MINUTE, tried).await.expect("it is tried");
+    tokio::time::timeout(MINUTE, tried).await.expect("the renewal is tried");
 }
 
 #[tokio::test]
-async fn a_repeat_of_a_settled_key_costs_no_trip() {
+async fn a_repeat_of_a_settled_key_needs_no_call_to_the_store() {
     let bench = Bench::new(LocalReplay::default());
     assert_eq!(bench.run(command()).await.expect("ran").value(), Some(&1));
     for _ in 0..5 {
@@ -102,31 +102,31 @@ async fn calls_that_wait_are_answered_at_once_when_waiting_is_stopped() {
     let executor = bench.executor.clone();
     let first = tokio::spawn(async move {
         let work = move |_| async move {
-            begun.send(()).expect("somebody waits for it");
-            ends.await.map(|()| 7).map_err(|_| "nobody ended it".to_owned())
+            begun.send(()).expect("the test waits for the start");
+            ends.await.map(|()| 7).map_err(|_| "the test did not end the work".to_owned())
         };
         executor.run(command(), work).await
     });
-    begins.await.expect("it begins");
+    begins.await.expect("the work begins");
     let waits = || bench.run(command().wait(Wait::UpTo(MINUTE)));
     let mut waiting = std::pin::pin!(waits());
     let early = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-    assert!(early.is_err(), "it waits: {early:?}");
+    assert!(early.is_err(), "the call should wait: {early:?}");
     bench.executor.stop_waiting();
     let both = async { [waiting.await, waits().await] };
-    for told in tokio::time::timeout(MINUTE / 2, both).await.expect("at once") {
-        assert!(matches!(told, Ok(Execution::InProgress { .. })), "{told:?}");
+    for answer in tokio::time::timeout(MINUTE / 2, both).await.expect("answered at once") {
+        assert!(matches!(answer, Ok(Execution::InProgress { .. })), "{answer:?}");
     }
     let other = Key::command("acme", "PAY", "k-2").expect("a valid key");
-    let other = bench.run(Command::new(other)).await.expect("new work is taken");
+    let other = bench.run(Command::new(other)).await.expect("new work is accepted");
     assert_eq!(other.value(), Some(&1));
-    end.send(()).expect("it still runs");
-    let first = first.await.expect("no panic").expect("what is under way goes on");
+    end.send(()).expect("the work still runs");
+    let first = first.await.expect("no panic").expect("running work continues");
     assert_eq!(first.value(), Some(&7));
 }
 
 #[tokio::test]
-async fn a_remembered_answer_still_tells_another_request_apart() {
+async fn a_cached_outcome_is_refused_to_another_request() {
     let bench = Bench::new(LocalReplay::default());
     let _ = bench.run(command().fingerprint(Fingerprint::opaque("a"))).await;
     let other = bench.run(command().fingerprint(Fingerprint::opaque("b"))).await;
@@ -139,14 +139,17 @@ async fn a_cached_outcome_is_not_replayed_past_its_expiry() {
     let bench = Bench::new(LocalReplay::default());
     let keep = Duration::from_millis(80);
     let _ = bench.run(command().keep(keep)).await;
-    // The cache goes by this process's monotonic clock, the store by its own: let both pass.
+    // The cache uses the monotonic clock of this process, the store its own clock: advance both.
     tokio::time::sleep(keep).await;
     bench.clock.advance(keep);
-    assert_eq!(bench.run(command().keep(keep)).await.expect("ran anew").value(), Some(&2));
+    assert_eq!(
+        bench.run(command().keep(keep)).await.expect("the work ran again").value(),
+        Some(&2)
+    );
 }
 
 #[tokio::test]
-async fn an_operators_hand_is_seen_at_once_in_this_process_and_in_time_elsewhere() {
+async fn an_operators_change_takes_effect_at_once_in_this_process_and_later_elsewhere() {
     let settings = LocalReplay { max_age: Duration::from_millis(80), ..LocalReplay::default() };
     let bench = Bench::new(settings);
     let elsewhere = Executor::new(bench.store.clone());
@@ -159,7 +162,7 @@ async fn an_operators_hand_is_seen_at_once_in_this_process_and_in_time_elsewhere
 }
 
 #[tokio::test]
-async fn the_memory_of_answers_is_bounded_and_can_be_turned_off() {
+async fn the_replay_cache_is_bounded_and_can_be_turned_off() {
     let off = Bench::new(LocalReplay::OFF);
     for _ in 0..3 {
         let _ = off.run(command()).await;
@@ -174,7 +177,10 @@ async fn the_memory_of_answers_is_bounded_and_can_be_turned_off() {
         }
     }
     let opened = tiny.store.faults().calls(StoreCall::Open);
-    assert!(opened > 300, "200 keys do not fit into 4 entries, yet only {opened} were asked for");
+    assert!(
+        opened > 300,
+        "200 keys do not fit into 4 entries, but the store was opened only {opened} times"
+    );
 }
 
 #[tokio::test]
@@ -191,7 +197,7 @@ async fn a_store_that_is_down_stops_the_call_before_the_work() {
 }
 
 #[tokio::test]
-async fn a_full_store_stops_the_call_before_the_work_but_admits_its_keys() {
+async fn a_full_store_refuses_new_keys_but_accepts_existing_ones() {
     let store = MemoryStore::with(1, Clock::system());
     let executor = Executor::new(store);
     let first: Answer = executor.run(command(), |_| async { Ok(1) }).await;
@@ -204,44 +210,10 @@ async fn a_full_store_stops_the_call_before_the_work_but_admits_its_keys() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_a_claim_is_recognised_as_our_own() {
-    for fault in [Fault::LoseReply, Fault::LoseRequest] {
-        let bench = Bench::new(LocalReplay::OFF);
-        bench.store.faults().next(StoreCall::Open, fault);
-        let answer = bench.run(command()).await.expect("resolved");
-        assert_eq!((answer.value(), answer.attempt()), (Some(&1), Some(1)), "{fault:?}");
-        assert_eq!(bench.store.faults().happened(StoreCall::Open), 1);
-    }
-}
-
-#[tokio::test]
-async fn a_lost_reply_to_a_takeover_is_recognised_as_our_own() {
-    let bench = Bench::new(LocalReplay::OFF);
-    let failed: Answer = bench.executor.run(command(), |_| async { Err("no".to_owned()) }).await;
-    assert!(failed.is_err());
-    bench.store.faults().next(StoreCall::Swap, Fault::LoseReply);
-    let retried = bench.run(command()).await.expect("resolved");
-    assert_eq!(retried.attempt(), Some(2));
-    assert_eq!(bench.store.faults().happened(StoreCall::Swap), 1);
-}
-
-#[tokio::test]
-async fn a_lost_reply_to_a_completion_is_a_completion() {
-    for fault in [Fault::LoseReply, Fault::LoseRequest] {
-        let bench = Bench::new(LocalReplay::OFF);
-        bench.store.faults().next(StoreCall::Settle, fault);
-        let answer = bench.run(command()).await.expect("resolved");
-        assert!(answer.receipt().is_some_and(|receipt| receipt.recorded), "{fault:?}");
-        assert_eq!(bench.state().await, Some(State::Succeeded));
-        assert_eq!(bench.store.faults().happened(StoreCall::Settle), 1);
-    }
-}
-
-#[tokio::test]
 async fn a_claim_whose_caller_got_an_error_is_released() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Open, Fault::LoseReply);
-    // A claim in doubt is asked after for half of this, and given back within all of it.
+    // A claim whose reply was lost is retried for half of this time, and released within all of it.
     let lost = bench.run(command().lease(Duration::from_secs(10))).await;
     assert!(matches!(&lost, Err(Error::Store(e)) if e.kind() == ErrorKind::Ambiguous), "{lost:?}");
     assert_eq!(bench.runs(), 0);
@@ -257,14 +229,14 @@ async fn a_claim_whose_caller_got_an_error_is_released() {
 async fn an_answer_that_cannot_be_recorded_is_still_delivered() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Settle, Fault::Refuse);
-    // Tried for as long as this, with half a second between two tries at most.
+    // The settlement is tried for this time, with pauses of at most half a second.
     let answer = bench.run(command().lease(Duration::from_secs(10))).await.expect("delivered");
     assert_eq!(answer.value(), Some(&1));
     assert!(answer.receipt().is_some_and(|receipt| !receipt.recorded));
-    assert_eq!(bench.state().await, Some(State::Running), "left to the crash policy");
+    assert_eq!(bench.state().await, Some(State::Running), "the crash policy decides later");
     assert!(
         bench.store.faults().happened(StoreCall::Settle) > 1,
-        "it was tried until the lease ended"
+        "the settlement was tried until the lease ended"
     );
 }
 
@@ -289,8 +261,8 @@ async fn one_failed_renewal_does_not_cancel_the_work() {
 async fn work_is_cancelled_before_a_lease_that_cannot_be_renewed_ends() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().always(StoreCall::Renew, Fault::Refuse);
-    let (asked, lateness) = (tokio::time::Instant::now(), Lateness::watch());
-    let told: Answer = bench
+    let (requested, lateness) = (tokio::time::Instant::now(), Lateness::watch());
+    let answer: Answer = bench
         .executor
         .run(brief(), |claim| async move {
             let started = tokio::time::Instant::now();
@@ -298,16 +270,20 @@ async fn work_is_cancelled_before_a_lease_that_cannot_be_renewed_ends() {
             Ok(u32::try_from(started.elapsed().as_millis()).unwrap_or(u32::MAX))
         })
         .await;
-    let after = *told.expect("nobody took over").value().expect("ran");
-    // The lease began after it was asked for and before the work did.
-    assert!(asked.elapsed() > LEASE / 2, "told {:?} after it was asked for", asked.elapsed());
-    // Three threads are woken one after another until the work hears of it.
+    let after = *answer.expect("no other caller took the claim over").value().expect("ran");
+    // The lease began after it was requested and before the work started.
+    assert!(
+        requested.elapsed() > LEASE / 2,
+        "cancelled {:?} after the claim was requested",
+        requested.elapsed()
+    );
+    // Three threads are woken one after another until the work is cancelled.
     let most = LEASE + lateness.worst() * 4;
-    assert!(Duration::from_millis(after.into()) < most, "told after {after} ms of {LEASE:?}");
+    assert!(Duration::from_millis(after.into()) < most, "cancelled after {after} ms of {LEASE:?}");
 }
 
 #[tokio::test]
-async fn a_renewal_that_hangs_costs_a_part_of_the_lease_not_all_of_it() {
+async fn a_renewal_that_hangs_does_not_lose_the_lease() {
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().next(StoreCall::Renew, Fault::Hang);
     let store = bench.store.clone();
@@ -322,7 +298,7 @@ async fn a_renewal_that_hangs_costs_a_part_of_the_lease_not_all_of_it() {
 }
 
 #[tokio::test]
-async fn many_waiters_share_one_watch() {
+async fn many_waiters_share_one_polling_task() {
     let bench = Bench::new(LocalReplay::default());
     let slow = Polling { first: Duration::from_millis(20), max: Duration::from_millis(20) };
     let elsewhere = Executor::builder(bench.store.clone()).polling(slow).build().expect("valid");
@@ -352,8 +328,8 @@ async fn many_waiters_share_one_watch() {
     while faults.calls(StoreCall::Open) < 101 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let looked = faults.calls(StoreCall::Peek);
-    while faults.calls(StoreCall::Peek) < looked + 5 {
+    let polled = faults.calls(StoreCall::Peek);
+    while faults.calls(StoreCall::Peek) < polled + 5 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let opened = faults.calls(StoreCall::Open);
@@ -362,13 +338,16 @@ async fn many_waiters_share_one_watch() {
         assert_eq!(waiter.await.expect("no panic").expect("answered").value(), Some(&5));
     }
     assert!(holder.await.expect("no panic").is_ok());
-    assert_eq!(opened, 101, "each asked once, and then only the watch looked");
+    assert_eq!(
+        opened, 101,
+        "each call opened the record once, and then only the polling task read it"
+    );
     let after = bench.store.faults().calls(StoreCall::Open) - opened;
-    assert!(after <= 5, "one look answered everybody, but {after} asked again");
+    assert!(after <= 5, "one read should answer all waiters, but {after} opened the record again");
 }
 
 #[tokio::test]
-async fn the_sweeper_runs_by_itself_and_in_batches() {
+async fn the_sweeper_runs_in_the_background_and_in_batches() {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = FaultyStore::new(MemoryStore::with(1_000, clock.clone()));
     let executor = Executor::builder(store.clone())
@@ -404,7 +383,7 @@ async fn bad_settings_are_typed_errors() {
 }
 
 #[tokio::test]
-async fn a_retry_without_a_fingerprint_does_not_loosen_the_key() {
+async fn a_retry_without_a_fingerprint_keeps_the_stored_fingerprint() {
     let bench = Bench::new(LocalReplay::default());
     let mine = command().fingerprint(Fingerprint::opaque("a"));
     let failed: Answer = bench.executor.run(mine, |_| async { Err("no".to_owned()) }).await;
@@ -415,7 +394,7 @@ async fn a_retry_without_a_fingerprint_does_not_loosen_the_key() {
 }
 
 #[tokio::test]
-async fn random_faults_never_double_an_answer() {
+async fn random_faults_never_run_the_work_twice() {
     let mut happened = 0;
     for seed in 0..40 {
         let bench = Bench::new(LocalReplay::OFF);
@@ -439,7 +418,7 @@ async fn random_faults_never_double_an_answer() {
     assert!(happened > 40, "only {happened} faults happened");
 }
 
-/// A holder in one executor that finishes when told.
+/// Starts work that holds the claim until the returned sender is used.
 async fn holder(executor: &Executor<Store>, command: Command) -> oneshot::Sender<()> {
     let (release, released) = oneshot::channel::<()>();
     let (running, started) = oneshot::channel();
@@ -466,9 +445,10 @@ fn watching(bench: &Bench, first: Duration) -> Executor<Store> {
         .expect("valid")
 }
 
-/// Looks by itself 50 ms apart at first, doubling to 500 ms, each with chance of half as much either way.
+/// The store is polled after 50 ms, doubling to 500 ms, each with a jitter of half as much in both
+/// directions.
 #[tokio::test(start_paused = true)]
-async fn a_watch_looks_after_50_ms_and_then_less_and_less_often() {
+async fn the_store_is_polled_after_50_ms_and_then_less_often() {
     let bench = Bench::new(LocalReplay::OFF);
     let _release = holder(&bench.executor, command()).await;
     let elsewhere = Executor::builder(bench.store.clone())
@@ -494,11 +474,11 @@ async fn a_watch_looks_after_50_ms_and_then_less_and_less_often() {
             gaps.push(last.elapsed().as_millis());
             last = tokio::time::Instant::now();
         }
-        assert!(last.elapsed() < MINUTE, "nobody looks: {gaps:?}");
+        assert!(last.elapsed() < MINUTE, "the store is not polled: {gaps:?}");
     }
     waiting.abort();
     for (gap, span) in gaps.iter().zip([50, 100, 200, 400, 500, 500, 500, 500, 500]) {
-        // A few milliseconds for the steps of the clock.
+        // A tolerance of a few milliseconds for the steps of the clock.
         assert!((span / 2 - 3..=span / 2 * 3 + 3).contains(gap), "{gap} of {span} in {gaps:?}");
     }
 }
@@ -508,32 +488,32 @@ async fn the_store_is_not_polled_after_the_last_waiter_left() {
     let bench = Bench::new(LocalReplay::OFF);
     let _release = holder(&bench.executor, command()).await;
     let elsewhere = watching(&bench, Duration::from_millis(10));
-    let looks = || bench.store.faults().calls(StoreCall::Peek);
+    let polls = || bench.store.faults().calls(StoreCall::Peek);
     let seen = async {
-        while looks() < 5 {
+        while polls() < 5 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     let (began, patient) = (tokio::time::Instant::now(), command().wait(Wait::UpTo(MINUTE)));
-    // It leaves when it has looked a few times.
+    // The waiter leaves after the store was polled a few times.
     tokio::select! {
-        told = elsewhere.run(patient, |_| async { Ok::<u32, String>(0) }) => panic!("{told:?}"),
+        answer = elsewhere.run(patient, |_| async { Ok::<u32, String>(0) }) => panic!("{answer:?}"),
         () = seen => {}
     }
-    let looked = looks();
+    let polled = polls();
     let most = began.elapsed().as_millis() / 5 + 1;
-    assert!(u128::from(looked) <= most, "{looked} looks, one every 10 ms or so are at most {most}");
+    assert!(u128::from(polled) <= most, "{polled} polls, but one every 10 ms are at most {most}");
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(looks() <= looked + 1, "nobody waits any more");
+    assert!(polls() <= polled + 1, "the store is polled although no call waits");
 }
 
 #[tokio::test]
-async fn a_waiter_is_not_given_an_answer_that_expired_while_it_waited() {
+async fn a_waiter_does_not_get_an_outcome_that_expired_while_it_waited() {
     let bench = Bench::new(LocalReplay::OFF);
     let keep = Duration::from_secs(60);
     let release = holder(&bench.executor, command().keep(keep)).await;
     let elsewhere = watching(&bench, Duration::from_millis(20));
-    // It looks when the answer has come and gone.
+    // The waiter reads the record after the outcome was recorded and has expired.
     bench.store.faults().next(StoreCall::Peek, Fault::Hang);
     let waiter = tokio::spawn(async move {
         let patient = command().wait(Wait::Deadline(MINUTE));
@@ -548,7 +528,11 @@ async fn a_waiter_is_not_given_an_answer_that_expired_while_it_waited() {
     bench.clock.advance(keep);
     bench.store.faults().release();
     let answer = waiter.await.expect("no panic").expect("an answer");
-    assert_eq!((answer.replayed(), answer.value()), (false, Some(&6)), "run anew, not replayed");
+    assert_eq!(
+        (answer.replayed(), answer.value()),
+        (false, Some(&6)),
+        "the work ran again and was not replayed"
+    );
 }
 
 #[tokio::test]
@@ -570,9 +554,10 @@ async fn many_shutdowns_at_once_all_end() {
 }
 
 #[tokio::test]
-async fn what_has_succeeded_since_it_was_listed_is_not_purged() {
+async fn a_record_that_succeeded_after_it_was_listed_is_not_purged() {
     let executor = Executor::new(MemoryStore::new());
-    let failed = executor.run(command(), |_| async { Err::<u32, _>("away".to_owned()) }).await;
+    let failed =
+        executor.run(command(), |_| async { Err::<u32, _>("unreachable".to_owned()) }).await;
     assert!(failed.is_err());
     let filter = Filter { state: Some(State::Failed), ..Filter::default() };
     let listed = executor.store().list(&filter, None, 10).await.expect("memory answers");

@@ -1,7 +1,8 @@
-//! The tests of the core, one program: a program of its own for each file would be linked nine times.
+//! The tests of the core as one program, because a program for each file would be linked nine
+//! times.
 
 mod bus;
-mod care;
+mod crash_policies;
 mod executor;
 mod memory;
 mod metrics;

@@ -1,4 +1,4 @@
-//! The memory store under the whole suite, by a clock that the tests move.
+//! Runs the conformance suite on the memory store, with a manual clock.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Fixture for Memory {
         self.clock.advance(span);
     }
 
-    /// Moves nothing: the store goes by the time that passes.
+    /// Setting the clock has no effect on the store, which uses passed time only.
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
         let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
@@ -44,7 +44,7 @@ impl Fixture for Memory {
 conformance!(Memory::new());
 model_test!(Memory::new());
 
-/// What only this store does: it is bounded.
+/// Tests the capacity, which only this store limits.
 mod capacity {
     use semel_core::store::{Draft, ErrorKind, Opened, Settlement, Store};
     use semel_core::{AttemptId, Fingerprint, Key, Lease, OnCrash, OperationId, Outcome, Recorded};
@@ -72,13 +72,13 @@ mod capacity {
     }
 
     async fn claim(store: &MemoryStore, draft: &Draft) -> Lease {
-        let opened = store.open(draft).await.expect("there is room");
+        let opened = store.open(draft).await.expect("the store is not full");
         let Opened::Inserted { fence } = opened else { panic!("the key is free") };
         Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
     }
 
     #[tokio::test]
-    async fn a_full_store_refuses_new_keys_and_admits_the_ones_it_holds() {
+    async fn a_full_store_refuses_new_keys_and_accepts_existing_ones() {
         let (store, _) = of(2);
         claim(&store, &draft(1)).await;
         claim(&store, &draft(2)).await;
@@ -89,7 +89,7 @@ mod capacity {
     }
 
     #[tokio::test]
-    async fn released_and_expired_keys_make_room() {
+    async fn released_and_expired_keys_do_not_count() {
         let (store, clock) = of(2);
         let one = claim(&store, &draft(1)).await;
         let two = claim(&store, &draft(2)).await;
@@ -98,13 +98,13 @@ mod capacity {
         let outcome = Recorded::Whole(Outcome::empty());
         let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(1) };
         store.settle(&two, &settlement).await.map(drop).expect("settle");
-        assert!(store.open(&draft(4)).await.is_err(), "an answer that is kept makes no room");
+        assert!(store.open(&draft(4)).await.is_err(), "an outcome that is kept still counts");
         clock.advance(Duration::from_secs(1));
         claim(&store, &draft(4)).await;
     }
 
     #[tokio::test]
-    async fn memory_follows_the_keys_that_live() {
+    async fn the_number_of_records_follows_the_number_of_live_keys() {
         let (store, clock) = of(100_000);
         let keep = Duration::from_secs(1);
         let settlement = Settlement::Succeeded { outcome: Recorded::Whole(Outcome::empty()), keep };
@@ -113,14 +113,14 @@ mod capacity {
             store.settle(&lease, &settlement).await.map(drop).expect("settle");
             clock.advance(keep / 200);
         }
-        // The last 200 or so have not expired, and nobody swept.
+        // About 200 keys have not expired, although no sweep ran.
         assert!((200..500).contains(&store.len()), "{}", store.len());
         let kept = store.open(&draft(19_900)).await;
-        assert!(matches!(kept, Ok(Opened::Existing { .. })), "what is kept stays");
+        assert!(matches!(kept, Ok(Opened::Existing { .. })), "a key that has not expired stays");
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_race_for_the_last_places_is_won_by_exactly_as_many() {
+    async fn concurrent_callers_do_not_exceed_the_capacity() {
         let (store, _) = of(10);
         let mut racing = tokio::task::JoinSet::new();
         for id in 0..64 {

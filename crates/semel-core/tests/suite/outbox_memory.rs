@@ -1,4 +1,4 @@
-//! The memory outbox under the whole suite, by a clock that the tests move.
+//! Runs the conformance suite on the memory outbox, with a manual clock.
 
 use std::time::Duration;
 
@@ -34,14 +34,14 @@ impl OutboxFixture for Memory {
         transaction
     }
 
-    /// What is appended to memory is there already, and has rung.
+    /// Does nothing: appended events are visible at once, and the append has rung the bell.
     async fn commit(&self, _: &MemoryOutbox, _: MemoryOutbox) {}
 
     async fn advance(&self, span: Duration) {
         self.clock.advance(span);
     }
 
-    /// Moves nothing: the outbox goes by the time that passes.
+    /// Setting the clock has no effect on the outbox, which uses passed time only.
     async fn jump(&self, span: Duration, ahead: bool) -> bool {
         let (now, by) = (self.clock.now().as_micros(), semel_core::clock::micros(span));
         self.clock.set(Timestamp::from_micros(if ahead { now + by } else { now - by }));
@@ -51,7 +51,7 @@ impl OutboxFixture for Memory {
 
 outbox_conformance!(Memory::new());
 
-/// What does not depend on the outbox: a relay that cannot work is not built.
+/// Tests that a relay with invalid settings is refused.
 mod settings {
     use semel_core::InvalidPolicy;
     use semel_core::outbox::Relay;
@@ -60,7 +60,7 @@ mod settings {
     use super::*;
 
     #[test]
-    fn a_relay_that_cannot_work_is_not_built() {
+    fn a_relay_with_invalid_settings_is_refused() {
         let builder = || Relay::builder(MemoryOutbox::new(), Broker::new());
         let short = builder().lease(Duration::from_millis(1)).build().map(drop);
         assert!(matches!(short, Err(InvalidPolicy::LeaseTooShort { .. })), "{short:?}");

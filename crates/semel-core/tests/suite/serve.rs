@@ -1,6 +1,6 @@
-//! A door's answers on a store that fails at the exact call that hurts, and in this process's memory.
+//! Tests `Executor::serve` on a store that fails at chosen calls, and with the local replay cache.
 //!
-//! What every store does with them is in the conformance suite.
+//! The conformance suite tests `serve` on every store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
 type Answer = Result<Served<u32>, Error>;
 
-/// How long a settlement is tried that the store does not take.
+/// The time for which a settlement is tried while the store refuses it.
 const BRIEF: Duration = Duration::from_secs(2);
 
 struct Bench {
@@ -87,14 +87,14 @@ fn fails(context: &Context, n: u32) -> Finished<u32> {
     context.fail(n, "no stock")
 }
 
-fn gives_back(context: &Context, n: u32) -> Finished<u32> {
+fn releases(context: &Context, n: u32) -> Finished<u32> {
     context.release(n)
 }
 
 fn executed(answer: &Answer) -> (u32, Option<bool>) {
     match answer {
         Ok(Served::Executed { answer, receipt }) => (*answer, receipt.map(|r| r.recorded)),
-        other => panic!("the work's own answer was expected: {other:?}"),
+        other => panic!("expected the answer of the work: {other:?}"),
     }
 }
 
@@ -117,7 +117,7 @@ async fn a_store_that_is_down_stops_the_request_before_the_handler() {
 }
 
 #[tokio::test]
-async fn a_settlement_whose_reply_is_lost_is_found_again() {
+async fn a_settlement_whose_reply_was_lost_is_recognised() {
     for (end, receipt) in
         [(keeps as fn(&Context, u32) -> Finished<u32>, Some(true)), (refuses, Some(true))]
     {
@@ -133,12 +133,12 @@ async fn a_settlement_whose_reply_is_lost_is_found_again() {
 
     let bench = Bench::new(LocalReplay::OFF);
     bench.store.faults().next(StoreCall::Settle, Fault::LoseReply);
-    assert_eq!(executed(&bench.serve(gives_back).await), (1, None));
+    assert_eq!(executed(&bench.serve(releases).await), (1, None));
     assert_eq!(bench.record().await, None);
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_recorded_is_delivered_and_says_so() {
+async fn an_answer_that_cannot_be_recorded_is_delivered_with_an_unrecorded_receipt() {
     let bench = Bench::new(LocalReplay::default());
     bench.store.faults().always(StoreCall::Settle, Fault::Refuse);
     let answer = bench.serve_as(command().lease(BRIEF), keeps).await;
@@ -153,8 +153,8 @@ async fn an_answer_that_cannot_be_recorded_is_delivered_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_failure_that_cannot_be_recorded_is_delivered_all_the_same() {
-    for end in [fails, gives_back] {
+async fn a_failure_that_cannot_be_recorded_is_delivered() {
+    for end in [fails, releases] {
         let bench = Bench::new(LocalReplay::OFF);
         bench.store.faults().always(StoreCall::Settle, Fault::Refuse);
         let answer = bench.serve_as(command().lease(BRIEF), end).await;
@@ -164,7 +164,7 @@ async fn a_failure_that_cannot_be_recorded_is_delivered_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_repeat_of_a_kept_answer_costs_no_trip() {
+async fn a_repeat_of_a_kept_answer_needs_no_call_to_the_store() {
     for end in [keeps, refuses] {
         let bench = Bench::new(LocalReplay::default());
         let _ = bench.serve(end).await;
@@ -176,8 +176,8 @@ async fn a_repeat_of_a_kept_answer_costs_no_trip() {
 }
 
 #[tokio::test]
-async fn only_kept_answers_are_remembered() {
-    for end in [omits, fails, gives_back] {
+async fn only_kept_answers_are_cached() {
+    for end in [omits, fails, releases] {
         let bench = Bench::new(LocalReplay::default());
         let _ = bench.serve(end).await;
         let second = bench.serve(end).await;
@@ -189,11 +189,11 @@ async fn only_kept_answers_are_remembered() {
 #[tokio::test]
 async fn a_handler_over_its_limit_under_hold_is_uncertain() {
     let bench = Bench::new(LocalReplay::OFF);
-    let careful = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(20));
-    let late: Answer = bench.executor.serve(careful.clone(), |_| std::future::pending()).await;
+    let held = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(20));
+    let late: Answer = bench.executor.serve(held.clone(), |_| std::future::pending()).await;
     assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
     let again =
-        bench.executor.serve(careful, |context: Context| async move { keeps(&context, 1) }).await;
+        bench.executor.serve(held, |context: Context| async move { keeps(&context, 1) }).await;
     assert!(matches!(again, Err(Error::Uncertain { .. })), "{again:?}");
 }
 

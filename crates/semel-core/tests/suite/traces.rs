@@ -1,5 +1,5 @@
-//! Whose trace the publishing of an event belongs to: its own, which the relay names beside the
-//! batch and does not continue.
+//! Tests the traces of the relay: the span of a batch is linked to the trace of each event, and
+//! does not continue it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ impl Visit for Fields {
     }
 }
 
-/// What was written: spans by their number, and events with the span that they name.
+/// A subscriber that records spans by their number, and events with their parent span.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Written>>);
 
@@ -79,7 +79,7 @@ impl Publisher for TakesAll {
 }
 
 #[tokio::test]
-async fn a_publish_span_names_the_traces_of_its_events() {
+async fn a_publish_span_is_linked_to_the_traces_of_its_events() {
     let log = Log::default();
     let _here = tracing::subscriber::set_default(log.clone());
     let traces = ["a", "b"].map(|digit| format!("00-{}-{}-01", digit.repeat(32), digit.repeat(16)));
@@ -106,6 +106,10 @@ async fn a_publish_span_names_the_traces_of_its_events() {
             .filter(|(parent, _)| *parent == id)
             .filter_map(|(_, fields)| fields.0.get("link.traceparent"))
             .collect();
-        assert_eq!(links, traces.iter().collect::<Vec<_>>(), "of those that have one");
+        assert_eq!(
+            links,
+            traces.iter().collect::<Vec<_>>(),
+            "a link for each event that has a trace"
+        );
     });
 }

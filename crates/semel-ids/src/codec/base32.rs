@@ -1,10 +1,11 @@
-//! 128 bits in lower-case Crockford base32: 26 characters, the first at most `7`.
+//! Encodes 128 bits in lower-case Crockford base32: 26 characters, of which the first is at most
+//! `7`.
 
 pub(super) const LEN: usize = 26;
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The value of each character; 255 for those that this form does not have.
+/// The value of each character; 255 for characters that are not in the alphabet.
 const VALUES: [u8; 256] = super::base62::values(ALPHABET);
 
 pub(super) fn encode(id: u128) -> [u8; LEN] {
@@ -17,13 +18,14 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
     text
 }
 
-/// Returns `None` for aliases (`i`, `l`, `o`, upper case), for another length, and beyond 128 bits.
+/// Decodes 26 digits. Returns `None` for aliases (`i`, `l`, `o`, upper case), for another length,
+/// and for more than 128 bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
     validate(text).map(value)
 }
 
-/// Returns the digits if they can be decoded. A pass of its own: together with [`value`] it runs out of
-/// registers.
+/// Returns the digits if they can be decoded. Validation is a separate pass, because one loop that
+/// also computes [`value`] would run out of registers.
 #[inline(never)]
 pub(super) fn validate(text: &[u8]) -> Option<&[u8; LEN]> {
     let text: &[u8; LEN] = text.try_into().ok()?;
@@ -31,7 +33,8 @@ pub(super) fn validate(text: &[u8]) -> Option<&[u8; LEN]> {
     (all_digits(seen) && fits(text)).then_some(text)
 }
 
-/// Returns the bits of validated digits. Sixty bits at a time fit a register.
+/// Returns the bits of validated digits, computed in parts of at most 60 bits, which fit into a
+/// register.
 pub(super) fn value(text: &[u8; LEN]) -> u128 {
     let bits = |part: &[u8]| {
         part.iter().fold(0_u64, |bits, byte| bits << 5 | u64::from(VALUES[*byte as usize]))
@@ -40,12 +43,13 @@ pub(super) fn value(text: &[u8; LEN]) -> u128 {
     u128::from(head) << 120 | u128::from(high) << 60 | u128::from(low)
 }
 
-/// Digits have the top bits clear: one check for all that were seen.
+/// Returns whether all characters are digits, from the bitwise OR of their values: values of digits
+/// are below 32.
 const fn all_digits(seen: u8) -> bool {
     seen < 32
 }
 
-/// Twenty-six digits hold two bits more than an id.
+/// Returns whether the digits fit into 128 bits: 26 digits have two bits more.
 const fn fits(text: &[u8; LEN]) -> bool {
     text[0] <= b'7'
 }

@@ -1,4 +1,4 @@
-//! 128 bits in base 62, `0-9A-Za-z`: 22 characters, padded with `0`.
+//! Encodes 128 bits in base 62, `0-9A-Za-z`: 22 characters, padded with `0`.
 
 pub(super) const LEN: usize = 22;
 
@@ -6,14 +6,14 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 
 const VALUES: [u8; 256] = values(ALPHABET);
 
-/// 62^10: the most characters that a `u64` holds at once.
+/// 62^10: ten characters are the most that a `u64` can represent.
 const CHUNK: u128 = 839_299_365_868_340_224;
 
 pub(super) fn encode(id: u128) -> [u8; LEN] {
     let mut text = [0; LEN];
     let mut rest = id;
     let mut end = LEN;
-    // By tens: dividing 128 bits is slow, dividing 64 is not.
+    // Ten characters at a time, because dividing 128 bits is slow and dividing 64 bits is not.
     while end > 0 {
         let start = end.saturating_sub(10);
         let mut chunk = u64::try_from(rest % CHUNK).expect("below 62^10");
@@ -27,7 +27,8 @@ pub(super) fn encode(id: u128) -> [u8; LEN] {
     text
 }
 
-/// Returns `None` for another alphabet or length, and beyond 128 bits.
+/// Decodes 22 characters. Returns `None` for another alphabet or length, and for more than 128
+/// bits.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
     let text: &[u8; LEN] = text.try_into().ok()?;
     let (first, rest) = text.split_at(2);
@@ -46,7 +47,7 @@ fn digits(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Returns the value of each byte in an alphabet, or 255.
+/// Returns a table with the value of each byte in the alphabet, and 255 for all other bytes.
 pub(super) const fn values(alphabet: &[u8]) -> [u8; 256] {
     let mut values = [255; 256];
     let mut at = 0;

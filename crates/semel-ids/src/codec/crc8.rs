@@ -1,4 +1,5 @@
-//! The checksum of a public id, two characters: CRC-8 (polynomial 0x07, start 0), in Crockford base32.
+//! Computes the checksum of a public id: CRC-8 (polynomial 0x07, start 0) as two characters of
+//! Crockford base32.
 
 pub(super) const LEN: usize = 2;
 
@@ -6,7 +7,7 @@ const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 const TABLE: [u8; 256] = table();
 
-/// Returns the checksum of `text` in base32.
+/// Returns the checksum of `text` as two base32 characters.
 pub(super) fn of(text: &[u8]) -> [u8; LEN] {
     let crc = text.iter().fold(0u8, |crc, byte| TABLE[(crc ^ byte) as usize]);
     [ALPHABET[(crc >> 5) as usize], ALPHABET[(crc & 31) as usize]]

@@ -1,11 +1,11 @@
-//! Encryption of ids as one AES-128 block, which hides their time.
+//! Encrypts ids as one AES-128 block, which hides their time.
 
 use std::fmt;
 
 use aes::Aes128;
 use aes::cipher::{BlockDecrypt as _, BlockEncrypt as _, KeyInit as _};
 
-/// A secret key of 16 bytes. With it, the time in an id can be read.
+/// A secret key of 16 bytes that encrypts ids. With the key, the time in an id can be read.
 ///
 /// ```
 /// use semel_ids::codec::HidingKey;
@@ -27,10 +27,10 @@ impl HidingKey {
         Self(Aes128::new(&secret.into()))
     }
 
-    /// Parses 32 hex digits of either case.
+    /// Parses a key from 32 hex digits of either case.
     ///
     /// # Errors
-    /// [`InvalidHidingKey`] if it is not.
+    /// [`InvalidHidingKey`] if `text` is not 32 hex digits.
     pub fn from_hex(text: &str) -> Result<Self, InvalidHidingKey> {
         let digits = text.as_bytes();
         if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -59,7 +59,7 @@ impl fmt::Debug for HidingKey {
     }
 }
 
-/// The error for a text that is not a hiding key.
+/// The error of parsing text that is not a hiding key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hiding key is 32 hex digits (16 bytes)")]
 pub struct InvalidHidingKey;

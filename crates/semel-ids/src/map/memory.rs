@@ -1,4 +1,4 @@
-//! A map in this process, for tests and development.
+//! An id map in the memory of this process, for tests and development.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use crate::resource::ResourceType;
 
 type Id = (String, String, String);
 
-/// An id map in memory. Clones share their rows. There are no transactions: every write takes effect at
-/// once.
+/// An id map in memory. Clones share the rows. The map has no transactions: every write takes
+/// effect at once.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryMap(Arc<Mutex<BTreeMap<Id, (Ulid, bool)>>>);
 
@@ -23,7 +23,7 @@ impl MemoryMap {
         Self::default()
     }
 
-    /// Inserts a row that no [`Binding`] could make, as a foreign tool might.
+    /// Inserts a row without validating it, as a foreign tool might.
     pub fn plant_raw(&self, tenant: &str, kind: &str, public: &str, internal: Ulid) {
         let id = (kind.to_owned(), tenant.to_owned(), public.to_owned());
         self.rows().insert(id, (internal, true));
@@ -79,9 +79,10 @@ impl IdMap for MemoryMap {
         publics: &[PublicId],
     ) -> Result<Vec<MapRow>> {
         let rows = self.rows();
-        // Each once, however often it is asked for.
-        let asked: BTreeSet<Id> = publics.iter().map(|public| id(tenant, kind, public)).collect();
-        Ok(asked.iter().filter_map(|id| rows.get_key_value(id)).map(row).collect())
+        // Each row is returned once, even if its id is requested several times.
+        let requested: BTreeSet<Id> =
+            publics.iter().map(|public| id(tenant, kind, public)).collect();
+        Ok(requested.iter().filter_map(|id| rows.get_key_value(id)).map(row).collect())
     }
 
     async fn revoke(&self, tenant: &str, kind: ResourceType, public: &PublicId) -> Result<bool> {
@@ -112,11 +113,11 @@ impl IdMap for MemoryMap {
         Ok(())
     }
 
-    async fn revoke_rows(&self, kind: ResourceType, places: &[MapKey]) -> Result<u32> {
+    async fn revoke_rows(&self, kind: ResourceType, keys: &[MapKey]) -> Result<u32> {
         let mut rows = self.rows();
         let mut revoked = 0;
-        for place in places {
-            let live = rows.get_mut(&id(&place.tenant, kind, &place.public)).map(|(_, live)| live);
+        for key in keys {
+            let live = rows.get_mut(&id(&key.tenant, kind, &key.public)).map(|(_, live)| live);
             revoked += u32::from(live.is_some_and(std::mem::take));
         }
         Ok(revoked)
@@ -130,7 +131,7 @@ impl IdMap for MemoryMap {
         limit: u32,
     ) -> Result<Vec<MapRow>> {
         let rows = self.rows();
-        let after = after.map(|place| id(&place.tenant, kind, &place.public));
+        let after = after.map(|key| id(&key.tenant, kind, &key.public));
         let matching = rows.iter().filter(|(id, _)| {
             id.0 == kind.name()
                 && tenant.is_none_or(|tenant| id.1 == tenant)

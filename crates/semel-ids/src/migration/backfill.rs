@@ -15,19 +15,20 @@ use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
 use crate::map::{Binding, IdMap, Inserted};
 
-/// The report of a backfill: what it did, or would do without `dry_run`.
+/// The report of a backfill: its changes, or in a dry run the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backfilled {
-    /// Number of rows of the table.
+    /// The number of rows of the table.
     pub seen: u64,
-    /// Number of bindings written. Those of a batch that was committed just before its process died count
-    /// as already there.
+    /// The number of bindings that were written. Bindings of a batch that was committed just before
+    /// its process died count as `already`.
     pub written: u64,
-    /// Number of bindings that were already there.
+    /// The number of bindings that were in the map before.
     pub already: u64,
-    /// Rows that cannot be written to the map. Those of an earlier run have counts and no samples.
+    /// The rows that cannot be written to the map. Rows of an earlier run are counted, but have no
+    /// samples.
     pub refused: Refusals,
-    /// Number of rows that an earlier run has seen, which this one continues.
+    /// The number of rows that the earlier runs have read which this run continues.
     pub resumed: u64,
 }
 
@@ -47,31 +48,32 @@ impl fmt::Display for Backfilled {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Writes a binding for every row that has none. Rows that cannot be used are counted by reason.
+    /// Writes a binding for every row of the table that has none. Rows that cannot be used are
+    /// counted by reason.
     ///
-    /// Continues from the checkpoint; `()` is no checkpoint. To stop it, drop the future or end the process:
-    /// committed batches stay. A dry run begins at the beginning and does not touch the checkpoint; it does
-    /// not find internal ids that another public id has, which the real run refuses as
-    /// [`RefusalReason::Conflict`].
+    /// The backfill continues from the checkpoint; pass `()` to use none. To stop it, drop the
+    /// future or end the process: committed batches stay. A dry run starts at the beginning and
+    /// does not read or write the checkpoint. It does not detect internal ids that are bound to
+    /// another public id, which the real run refuses as [`RefusalReason::Conflict`].
     ///
     /// # Errors
-    /// `Misconfigured` if the checkpoint is that of another backfill; else the error of the table, the map or
-    /// the checkpoint, after the retries. Run it again to continue.
+    /// `Misconfigured` if the checkpoint belongs to another backfill; else the error of the table,
+    /// the map or the checkpoint, after the retries. Run the backfill again to continue.
     pub async fn backfill<C: Checkpoint>(
         &self,
         checkpoint: &C,
         mut progress: impl FnMut(&Progress<'_, Backfilled>) + Send,
     ) -> Result<Backfilled> {
         let (mut cursor, mut report) = self.resume(checkpoint).await?;
-        let total = self.tried(|| self.table.estimate()).await?;
+        let total = self.with_retries(|| self.table.estimate()).await?;
         let watch = Watch::new(total).resumed(report.seen);
         let mut pace = Pace::new(self.rate);
         loop {
-            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let page = self.with_retries(|| self.table.page(cursor.as_ref(), self.step())).await?;
             let rows = page.rows.len();
             cursor = page.next.clone();
-            // Saved after the commit: a checkpoint must not cover rows that are not in the map. A crash in
-            // between repeats a batch, which changes nothing.
+            // The checkpoint is saved after the commit, because it must not cover rows that are not
+            // in the map. A crash in between repeats a batch, which changes nothing.
             self.fill(page, &mut report).await?;
             if let (Some(cursor), false) = (&cursor, self.dry) {
                 checkpoint.save(&self.saved(cursor, &report)).await?;
@@ -82,7 +84,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
             }
             pace.after(rows).await;
         }
-        let keyless = self.tried(|| self.table.keyless()).await?;
+        let keyless = self.with_retries(|| self.table.keyless()).await?;
         report.refused.add_many(RefusalReason::NoKey, keyless);
         if !self.dry {
             checkpoint.clear().await?;
@@ -134,7 +136,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         }
     }
 
-    /// Writes the bindings of a page, and counts them.
+    /// Writes the bindings of a page, and counts the results.
     async fn fill(&self, page: TablePage, report: &mut Backfilled) -> Result<()> {
         let (mut keys, mut bindings) = (Vec::new(), Vec::new());
         report.seen += page.rows.len() as u64;
@@ -151,7 +153,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         }
         let answers = match (bindings.is_empty(), self.dry) {
             (true, _) => return Ok(()),
-            (false, true) => self.foresee(&bindings).await?,
+            (false, true) => self.predict(&bindings).await?,
             (false, false) => self.written(&bindings).await?,
         };
         for ((key, binding), answer) in keys.iter().zip(&bindings).zip(answers) {
@@ -172,9 +174,9 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(())
     }
 
-    /// Writes bindings. Returns one result each.
+    /// Writes bindings, and returns one result per binding.
     pub(super) async fn written(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
-        let answers = self.tried(|| self.map.insert_many(bindings)).await?;
+        let answers = self.with_retries(|| self.map.insert_many(bindings)).await?;
         if answers.len() == bindings.len() {
             return Ok(answers);
         }
@@ -183,8 +185,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Err(Error::new(ErrorKind::Corrupt, "write bindings", text))
     }
 
-    /// Returns what writing bindings would return, as far as reading the map tells.
-    async fn foresee(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
+    /// Returns the expected results of writing bindings, as far as they can be read from the map.
+    async fn predict(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         let mut tenants: HashMap<&str, Vec<PublicId>> = HashMap::new();
         for binding in bindings {
             tenants.entry(binding.tenant()).or_default().push(*binding.public());
@@ -192,12 +194,12 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         let mut found = HashMap::new();
         for (tenant, publics) in &tenants {
             for chunk in publics.chunks(LOOKUP) {
-                for row in self.tried(|| self.map.find(tenant, self.kind, chunk)).await? {
+                for row in self.with_retries(|| self.map.find(tenant, self.kind, chunk)).await? {
                     found.insert((*tenant, row.public), (row.internal, row.live));
                 }
             }
         }
-        let foresee = |binding: &Binding| match found
+        let predict = |binding: &Binding| match found
             .get(&(binding.tenant(), binding.public().to_string()))
         {
             None => Inserted::New,
@@ -205,6 +207,6 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
             Some((_, true)) => Inserted::Already,
             Some((_, false)) => Inserted::Revoked,
         };
-        Ok(bindings.iter().map(foresee).collect())
+        Ok(bindings.iter().map(predict).collect())
     }
 }

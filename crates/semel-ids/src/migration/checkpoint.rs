@@ -1,7 +1,7 @@
-//! Checkpoints: where a backfill continues after its process has ended.
+//! Checkpoints, from which a backfill continues after its process has ended.
 //!
-//! Everything before a checkpoint is committed: it is saved after its batch. A run that ends in between repeats
-//! a batch, which changes nothing.
+//! A checkpoint is saved after its batch was committed. A run that ends in between repeats a batch,
+//! which changes nothing.
 
 mod file;
 
@@ -16,37 +16,39 @@ pub use file::FileCheckpoint;
 use super::business::TableCursor;
 use super::reading::RefusalReason;
 
-/// The progress of a backfill.
+/// The saved progress of a backfill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// The backfill that it belongs to: its type and table. Another one refuses it.
+    /// The backfill that the checkpoint belongs to: its type and table. Another backfill refuses
+    /// the checkpoint.
     pub job: String,
-    /// Everything up to here is committed.
+    /// The position up to which all rows are committed.
     pub cursor: TableCursor,
-    /// Number of rows seen.
+    /// The number of rows that were read.
     pub seen: u64,
-    /// Number of bindings written. Those of a repeated batch count as already there.
+    /// The number of bindings that were written. Bindings of a repeated batch count as `already`.
     pub written: u64,
-    /// Number of bindings that were already there.
+    /// The number of bindings that were in the map before.
     pub already: u64,
-    /// Number of rows refused, by reason.
+    /// The number of rows that were refused, by reason.
     pub refused: BTreeMap<RefusalReason, u64>,
 }
 
-/// Stores the progress of a backfill. It belongs to one map: for another one, or one that was emptied, start
-/// without it.
+/// Stores the progress of a backfill. A checkpoint belongs to one map: for another map, or after
+/// the map was emptied, start without it.
 pub trait Checkpoint: Send + Sync {
-    /// Returns what was saved last.
+    /// Returns the progress that was saved last, if any.
     fn load(&self) -> impl Future<Output = Result<Option<Saved>>> + Send;
 
-    /// Replaces what was saved, durably and atomically.
+    /// Replaces the saved progress, durably and atomically.
     fn save(&self, saved: &Saved) -> impl Future<Output = Result<()>> + Send;
 
-    /// Removes what was saved: the backfill is complete, and the next one begins at the beginning.
+    /// Removes the saved progress, because the backfill is complete: the next backfill starts at
+    /// the beginning.
     fn clear(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Stores nothing: a run that is interrupted begins again.
+/// Stores no progress: after an interruption the next run starts at the beginning.
 impl Checkpoint for () {
     async fn load(&self) -> Result<Option<Saved>> {
         Ok(None)

@@ -1,9 +1,9 @@
 //! Compares a page of the table with the map, and a page of the map with the table.
 //!
-//! What differs is read again before it counts as a difference, in such an order that live traffic causes none:
-//! a row and its mapping that are written in one transaction
-//! ([`Resolver::register`](crate::Resolver::register), [`revoke_in`](crate::Resolver::revoke_in)) are both seen
-//! as they were before it, or both as after it.
+//! Every difference is read again before it counts, in an order in which live traffic causes no
+//! differences: if a row and its mapping are written in one transaction
+//! ([`Resolver::register`](crate::Resolver::register), [`revoke_in`](crate::Resolver::revoke_in)),
+//! both are seen as they were before that transaction, or both as after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,23 +16,23 @@ use super::{LOOKUP, MapMigration};
 use crate::codec::PublicId;
 use crate::map::{Binding, IdMap, MapRow};
 
-/// What is wrong with the mapping of a row.
+/// The defect of a row's mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
-    /// There is no mapping.
+pub(super) enum Defect {
+    /// The row has no mapping.
     Missing,
-    /// It has another internal id.
+    /// The mapping has another internal id.
     Mismatched(Ulid),
-    /// It was revoked.
+    /// The mapping was revoked.
     Revoked,
 }
 
-/// A row and what is wrong with its mapping.
+/// A row whose mapping has a defect.
 #[derive(Clone, Debug)]
 pub(super) struct Suspect {
     pub(super) key: String,
     pub(super) binding: Binding,
-    pub(super) wrong: Wrong,
+    pub(super) defect: Defect,
 }
 
 /// The result of comparing a page of the table.
@@ -46,9 +46,9 @@ pub(super) struct Compared {
 /// The result of comparing a page of the map.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    /// Live mappings without a row.
+    /// The live mappings without a row.
     pub(super) extra: Vec<MapRow>,
-    /// Ids that several rows have.
+    /// The rows whose public id another row has too.
     pub(super) duplicated: Vec<BusinessRow>,
 }
 
@@ -79,53 +79,54 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
 
     async fn suspects(&self, tenant: &str, rows: &[(String, Binding)]) -> Result<Vec<Suspect>> {
         let publics: Vec<PublicId> = rows.iter().map(|(_, binding)| *binding.public()).collect();
-        let found = self.tried(|| self.map.find(tenant, self.kind, &publics)).await?;
+        let found = self.with_retries(|| self.map.find(tenant, self.kind, &publics)).await?;
         let found: HashMap<String, (Ulid, bool)> =
             found.into_iter().map(|row| (row.public, (row.internal, row.live))).collect();
         let suspect = |(key, binding): &(String, Binding)| {
-            let wrong = match found.get(binding.public().as_str()) {
-                None => Wrong::Missing,
-                Some((_, false)) => Wrong::Revoked,
+            let defect = match found.get(binding.public().as_str()) {
+                None => Defect::Missing,
+                Some((_, false)) => Defect::Revoked,
                 Some((internal, true)) if *internal != binding.internal() => {
-                    Wrong::Mismatched(*internal)
+                    Defect::Mismatched(*internal)
                 }
                 Some(_) => return None,
             };
-            Some(Suspect { key: key.clone(), binding: binding.clone(), wrong })
+            Some(Suspect { key: key.clone(), binding: binding.clone(), defect })
         };
         Ok(rows.iter().filter_map(suspect).collect())
     }
 
-    /// Returns those whose rows still exist. The map was read before: a row that exists now existed when its
-    /// mapping did not.
+    /// Returns the suspects whose rows still exist. The map was read before the table: a row that
+    /// exists now also existed when its mapping was read.
     async fn confirmed(&self, tenant: &str, suspects: Vec<Suspect>) -> Result<Vec<Suspect>> {
         if suspects.is_empty() {
             return Ok(suspects);
         }
-        let there = self.there(tenant, suspects.iter().map(|suspect| &suspect.binding)).await?;
-        let is_there = |suspect: &Suspect| there.contains(suspect.binding.public().as_str());
-        Ok(suspects.into_iter().filter(is_there).collect())
+        let existing =
+            self.existing(tenant, suspects.iter().map(|suspect| &suspect.binding)).await?;
+        let exists = |suspect: &Suspect| existing.contains(suspect.binding.public().as_str());
+        Ok(suspects.into_iter().filter(exists).collect())
     }
 
-    /// Returns the public ids of those bindings of a tenant that are in the table.
-    pub(super) async fn there(
+    /// Returns the public ids of the given bindings of a tenant that are in the table.
+    pub(super) async fn existing(
         &self,
         tenant: &str,
         bindings: impl Iterator<Item = &Binding>,
     ) -> Result<HashSet<String>> {
         let publics: Vec<&str> = bindings.map(|binding| binding.public().as_str()).collect();
-        let mut there = HashSet::new();
+        let mut existing = HashSet::new();
         for chunk in publics.chunks(LOOKUP) {
-            for row in self.tried(|| self.table.find(tenant, chunk)).await? {
+            for row in self.with_retries(|| self.table.find(tenant, chunk)).await? {
                 if let Ok(binding) = read(&row, self.kind, &self.codec) {
-                    there.insert(binding.public().to_string());
+                    existing.insert(binding.public().to_string());
                 }
             }
         }
-        Ok(there)
+        Ok(existing)
     }
 
-    /// Compares mappings, which are ordered by tenant, with their rows.
+    /// Compares mappings, which must be ordered by tenant, with their rows.
     pub(super) async fn strays(&self, mappings: Vec<MapRow>) -> Result<Strays> {
         let mut strays = Strays::default();
         let live: Vec<MapRow> = mappings.into_iter().filter(|row| row.live).collect();
@@ -138,13 +139,13 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(strays)
     }
 
-    /// Returns the mappings of one tenant that have no row. A row with the public id counts, even if its other
-    /// columns cannot be read.
+    /// Returns the mappings of one tenant that have no row. A row counts even if its columns other
+    /// than the public id cannot be read.
     async fn absent(&self, chunk: &[MapRow], twice: &mut Vec<BusinessRow>) -> Result<Vec<MapRow>> {
         let Some(first) = chunk.first() else { return Ok(Vec::new()) };
         let publics: Vec<&str> = chunk.iter().map(|row| row.public.as_str()).collect();
         let mut seen = HashMap::<String, u32>::new();
-        for row in self.tried(|| self.table.find(&first.tenant, &publics)).await? {
+        for row in self.with_retries(|| self.table.find(&first.tenant, &publics)).await? {
             let Field::Value(public) = &row.public else { continue };
             let times = seen.entry(public.clone()).or_default();
             *times += 1;
@@ -155,8 +156,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(chunk.iter().filter(|row| !seen.contains_key(&row.public)).cloned().collect())
     }
 
-    /// Returns those of one tenant that are still live. The table was read before: a mapping that is live now
-    /// was live when its row did not exist.
+    /// Returns the mappings of one tenant that are still live. The table was read before the map: a
+    /// mapping that is live now was also live when its row was not found.
     async fn still_live(&self, rows: Vec<MapRow>) -> Result<Vec<MapRow>> {
         let Some(tenant) = rows.first().map(|row| row.tenant.clone()) else { return Ok(rows) };
         let parse = |row: &MapRow| PublicId::stored(&row.public);
@@ -164,11 +165,13 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         let live: HashSet<String> = match publics.is_empty() {
             true => HashSet::new(),
             false => {
-                let found = self.tried(|| self.map.find(&tenant, self.kind, &publics)).await?;
+                let found =
+                    self.with_retries(|| self.map.find(&tenant, self.kind, &publics)).await?;
                 found.into_iter().filter(|row| row.live).map(|row| row.public).collect()
             }
         };
-        // A text that is not a public id was not written by an application that runs now.
+        // A text that is not a public id is kept: no application that uses this crate wrote or
+        // revoked it meanwhile.
         let stays = |row: &MapRow| live.contains(&row.public) || parse(row).is_none();
         Ok(rows.into_iter().filter(stays).collect())
     }

@@ -1,4 +1,4 @@
-//! A business table as the resolver's fallback, until its rows are in the map.
+//! Makes a business table the resolver's fallback until its rows are in the map.
 
 use semel_core::store::{BoxFuture, Result};
 use ulid::Ulid;
@@ -10,8 +10,8 @@ use crate::codec::{Codec, PublicId};
 use crate::fallback::Fallback;
 use crate::resource::{Resource, ResourceType};
 
-/// Finds ids of one type in a business table. Rows without a valid binding are not found; of several rows with
-/// one public id, the first is.
+/// Finds ids of one type in a business table. Rows without a valid binding are ignored; of several
+/// rows with the same public id, the first is returned.
 ///
 /// ```
 /// use semel_ids::map::memory::MemoryMap;
@@ -45,7 +45,7 @@ impl<T: BusinessTable> TableFallback<T> {
         Self::new(table, R::TYPE, R::codec())
     }
 
-    /// Creates the fallback of a table whose rows are of this type, with public ids of this codec.
+    /// Creates the fallback of a table whose rows have this type and public ids of this codec.
     pub fn new(table: T, kind: ResourceType, codec: &Codec) -> Self {
         Self { table, kind, codec: codec.clone() }
     }

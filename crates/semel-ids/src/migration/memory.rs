@@ -9,7 +9,7 @@ use semel_core::store::{Error, ErrorKind, Result};
 use super::business::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
 use crate::codec::Codec;
 
-/// A business table in memory, with numbers as keys. Clones share the rows.
+/// A business table in memory whose keys are numbers. Clones share the rows.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTable {
     rows: Arc<Mutex<BTreeMap<u64, BusinessRow>>>,
@@ -27,8 +27,8 @@ impl MemoryTable {
         Self { tenant: Some(tenant.to_owned()), ..Self::default() }
     }
 
-    /// Adds a row with this public id and the internal id that [`Codec::new`] decodes from it, if it does.
-    /// Returns its key.
+    /// Adds a row with this public id, and with the internal id that [`Codec::new`] decodes from
+    /// it, if any. Returns the key of the row.
     pub fn put(&self, tenant: &str, public: &str) -> u64 {
         let internal = Codec::new().decode(public).map(|(_, id)| id.to_bytes().to_vec());
         self.insert(BusinessRow {
@@ -39,7 +39,7 @@ impl MemoryTable {
         })
     }
 
-    /// Adds a row under a new key. Returns the key.
+    /// Adds a row under a new key, and returns the key.
     pub fn insert(&self, mut row: BusinessRow) -> u64 {
         let mut rows = self.rows();
         let key = rows.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -48,7 +48,7 @@ impl MemoryTable {
         key
     }
 
-    /// Removes a row.
+    /// Removes the row with this key, and returns it.
     pub fn remove(&self, key: u64) -> Option<BusinessRow> {
         self.rows().remove(&key)
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is being read.
+/// The side that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The rows of the business table.
+    /// The migration reads the rows of the business table.
     Rows,
-    /// The rows of the map.
+    /// The migration reads the rows of the map.
     Mappings,
 }
 
@@ -19,20 +19,21 @@ pub enum Stage {
 pub struct Progress<'r, R> {
     /// The report so far.
     pub report: &'r R,
-    /// What is being read.
+    /// The side that is being read.
     pub stage: Stage,
-    /// Number of rows of this stage that were seen, with those of earlier runs that this one continues.
+    /// The number of rows of this stage that were read, including the earlier runs that this run
+    /// continues.
     pub seen: u64,
-    /// The estimated number of rows.
+    /// The estimated number of rows of this stage.
     pub total: Option<u64>,
     /// The time since this run began.
     pub elapsed: Duration,
-    /// Rows per second of this run in this stage.
+    /// The number of rows per second in this stage of this run.
     pub rate: f64,
 }
 
 impl<R> Progress<'_, R> {
-    /// Returns the estimated time for the rest of the stage.
+    /// Returns the estimated time until the end of the stage.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.total?.saturating_sub(self.seen);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -74,14 +75,14 @@ impl Watch {
         Self { began: now, stage_began: now, stage: Stage::Rows, before: 0, total }
     }
 
-    /// Sets the number of rows that earlier runs have seen.
+    /// Sets the number of rows that earlier runs have read.
     pub(super) fn resumed(mut self, seen: u64) -> Self {
         self.before = seen;
         self
     }
 
-    /// Begins the next stage.
-    pub(super) fn turn(&mut self, total: Option<u64>) {
+    /// Begins the second stage: the rows of the map.
+    pub(super) fn next_stage(&mut self, total: Option<u64>) {
         (self.stage, self.total) = (Stage::Mappings, total);
         (self.stage_began, self.before) = (Instant::now(), 0);
     }
@@ -94,7 +95,7 @@ impl Watch {
             report,
             stage: self.stage,
             seen,
-            // A table grows while it is read, and estimates are old.
+            // The table may have grown since the estimate.
             total: self.total.map(|total| total.max(seen)),
             elapsed: self.began.elapsed(),
             rate: fresh / spent,

@@ -1,4 +1,4 @@
-//! Reads the binding of a row, or the reason why it has none.
+//! Converts a row of a business table to a binding, or returns the reason why it has none.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::codec::{Codec, InvalidId};
 use crate::map::{Binding, InvalidBinding};
 use crate::resource::ResourceType;
 
-/// Why a row cannot be written to the map.
+/// The reason why a row cannot be written to the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -21,23 +21,23 @@ pub enum RefusalReason {
     BadTenant,
     /// The row has no public id.
     NoPublicId,
-    /// The public id is not one of the codec.
+    /// The public id is not a text that the codec writes.
     BadPublicId,
-    /// The public id is that of another resource type.
+    /// The public id has the prefix of another resource type.
     ForeignPrefix,
     /// The row has no internal id.
     NoInternalId,
     /// The internal id is neither 16 bytes nor the text of a ULID.
     BadInternalId,
-    /// The public id encodes another internal id than the row's.
+    /// The public id encodes another internal id than the one in the row.
     OtherInternalId,
     /// A column has a value of an unexpected type.
     Unreadable,
-    /// The row has no key, so it is in no page.
+    /// The row has no key, so no page contains it.
     NoKey,
     /// The mapping exists and is revoked.
     Revoked,
-    /// The public or the internal id is bound to something else.
+    /// The public or the internal id is bound to another id.
     Conflict,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for RefusalReason {
     }
 }
 
-/// Returns the binding of a row.
+/// Returns the binding of a row, or the reason why the row has none.
 pub(super) fn read(
     row: &BusinessRow,
     kind: ResourceType,
@@ -97,7 +97,7 @@ fn internal(bytes: &[u8]) -> Result<Ulid, RefusalReason> {
         return Ok(Ulid::from_bytes(bytes));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| RefusalReason::BadInternalId)?;
-    // Tables have ULIDs of either case; the codec accepts only the lower.
+    // Tables may have ULIDs of either case; the codec accepts only lower case.
     let decoded = Codec::new().decode(&format!("id_{}", text.to_ascii_lowercase()));
     decoded.map(|(_, id)| id).map_err(|_| RefusalReason::BadInternalId)
 }

@@ -9,7 +9,7 @@ use semel_core::store::Result;
 use ulid::Ulid;
 
 use super::business::BusinessTable;
-use super::compare::{Suspect, Wrong};
+use super::compare::{Defect, Suspect};
 use super::pace::Pace;
 use super::progress::{Progress, Watch};
 use super::samples::{Refusals, Sample, SampledCount};
@@ -17,38 +17,40 @@ use super::{LOOKUP, MapMigration};
 use crate::map::{Binding, IdMap, Inserted, MapKey, MapRow};
 use crate::resource::ResourceType;
 
-/// The report of a repair: what it did, or would do without `dry_run`.
+/// The report of a repair: its changes, or in a dry run the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Number of rows of the table.
+    /// The number of rows of the table.
     pub rows: u64,
-    /// Number of mappings of the type that were read.
+    /// The number of mappings of the type that were read.
     pub mappings: u64,
-    /// Missing mappings that were written.
+    /// The missing mappings that were written.
     pub inserted: SampledCount,
-    /// Wrong mappings that were replaced.
+    /// The mappings with a wrong internal id that were replaced.
     pub overwritten: SampledCount,
-    /// Revoked mappings that were made live again; see
+    /// The revoked mappings that were made live again; see
     /// [`revive_revoked`](super::MapMigration::revive_revoked).
     pub revived: SampledCount,
-    /// Mappings without a row that were revoked.
+    /// The mappings without a row that were revoked.
     pub revoked: SampledCount,
-    /// Revoked mappings whose rows are there, left as they are.
+    /// The revoked mappings whose rows exist, which were not changed.
     pub left_revoked: SampledCount,
-    /// Mappings without a row that are too young to be judged; see
+    /// The mappings without a row that are too young to be revoked; see
     /// [`grace`](super::MapMigration::grace).
     pub left_young: SampledCount,
-    /// Number of mappings without a row, if there are more than
-    /// [`max_revocations`](super::MapMigration::max_revocations): none of them was revoked.
+    /// The number of mappings without a row, if there are more than
+    /// [`max_revocations`](super::MapMigration::max_revocations), so that none of them was revoked;
+    /// else 0.
     pub withheld: u64,
-    /// Number of mappings that were repaired and then revoked, because their rows were deleted meanwhile.
+    /// The number of mappings that were repaired and then revoked, because their rows were deleted
+    /// meanwhile.
     pub undone: u64,
-    /// Rows without a valid binding, which a repair cannot fix.
+    /// The rows without a valid binding, which a repair cannot fix.
     pub unreadable: Refusals,
 }
 
 impl Repaired {
-    /// Returns how many mappings were changed.
+    /// Returns the number of mappings that were changed.
     pub fn changed(&self) -> u64 {
         let Self { inserted, overwritten, revived, revoked, .. } = self;
         [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()
@@ -72,32 +74,32 @@ impl fmt::Display for Repaired {
     }
 }
 
-/// How a mapping was changed.
+/// The change of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairChange {
-    /// It is live, with this internal id.
+    /// The mapping is live, with this internal id.
     Live(Ulid),
-    /// It was revoked.
+    /// The mapping was revoked.
     Revoked,
-    /// The map failed, and it is unknown whether it was changed.
+    /// The map failed, and it is unknown whether the mapping was changed.
     Unclear,
 }
 
-/// A mapping that was changed, and must be invalidated in caches.
+/// A mapping that was changed and must be invalidated in caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairedMapping {
     /// The tenant.
     pub tenant: String,
     /// The resource type.
     pub kind: ResourceType,
-    /// The public id, as the map has it.
+    /// The public id as it is stored in the map.
     pub public: String,
-    /// How it was changed.
+    /// The change of the mapping.
     pub change: RepairChange,
 }
 
 impl RepairedMapping {
-    /// Returns whether it is live, or may be: the argument of
+    /// Returns whether the mapping is or may be live. Pass the result to
     /// [`Resolver::changed`](crate::Resolver::changed).
     pub fn is_live(&self) -> bool {
         match self.change {
@@ -121,30 +123,33 @@ impl RepairedMapping {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Makes the map equal to the table: writes missing mappings, replaces wrong ones, revokes extra ones.
-    /// Differences are found as [`verify`](Self::verify) finds them; no earlier report is needed.
+    /// Makes the map equal to the table: writes missing mappings, replaces wrong ones, and revokes
+    /// mappings without a row. Differences are found as by [`verify`](Self::verify); no earlier
+    /// report is needed.
     ///
-    /// Each row is read again right before its mapping is changed, and once more after: a mapping whose row
-    /// was deleted meanwhile is revoked again. `invalidate` is called with every batch of changes once it is
-    /// committed, or may be, also if the repair then fails, and the repair waits for it: pass each to
-    /// [`Resolver::changed`](crate::Resolver::changed). If the process ends before that, cached entries stay
-    /// until their TTL ends; so does one of a mapping that conflicted with a replaced one by its internal id
-    /// and was removed.
+    /// Each row is read again right before its mapping is changed, and once more afterwards: a
+    /// mapping whose row was deleted meanwhile is revoked again. The repair calls `invalidate` with
+    /// every batch of changes that is or may be committed, even if the repair then fails, and waits
+    /// for it: pass each change to [`Resolver::changed`](crate::Resolver::changed). If the process
+    /// ends before that, cached entries stay until their TTL ends. The cached entry of a mapping
+    /// that was removed because a replaced mapping has the same internal id also stays until its
+    /// TTL ends.
     ///
     /// # Errors
-    /// The error of the table or the map, after the retries. What was repaired stays; run it again.
+    /// The error of the table or the map, after the retries. Committed changes stay; run the repair
+    /// again.
     pub async fn repair<F: Future<Output = ()> + Send>(
         &self,
         mut progress: impl FnMut(&Progress<'_, Repaired>) + Send,
         mut invalidate: impl FnMut(Vec<RepairedMapping>) -> F + Send,
     ) -> Result<Repaired> {
         let mut report = Repaired::default();
-        let total = self.tried(|| self.table.estimate()).await?;
+        let total = self.with_retries(|| self.table.estimate()).await?;
         let mut watch = Watch::new(total);
         let mut pace = Pace::new(self.rate);
         let mut cursor = None;
         loop {
-            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let page = self.with_retries(|| self.table.page(cursor.as_ref(), self.step())).await?;
             let seen = page.rows.len();
             report.rows += seen as u64;
             let compared = self.compare(page.rows).await?;
@@ -152,12 +157,13 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 report.unreadable.add(*reason, self.samples, || Sample::of_row(row));
             }
             let mut changed = Vec::new();
-            let mended = self.mend(compared.suspects, &mut report, &mut changed).await;
-            // Before the error: these changes are committed, whatever failed after them.
+            let repaired = self.repair_rows(compared.suspects, &mut report, &mut changed).await;
+            // Caches are invalidated before the error is returned, since these changes are
+            // committed.
             if !changed.is_empty() {
                 invalidate(changed).await;
             }
-            mended?;
+            repaired?;
             progress(&watch.progress(&report, report.rows));
             pace.after(seen).await;
             cursor = page.next;
@@ -165,7 +171,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 break;
             }
         }
-        watch.turn(Some(report.rows));
+        watch.next_stage(Some(report.rows));
         let extra = self.count_extra(&mut report, &watch, &mut pace, &mut progress).await?;
         if extra > self.revocations {
             report.withheld = extra;
@@ -176,8 +182,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(report)
     }
 
-    /// Repairs the mappings of some rows. Adds the changes to `changed`, also if it fails.
-    async fn mend(
+    /// Repairs the mappings of the given rows. Adds the changes to `changed`, even if it fails.
+    async fn repair_rows(
         &self,
         suspects: Vec<Suspect>,
         report: &mut Repaired,
@@ -185,53 +191,53 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
     ) -> Result<()> {
         let (mut inserts, mut overwrites) = (Vec::new(), Vec::new());
         for suspect in suspects {
-            match suspect.wrong {
-                Wrong::Missing => inserts.push(suspect),
-                Wrong::Mismatched(_) => overwrites.push(suspect),
-                Wrong::Revoked if self.revive => overwrites.push(suspect),
-                Wrong::Revoked => {
+            match suspect.defect {
+                Defect::Missing => inserts.push(suspect),
+                Defect::Mismatched(_) => overwrites.push(suspect),
+                Defect::Revoked if self.revive => overwrites.push(suspect),
+                Defect::Revoked => {
                     let sample = || Sample::of_binding(&suspect.key, &suspect.binding);
                     report.left_revoked.add(self.samples, sample);
                 }
             }
         }
-        let mut mended = Vec::new();
-        for suspect in self.insert(inserts, &mut mended, changed).await? {
+        let mut repaired = Vec::new();
+        for suspect in self.insert(inserts, &mut repaired, changed).await? {
             overwrites.push(suspect);
         }
         if !self.dry && !overwrites.is_empty() {
             let bindings: Vec<Binding> =
                 overwrites.iter().map(|suspect| suspect.binding.clone()).collect();
-            let written = self.tried(|| self.map.overwrite(&bindings)).await;
+            let written = self.with_retries(|| self.map.overwrite(&bindings)).await;
             let change: fn(&Binding) -> RepairedMapping =
                 if written.is_ok() { RepairedMapping::live } else { RepairedMapping::unclear };
             changed.extend(bindings.iter().map(change));
             written?;
         }
-        mended.extend(overwrites);
-        for Suspect { key, binding, wrong } in &mended {
-            let tally = match wrong {
-                Wrong::Missing => &mut report.inserted,
-                Wrong::Mismatched(_) => &mut report.overwritten,
-                Wrong::Revoked => &mut report.revived,
+        repaired.extend(overwrites);
+        for Suspect { key, binding, defect } in &repaired {
+            let tally = match defect {
+                Defect::Missing => &mut report.inserted,
+                Defect::Mismatched(_) => &mut report.overwritten,
+                Defect::Revoked => &mut report.revived,
             };
             tally.add(self.samples, || Sample::of_binding(key, binding));
         }
         if self.dry {
             return Ok(());
         }
-        self.undo_vanished(&mended, report, changed).await
+        self.undo_vanished(&repaired, report, changed).await
     }
 
-    /// Writes missing mappings. Returns those whose internal id is bound to something else.
+    /// Writes missing mappings. Returns the rows whose internal id is bound to another public id.
     async fn insert(
         &self,
         missing: Vec<Suspect>,
-        mended: &mut Vec<Suspect>,
+        repaired: &mut Vec<Suspect>,
         changed: &mut Vec<RepairedMapping>,
     ) -> Result<Vec<Suspect>> {
         if self.dry || missing.is_empty() {
-            mended.extend(missing);
+            repaired.extend(missing);
             return Ok(Vec::new());
         }
         let bindings: Vec<Binding> =
@@ -248,11 +254,12 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
             match answer {
                 Inserted::New => {
                     changed.push(RepairedMapping::live(&suspect.binding));
-                    mended.push(suspect);
+                    repaired.push(suspect);
                 }
-                // The application has registered it meanwhile, or an earlier try whose reply was lost.
+                // The application, or an earlier try whose reply was lost, has registered the id
+                // meanwhile.
                 Inserted::Already => changed.push(RepairedMapping::unclear(&suspect.binding)),
-                // The application has registered and revoked it meanwhile.
+                // The application has registered and revoked the id meanwhile.
                 Inserted::Revoked => {}
                 Inserted::Conflict => conflicts.push(suspect),
             }
@@ -260,26 +267,27 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(conflicts)
     }
 
-    /// Revokes mappings that were repaired and whose rows were deleted meanwhile, when there was no mapping to
-    /// revoke.
+    /// Revokes mappings that were repaired although their rows were deleted meanwhile. The
+    /// application could not revoke them, because they did not exist yet.
     async fn undo_vanished(
         &self,
-        mended: &[Suspect],
+        repaired: &[Suspect],
         report: &mut Repaired,
         changed: &mut Vec<RepairedMapping>,
     ) -> Result<()> {
         let mut tenants: BTreeMap<&str, Vec<&Binding>> = BTreeMap::new();
-        for suspect in mended {
+        for suspect in repaired {
             tenants.entry(suspect.binding.tenant()).or_default().push(&suspect.binding);
         }
         for (tenant, bindings) in tenants {
-            let there = self.there(tenant, bindings.iter().copied()).await?;
+            let existing = self.existing(tenant, bindings.iter().copied()).await?;
             for binding in bindings {
-                if there.contains(binding.public().as_str()) {
+                if existing.contains(binding.public().as_str()) {
                     continue;
                 }
-                // It is in `changed` as live or unclear already, which holds if the revocation fails.
-                self.tried(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
+                // `changed` already contains the mapping as live or unclear, which is correct if
+                // the revocation fails.
+                self.with_retries(|| self.map.revoke(tenant, self.kind, binding.public())).await?;
                 report.undone += 1;
                 changed.push(RepairedMapping {
                     change: RepairChange::Revoked,
@@ -290,7 +298,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(())
     }
 
-    /// Counts live mappings without a row that are old enough to be revoked.
+    /// Counts the live mappings without a row that are old enough to be revoked.
     async fn count_extra(
         &self,
         report: &mut Repaired,
@@ -321,7 +329,7 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(extra)
     }
 
-    /// Revokes live mappings without a row, after reading each again.
+    /// Revokes the live mappings without a row, after reading each of them again.
     async fn revoke_extra<F: Future<Output = ()> + Send>(
         &self,
         report: &mut Repaired,
@@ -333,21 +341,20 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         }
         let mut after = None;
         while let Some((seen, strays)) = self.next_strays(&mut after).await? {
-            let room = self.revocations.saturating_sub(report.revoked.count);
+            let left = self.revocations.saturating_sub(report.revoked.count);
             let old = strays.extra.into_iter().filter(|row| !self.is_young(row));
             let extra: Vec<MapRow> =
-                old.take(usize::try_from(room).unwrap_or(usize::MAX)).collect();
+                old.take(usize::try_from(left).unwrap_or(usize::MAX)).collect();
             for chunk in extra.chunks(LOOKUP) {
-                let place = |row: &MapRow| MapKey {
+                let key = |row: &MapRow| MapKey {
                     tenant: row.tenant.clone(),
                     public: row.public.clone(),
                 };
-                let places: Vec<MapKey> = chunk.iter().map(place).collect();
-                let revoked = self.tried(|| self.map.revoke_rows(self.kind, &places)).await;
+                let keys: Vec<MapKey> = chunk.iter().map(key).collect();
+                let revoked = self.with_retries(|| self.map.revoke_rows(self.kind, &keys)).await;
                 let change =
                     if revoked.is_ok() { RepairChange::Revoked } else { RepairChange::Unclear };
-                invalidate(places.into_iter().map(|place| self.changed(place, change)).collect())
-                    .await;
+                invalidate(keys.into_iter().map(|key| self.changed(key, change)).collect()).await;
                 revoked?;
                 for row in chunk {
                     report.revoked.add(self.samples, || Sample::of_mapping(row));
@@ -362,7 +369,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         RepairedMapping { tenant, kind: self.kind, public, change }
     }
 
-    /// Returns whether the application may be about to write its row, by the time in the id.
+    /// Returns whether the id of a mapping is so young that the application may not have written
+    /// its row yet.
     fn is_young(&self, row: &MapRow) -> bool {
         let now = Clock::system().now().as_micros();
         let made = i64::try_from(row.internal.timestamp_ms()).unwrap_or(i64::MAX);

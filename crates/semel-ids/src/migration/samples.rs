@@ -1,4 +1,4 @@
-//! Counts with samples.
+//! Counts findings and keeps a few samples of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,30 +7,30 @@ use super::business::{BusinessRow, Field};
 use super::reading::RefusalReason;
 use crate::map::{Binding, MapRow};
 
-/// Longest text of a sample, in characters; texts of rows may be of any length.
-const SHOWN: usize = 80;
+/// The longest text of a sample, in characters. The texts of rows may have any length.
+const MAX_TEXT: usize = 80;
 
-/// A sample of what was counted.
+/// A sample of a counted finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The key of the business table's row, if there is one.
+    /// The key of the row in the business table, if there is one.
     pub key: Option<String>,
     /// The tenant; empty if it is unknown.
     pub tenant: String,
     /// The public id; empty if it is unknown.
     pub public: String,
-    /// A remark; may be empty.
+    /// A remark about the finding; empty if there is none.
     pub note: String,
 }
 
 impl Sample {
     pub(super) fn of_row(row: &BusinessRow) -> Self {
         let text = |field: &Field<String>| match field {
-            Field::Value(text) => cut(text),
+            Field::Value(text) => truncated(text),
             Field::Null | Field::Unreadable => String::new(),
         };
         Self {
-            key: Some(cut(&row.key)),
+            key: Some(truncated(&row.key)),
             tenant: text(&row.tenant),
             public: text(&row.public),
             note: String::new(),
@@ -39,7 +39,7 @@ impl Sample {
 
     pub(super) fn of_binding(key: &str, binding: &Binding) -> Self {
         Self {
-            key: Some(cut(key)),
+            key: Some(truncated(key)),
             tenant: binding.tenant().to_owned(),
             public: binding.public().to_string(),
             note: String::new(),
@@ -47,7 +47,12 @@ impl Sample {
     }
 
     pub(super) fn of_mapping(row: &MapRow) -> Self {
-        Self { key: None, tenant: cut(&row.tenant), public: cut(&row.public), note: String::new() }
+        Self {
+            key: None,
+            tenant: truncated(&row.tenant),
+            public: truncated(&row.public),
+            note: String::new(),
+        }
     }
 
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
@@ -56,8 +61,8 @@ impl Sample {
     }
 }
 
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+fn truncated(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
         None => text.to_owned(),
         Some((at, _)) => format!("{}…", &text[..at]),
     }
@@ -76,20 +81,20 @@ impl fmt::Display for Sample {
     }
 }
 
-/// A count with a few samples.
+/// The number of findings of one kind, with a few samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampledCount {
-    /// The count.
+    /// The number of findings.
     pub count: u64,
-    /// The first samples.
+    /// The first findings, up to the number of samples that is set.
     pub samples: Vec<Sample>,
 }
 
 impl SampledCount {
-    /// Counts one more, and adds a sample if there are fewer than `room`.
-    pub(super) fn add(&mut self, room: usize, sample: impl FnOnce() -> Sample) {
+    /// Counts one more finding, and adds a sample if there are fewer than `max_samples`.
+    pub(super) fn add(&mut self, max_samples: usize, sample: impl FnOnce() -> Sample) {
         self.count += 1;
-        if self.samples.len() < room {
+        if self.samples.len() < max_samples {
             self.samples.push(sample());
         }
     }
@@ -102,22 +107,22 @@ impl fmt::Display for SampledCount {
     }
 }
 
-/// Rows that could not be used, by reason.
+/// The rows that could not be used, counted by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals(BTreeMap<RefusalReason, SampledCount>);
 
 impl Refusals {
-    /// Returns the number of rows.
+    /// Returns the number of rows that could not be used.
     pub fn count(&self) -> u64 {
         self.0.values().map(|tally| tally.count).sum()
     }
 
-    /// Returns the number of rows with this reason.
+    /// Returns the number of rows that could not be used for this reason.
     pub fn of(&self, reason: RefusalReason) -> u64 {
         self.0.get(&reason).map_or(0, |tally| tally.count)
     }
 
-    /// Returns the reasons that occurred, with their counts.
+    /// Returns the reasons that occurred, with their counts and samples.
     pub fn iter(&self) -> impl Iterator<Item = (RefusalReason, &SampledCount)> {
         self.0.iter().map(|(reason, tally)| (*reason, tally))
     }
@@ -125,13 +130,13 @@ impl Refusals {
     pub(super) fn add(
         &mut self,
         reason: RefusalReason,
-        room: usize,
+        max_samples: usize,
         sample: impl FnOnce() -> Sample,
     ) {
-        self.0.entry(reason).or_default().add(room, sample);
+        self.0.entry(reason).or_default().add(max_samples, sample);
     }
 
-    /// Counts `count` more, without samples.
+    /// Adds `count` rows with this reason, without samples.
     pub(super) fn add_many(&mut self, reason: RefusalReason, count: u64) {
         if count > 0 {
             self.0.entry(reason).or_default().count += count;

@@ -1,4 +1,4 @@
-//! Compares map and table, in both directions.
+//! Compares the map and the table in both directions.
 
 use std::fmt;
 
@@ -6,33 +6,34 @@ use semel_core::store::Result;
 
 use super::MapMigration;
 use super::business::BusinessTable;
-use super::compare::{Compared, Strays, Wrong};
+use super::compare::{Compared, Defect, Strays};
 use super::pace::Pace;
 use super::progress::{Progress, Watch};
 use super::reading::RefusalReason;
 use super::samples::{Refusals, Sample, SampledCount};
 use crate::map::{IdMap, MapKey};
 
-/// What a comparison of a business table with the id map found.
+/// The report of [`verify`](super::MapMigration::verify): the differences between a business table
+/// and the map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Number of rows of the table.
+    /// The number of rows of the table.
     pub rows: u64,
-    /// Number of mappings of the type, with revoked ones.
+    /// The number of mappings of the type, including revoked ones.
     pub mappings: u64,
-    /// Number of rows whose mapping is right.
+    /// The number of rows whose mapping is correct.
     pub matched: u64,
-    /// Rows without a mapping.
+    /// The rows without a mapping.
     pub missing: SampledCount,
-    /// Rows whose mapping has another internal id.
+    /// The rows whose mapping has another internal id.
     pub mismatched: SampledCount,
-    /// Rows whose mapping was revoked.
+    /// The rows whose mapping was revoked.
     pub revoked: SampledCount,
-    /// Live mappings without a row.
+    /// The live mappings without a row.
     pub extra: SampledCount,
-    /// Public ids that several rows of a tenant have.
+    /// The public ids that several rows of a tenant have.
     pub duplicated: SampledCount,
-    /// Rows without a valid binding.
+    /// The rows without a valid binding.
     pub unreadable: Refusals,
 }
 
@@ -49,34 +50,34 @@ impl Verified {
         tallies.iter().map(|tally| tally.count).sum::<u64>() + unreadable.count()
     }
 
-    pub(super) fn add_rows(&mut self, room: usize, seen: usize, compared: &Compared) {
+    pub(super) fn add_rows(&mut self, max_samples: usize, seen: usize, compared: &Compared) {
         self.rows += seen as u64;
         self.matched += compared.matched;
         for (row, reason) in &compared.unreadable {
-            self.unreadable.add(*reason, room, || Sample::of_row(row));
+            self.unreadable.add(*reason, max_samples, || Sample::of_row(row));
         }
         for suspect in &compared.suspects {
             let sample = || Sample::of_binding(&suspect.key, &suspect.binding);
-            match suspect.wrong {
-                Wrong::Missing => self.missing.add(room, sample),
-                Wrong::Revoked => self.revoked.add(room, sample),
-                Wrong::Mismatched(found) => {
+            match suspect.defect {
+                Defect::Missing => self.missing.add(max_samples, sample),
+                Defect::Revoked => self.revoked.add(max_samples, sample),
+                Defect::Mismatched(found) => {
                     let wanted = suspect.binding.internal();
                     let note = format!("leads to {found}, not to {wanted}");
-                    self.mismatched.add(room, || sample().note(note));
+                    self.mismatched.add(max_samples, || sample().note(note));
                 }
             }
         }
     }
 
-    fn add_mappings(&mut self, room: usize, seen: usize, strays: &Strays) {
+    fn add_mappings(&mut self, max_samples: usize, seen: usize, strays: &Strays) {
         self.mappings += seen as u64;
         for row in &strays.extra {
             let note = format!("leads to {}", row.internal);
-            self.extra.add(room, || Sample::of_mapping(row).note(note));
+            self.extra.add(max_samples, || Sample::of_mapping(row).note(note));
         }
         for row in &strays.duplicated {
-            self.duplicated.add(room, || Sample::of_row(row));
+            self.duplicated.add(max_samples, || Sample::of_row(row));
         }
     }
 }
@@ -92,10 +93,10 @@ impl fmt::Display for Verified {
 }
 
 impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
-    /// Compares every row with its mapping, and every mapping with its row. Changes nothing. Holds one batch in
-    /// memory, however large the table is.
+    /// Compares every row with its mapping, and every mapping with its row, without changing
+    /// either. Only one batch is in memory at a time, however large the table is.
     ///
-    /// Rows whose mapping was revoked are reported, although that may be on purpose.
+    /// Rows whose mapping was revoked are reported too, although that may be on purpose.
     ///
     /// # Errors
     /// The error of the table or the map, after the retries.
@@ -104,12 +105,12 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         mut progress: impl FnMut(&Progress<'_, Verified>) + Send,
     ) -> Result<Verified> {
         let mut report = Verified::default();
-        let total = self.tried(|| self.table.estimate()).await?;
+        let total = self.with_retries(|| self.table.estimate()).await?;
         let mut watch = Watch::new(total);
         let mut pace = Pace::new(self.rate);
         let mut cursor = None;
         loop {
-            let page = self.tried(|| self.table.page(cursor.as_ref(), self.step())).await?;
+            let page = self.with_retries(|| self.table.page(cursor.as_ref(), self.step())).await?;
             let seen = page.rows.len();
             let compared = self.compare(page.rows).await?;
             report.add_rows(self.samples, seen, &compared);
@@ -120,9 +121,9 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
                 break;
             }
         }
-        let keyless = self.tried(|| self.table.keyless()).await?;
+        let keyless = self.with_retries(|| self.table.keyless()).await?;
         report.unreadable.add_many(RefusalReason::NoKey, keyless);
-        watch.turn(Some(report.rows));
+        watch.next_stage(Some(report.rows));
         let mut after = None;
         while let Some((seen, strays)) = self.next_strays(&mut after).await? {
             report.add_mappings(self.samples, seen, &strays);
@@ -132,15 +133,15 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         Ok(report)
     }
 
-    /// Reads and compares the next page of the map; `None` at its end.
+    /// Reads and compares the next page of the map; `None` at the end of the map.
     pub(super) async fn next_strays(
         &self,
         after: &mut Option<MapKey>,
     ) -> Result<Option<(usize, Strays)>> {
-        // A table of one tenant says nothing about the mappings of others.
+        // A table of one tenant is compared with the mappings of that tenant only.
         let tenant = self.table.tenant();
         let list = || self.map.list(self.kind, tenant, after.as_ref(), self.step());
-        let page = self.tried(list).await?;
+        let page = self.with_retries(list).await?;
         let Some(last) = page.last() else { return Ok(None) };
         let next = MapKey { tenant: last.tenant.clone(), public: last.public.clone() };
         let (seen, strays) = (page.len(), self.strays(page).await?);

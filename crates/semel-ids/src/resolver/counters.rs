@@ -1,4 +1,5 @@
-//! The counter of answers, one handle per result: a hit must not look its counter up by name.
+//! The counters of answers, one handle per result, so that a hit does not look its counter up by
+//! name.
 
 use super::resolved::ResolveReason;
 

@@ -1,8 +1,9 @@
-//! Publishes changes of ids to L2 and to the other nodes, and applies those that others publish.
+//! Publishes changes of ids to L2 and to the other nodes, and applies the changes that other nodes
+//! publish.
 //!
-//! A registration that cannot be published costs other nodes a bounded delay, and is given up after a
-//! few tries. A revocation or a repair that cannot be published would bring a revoked id back for as
-//! long as an L2 entry lives, so it stays pending and is retried for as long as that.
+//! If a registration cannot be published, other nodes see the id after a bounded delay, so
+//! publishing is given up after a few tries. If a revocation or a repair cannot be published, a
+//! revoked id stays visible as long as its L2 entry lives, so publishing is retried for that time.
 
 mod listen;
 
@@ -24,17 +25,18 @@ use super::l2::L2;
 use super::loader::Loader;
 use crate::codec::PublicId;
 
-/// Most pending invalidations. More are counted as lost: this node does not trust L2 for their ids
-/// either, but other nodes do until its entries expire.
+/// The largest number of pending invalidations. Further ones are counted as lost: this node does
+/// not use L2 for their ids, but other nodes do until the L2 entries expire.
 const MAX_PENDING: usize = 1 << 14;
-/// Most ids in one message.
+/// The largest number of ids in one message.
 const BATCH: usize = 100;
-/// Longest pause between two tries. A node that receives nothing uses what it cached for five more
-/// seconds: together less than ten.
+/// The longest pause between two tries. A node without a subscription uses cached answers for at
+/// most five seconds: together this is less than ten seconds.
 const MAX_PAUSE: Duration = Duration::from_secs(4);
-/// Most registrations that are being published; more are left to the negative TTL.
+/// The largest number of registrations that are being published at once; further ones are not
+/// published, and other nodes see their ids after the negative TTL.
 const MAX_REGISTRATIONS: usize = 4_096;
-/// How often publishing a registration is tried.
+/// The number of tries to publish a registration.
 const REGISTRATION_TRIES: u32 = 5;
 
 pub(super) struct Invalidator {
@@ -42,7 +44,7 @@ pub(super) struct Invalidator {
     l2: Arc<L2>,
     runtime: Handle,
     registrations: Arc<Semaphore>,
-    /// Revocations and repairs that L2 has not taken, and since when.
+    /// The revocations and repairs that L2 has not accepted yet, each with the time of the change.
     pending: Mutex<HashMap<CacheKey, Instant, ByHash>>,
     retrying: AtomicBool,
 }
@@ -54,7 +56,7 @@ impl Invalidator {
         Self { loader, l2, runtime, registrations, pending, retrying }
     }
 
-    /// Publishes a registration, in the background.
+    /// Publishes a registration in the background.
     pub(super) fn registered(&self, key: &CacheKey) {
         let Ok(permit) = Arc::clone(&self.registrations).try_acquire_owned() else {
             return lost(1);
@@ -75,13 +77,14 @@ impl Invalidator {
         });
     }
 
-    /// Publishes that an id is about to be revoked, which other nodes believe for no longer than a
-    /// lookup takes. Returns whether L2 took it.
+    /// Publishes that an id is about to be revoked, which other nodes take into account for the
+    /// time of one lookup. Returns whether L2 accepted the message.
     pub(super) async fn revoking(&self, key: &CacheKey) -> bool {
         self.publish_revoked(&[key.to_text()], self.loader.settings.cache.revoking()).await
     }
 
-    /// Publishes a revocation. Returns whether L2 took it at once; if not, it is retried.
+    /// Publishes a revocation. Returns whether L2 accepted it at once; if not, publishing is
+    /// retried.
     pub(super) async fn revoked(self: &Arc<Self>, key: &CacheKey) -> bool {
         let since = self.add_pending(key);
         let ttl = self.loader.settings.cache.revoked();
@@ -93,7 +96,8 @@ impl Invalidator {
         published
     }
 
-    /// Publishes whatever the map says of an id that was revoked or repaired, in the background.
+    /// Publishes, in the background, the state that the map has for an id that was revoked or
+    /// repaired.
     pub(super) fn changed(self: &Arc<Self>, key: &CacheKey) {
         self.add_pending(key);
         self.start_retrying();
@@ -129,7 +133,7 @@ impl Invalidator {
         }
     }
 
-    /// Returns the pending invalidations, without those whose L2 entries have expired by themselves.
+    /// Returns the pending invalidations, and drops those whose L2 entries have expired meanwhile.
     fn pending_invalidations(&self) -> Vec<(CacheKey, Instant)> {
         let (mut pending, now) = (self.pending(), Instant::now());
         let (all, ttl) = (pending.len(), self.loader.settings.cache.revoked());
@@ -144,7 +148,7 @@ impl Invalidator {
         }
     }
 
-    /// Publishes until nothing is pending.
+    /// Publishes pending invalidations until none is left.
     async fn retry(&self) {
         let mut pause = Duration::from_millis(500);
         loop {
@@ -173,8 +177,8 @@ impl Invalidator {
         true
     }
 
-    /// Publishes what the map says of ids of one group now: another node may have changed them again
-    /// since they became pending.
+    /// Publishes the present state of ids of one group. The state is read from the map, because
+    /// another node may have changed the ids again since they became pending.
     async fn publish_batch(&self, batch: &[(CacheKey, Instant)]) -> store::Result<bool> {
         let Some((first, _)) = batch.first() else { return Ok(true) };
         let KeyGroup { tenant, kind } = &*first.group;
@@ -198,7 +202,7 @@ fn group((key, _): &(CacheKey, Instant)) -> (&str, &str) {
     (tenant, kind.name())
 }
 
-/// Counts changes that were not published and will not be.
+/// Counts and logs changes that were given up without being published.
 fn lost(changes: usize) {
     if changes > 0 {
         metrics::counter!("semel_idresolve_lost_invalidations_total").increment(changes as u64);
@@ -210,7 +214,8 @@ fn lost(changes: usize) {
     }
 }
 
-/// Marks that a task is retrying. Dropping it, also by a panic, lets the next one start.
+/// Marks that a task is retrying. When the guard is dropped, even by a panic, another task may
+/// start.
 struct RetryGuard(Arc<Invalidator>);
 
 impl RetryGuard {
@@ -218,7 +223,7 @@ impl RetryGuard {
         let invalidator = Arc::clone(&self.0);
         invalidator.retry().await;
         drop(self);
-        // One may have become pending after the last look and before the drop.
+        // An invalidation may have become pending after the last check and before the drop.
         if !invalidator.pending().is_empty() {
             invalidator.start_retrying();
         }

@@ -1,7 +1,7 @@
 //! Cache keys: tenant, resource type and public id.
 //!
-//! A key is hashed once per call and carries its hash, so that shards, caches and loads need not hash
-//! it again.
+//! A key is hashed once per call and contains its hash, so that shards, caches and loads need not
+//! hash it again.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::codec::PublicId;
 use crate::map::Binding;
 use crate::resource::ResourceType;
 
-/// The tenant and the resource type, which all keys of a batch share.
+/// The tenant and the resource type, which are the same for all keys of a batch.
 #[derive(Debug)]
 pub(super) struct KeyGroup {
     pub(super) tenant: Box<str>,
@@ -21,7 +21,7 @@ pub(super) struct KeyGroup {
 }
 
 impl KeyGroup {
-    /// Returns what the texts of its keys begin with: `tenant:TYPE:`.
+    /// Returns the text with which all keys of the group begin: `tenant:TYPE:`.
     pub(super) fn prefix(&self) -> String {
         [&*self.tenant, ":", self.kind.name(), ":"].concat()
     }
@@ -50,8 +50,8 @@ impl CacheKey {
         KeyRef { tenant, kind, public: self.public.as_bytes(), hash: self.hash }
     }
 
-    /// Returns `tenant:TYPE:publicId`. Type and public id contain no colon, so [`Keys::parse`] can
-    /// split it.
+    /// Returns the key as text: `tenant:TYPE:publicId`. Type and public id contain no colon, so
+    /// [`Keys::parse`] can split the text.
     pub(super) fn to_text(&self) -> String {
         self.group.prefix() + &*self.public
     }
@@ -96,7 +96,7 @@ impl Keys {
         self.owned(binding.tenant(), binding.kind(), *binding.public())
     }
 
-    /// Parses what [`CacheKey::to_text`] returned.
+    /// Parses a key from the text that [`CacheKey::to_text`] returns.
     pub(super) fn parse(&self, text: &str) -> Option<CacheKey> {
         let (rest, public) = text.rsplit_once(':')?;
         let (tenant, kind) = rest.rsplit_once(':')?;
@@ -133,14 +133,14 @@ impl Hash for KeyRef<'_> {
     }
 }
 
-/// Builds the hasher of maps whose keys carry their hash.
-pub(super) type ByHash = BuildHasherDefault<CarriedHash>;
+/// Builds the hasher of maps whose keys contain their hash.
+pub(super) type ByHash = BuildHasherDefault<ContainedHash>;
 
-/// Returns the hash that a key carries.
+/// A hasher that returns the hash which the key contains.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CarriedHash(u64);
+pub(super) struct ContainedHash(u64);
 
-impl Hasher for CarriedHash {
+impl Hasher for ContainedHash {
     fn write(&mut self, _: &[u8]) {
         unreachable!("a key writes its hash")
     }

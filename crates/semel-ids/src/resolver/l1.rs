@@ -1,12 +1,13 @@
-//! L1: the answers that this process caches, and the rules for what may be cached.
+//! L1: caches answers in this process, and decides which answers may be cached.
 //!
-//! Ids that exist and ids that do not have a moka cache each, so that a scan over unknown ids cannot
-//! evict known ones. Hits are lock-free. Every write goes through the shard of its key, which compares
-//! times: an answer is as old as the moment its load began, and is dropped if the key changed since.
+//! There is one moka cache for ids that exist and one for ids that do not, so that a scan over
+//! unknown ids cannot evict known ids. Hits are lock-free. Every write goes through the shard of
+//! its key, which compares times: an answer is as old as the start of its load, and is dropped if
+//! the key has changed since.
 //!
-//! moka's own coalescing (`try_get_with`) and `and_compute_with` are not used: they work on one key,
-//! while a load here serves a batch of keys with one query, must outlive the caller that started it,
-//! and must not be joined by callers that come after a change.
+//! moka's own coalescing (`try_get_with`) and `and_compute_with` are not used: they work on one
+//! key. A load in this module reads a batch of keys with one query, must outlive the caller that
+//! started it, and must not be joined by callers that arrive after a change.
 
 mod recent;
 mod shard;
@@ -25,10 +26,10 @@ use crate::settings::CacheSettings;
 use recent::Retention;
 use shard::Shard;
 
-/// Number of shards. While a registration is open, absences in its shard are not cached.
+/// The number of shards. While a registration is open, no absences are cached in its shard.
 const SHARDS: usize = 1 << 10;
 
-/// An answer with its time.
+/// A cached answer with the start of its load and its expiry.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
     value: T,
@@ -41,7 +42,7 @@ impl<T> Entry<T> {
         Self { value, since, until: since + jittered(ttl) }
     }
 
-    /// Returns whether it has neither expired nor is older than `max_age`.
+    /// Returns whether the entry has not expired and is not older than `max_age`.
     fn is_valid(&self, now: Instant, max_age: Option<Duration>) -> bool {
         now < self.until && max_age.is_none_or(|age| now < self.since + age)
     }
@@ -59,9 +60,10 @@ pub(super) struct L1 {
     pub(super) keys: Keys,
     ttl: Duration,
     negative_ttl: Duration,
-    /// How long nothing is cached of an id that was revoked: the row may still be read as it was.
+    /// The time for which no answer is cached for an id that was revoked, since a lookup may still
+    /// have seen the live row.
     revoking: Duration,
-    /// How long an L2 entry from before a change may live.
+    /// The longest time that an L2 entry from before a change can live.
     l2_stale: Duration,
     registered: Retention,
     changed: Retention,
@@ -88,7 +90,8 @@ impl L1 {
         }
     }
 
-    /// Returns the cached answer: an id, or `None` inside where it is cached that there is none.
+    /// Returns the cached answer: the internal id, or `Some(None)` if it is cached that the id does
+    /// not exist.
     #[inline]
     pub(super) fn get(
         &self,
@@ -106,11 +109,11 @@ impl L1 {
         absent.is_valid(now, max_age).then_some(None)
     }
 
-    /// Joins the load that is in flight for this id, or registers the given load as its loader. Where
-    /// a load has finished since the caller's lookup, looks the id up again under the shard lock.
+    /// Joins the load that is in flight for this id, or registers the given load for it. If a load
+    /// has finished since the caller's lookup, looks the id up again under the shard lock.
     ///
     /// # Errors
-    /// How the caller gets its answer without a load of its own.
+    /// The way in which the caller gets its answer, if no new load is needed.
     pub(super) fn start_load(
         &self,
         load: &Arc<Load>,
@@ -131,8 +134,9 @@ impl L1 {
         Ok(())
     }
 
-    /// Caches what a load found of one of its ids, unless the id changed since it began, and lets no
-    /// more callers join. Returns whether it was cached, so that L2 may be filled with it too.
+    /// Caches the result of a load for one of its ids, unless the id has changed since the load
+    /// began, and lets no more callers join. Returns whether the result was cached, so that L2 may
+    /// be filled with it too.
     pub(super) fn finish_load(
         &self,
         load: &Arc<Load>,
@@ -144,7 +148,8 @@ impl L1 {
             Some(Ok((found, _))) => self.cache_found(&shard, load, index, *found),
             Some(Err(_)) | None => false,
         };
-        // After the answer is cached: a caller that missed it began before this time.
+        // After the answer is cached: a caller that did not find it began its lookup before this
+        // time.
         shard.finish_load(load, index);
         cached
     }
@@ -168,8 +173,8 @@ impl L1 {
         true
     }
 
-    /// Returns whether an L2 entry may be older than a change that this node knows of: then the map is
-    /// asked instead.
+    /// Returns whether an L2 entry may be older than a change that this node has seen. If so, the
+    /// map is read instead.
     pub(super) fn distrusts_l2(&self, key: &KeyRef<'_>, is_absent: bool) -> bool {
         let (shard, now) = (self.shard(key), Instant::now());
         let changed = shard.changed.changed_at(key);
@@ -177,7 +182,7 @@ impl L1 {
             || is_absent && self.may_exist(&shard, key, now)
     }
 
-    /// Begins a registration: from now on the id may exist. Returns when that was.
+    /// Begins a registration: from now on the id may exist. Returns the present time.
     pub(super) fn begin_registration(&self, key: &CacheKey) -> Instant {
         let mut shard = self.shard(&key.as_ref());
         shard.registering += 1;
@@ -192,7 +197,7 @@ impl L1 {
         shard.registering = shard.registering.saturating_sub(1);
     }
 
-    /// Ends a registration that committed, and caches its id unless that was revoked meanwhile.
+    /// Ends a registration that was committed, and caches the id unless it was revoked meanwhile.
     pub(super) fn commit_registration(&self, key: CacheKey, id: Ulid, began: Instant) {
         let mut shard = self.shard(&key.as_ref());
         self.end_registration(&mut shard, &key);
@@ -201,7 +206,7 @@ impl L1 {
         }
     }
 
-    /// Ends a registration whose outcome is unknown: the id may exist, or may come to.
+    /// Ends a registration whose outcome is unknown: the id may exist now, or later.
     pub(super) fn abandon_registration(&self, key: &CacheKey) {
         self.end_registration(&mut self.shard(&key.as_ref()), key);
     }
@@ -211,27 +216,27 @@ impl L1 {
         self.mark_registered(shard, key);
     }
 
-    /// Records that an id was registered: absences from before are not believed.
+    /// Records that an id was registered: absences that were read before are ignored.
     pub(super) fn registered(&self, key: &CacheKey) {
         self.mark_registered(&mut self.shard(&key.as_ref()), key);
     }
 
     fn mark_registered(&self, shard: &mut Shard, key: &CacheKey) {
         shard.detach_load(&key.as_ref());
-        // Under the lock: a load that sees no change began before this time.
+        // The time is taken under the lock: a load that did not see this change began before it.
         shard.registered.insert(key.clone(), Instant::now(), self.registered);
         self.absent.invalidate(&key.as_ref());
     }
 
-    /// Records that an id was revoked, or is about to be. Until entries from before have expired, L2 is
-    /// not trusted for it, whether or not L2 received the revocation.
+    /// Records that an id was revoked, or is about to be. Until earlier L2 entries have expired, L2
+    /// is not used for this id, whether or not L2 received the revocation.
     pub(super) fn revoked(&self, key: &CacheKey) {
         let mut shard = self.shard(&key.as_ref());
         self.mark_changed(&mut shard, key);
         shard.registered.remove(&key.as_ref());
     }
 
-    /// Records that a repair changed the map's row of an id, which is to be read again.
+    /// Records that a repair changed the row of an id in the map, so that it is read again.
     pub(super) fn repaired(&self, key: &CacheKey) {
         let mut shard = self.shard(&key.as_ref());
         self.mark_changed(&mut shard, key);
@@ -244,7 +249,7 @@ impl L1 {
         self.present.invalidate(&key.as_ref());
     }
 
-    /// Drops every answer: invalidations may have been missed.
+    /// Drops all cached answers, because invalidations may have been missed.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -254,14 +259,14 @@ impl L1 {
         self.absent.invalidate_all();
     }
 
-    /// Returns whether an answer from `began` may be cached: the id has not changed since, and is not
-    /// being revoked.
+    /// Returns whether an answer of a load that began at `began` may be cached: the id has not
+    /// changed since, and is not being revoked.
     fn may_cache(&self, shard: &Shard, key: &KeyRef<'_>, began: Instant, now: Instant) -> bool {
         let changed = shard.changed.changed_at(key);
         shard.unchanged_since(key, began) && changed.is_none_or(|at| at + self.revoking <= now)
     }
 
-    /// Returns whether an id may exist although a cache or a lookup says that it does not.
+    /// Returns whether an id may exist although a cache or a lookup did not find it.
     fn may_exist(&self, shard: &Shard, key: &KeyRef<'_>, now: Instant) -> bool {
         let registered = shard.registered.changed_at(key);
         shard.registering > 0 || registered.is_some_and(|at| now < at + self.registered.ttl)
@@ -274,7 +279,7 @@ impl L1 {
     }
 
     fn shard(&self, key: &KeyRef<'_>) -> MutexGuard<'_, Shard> {
-        // moka uses the low bits of the hash; these are from the other end.
+        // moka uses the low bits of the hash, so the shard is chosen by the high bits.
         #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
         let shard = key.hash.rotate_left(20) as usize;
         lock(&self.shards[shard % SHARDS])
@@ -289,7 +294,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the capacity of a shard for this many keys in all. Shards are not filled evenly.
+/// Returns the capacity of a shard for `all` keys in total, with a reserve, since shards are not
+/// filled evenly.
 const fn per_shard(all: usize) -> usize {
     (all / SHARDS).saturating_mul(2) + 8
 }

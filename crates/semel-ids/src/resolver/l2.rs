@@ -1,7 +1,8 @@
-//! L2: the cache that nodes share. Its failures cost a query of the map, never an answer.
+//! L2: the cache that nodes share. If it fails, ids are read from the map.
 //!
-//! After a failure it is not used for a second (a circuit breaker), so that a slow cache does not slow
-//! down every lookup. What other nodes publish is received in [`invalidate`](super::invalidate).
+//! After a failure L2 is not used for a second (a circuit breaker), so that a slow cache does not
+//! slow down every lookup. The messages of other nodes are received in
+//! [`invalidate`](super::invalidate).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +16,18 @@ use tokio::time::Instant;
 use super::jittered;
 use crate::shared::{CacheFill, CacheSlot, CorruptEntry, SharedCache};
 
-/// How long the circuit breaker stays open after a failure.
+/// The time for which the circuit breaker stays open after a failure.
 pub(super) const BREAK: Duration = Duration::from_secs(1);
-/// Most background writes in flight; more are skipped.
+/// The largest number of background writes in flight; further writes are skipped.
 const MAX_WRITES: usize = 64;
 
 pub(super) struct L2 {
     pub(super) cache: Arc<dyn SharedCache>,
     runtime: Handle,
     writes: Arc<Semaphore>,
-    /// When the circuit breaker lets the next call through; `None` while it is closed.
+    /// The time at which the circuit breaker lets the next call through; `None` while it is closed.
     open_until: Mutex<Option<Instant>>,
-    /// Whether invalidations from other nodes arrive.
+    /// Whether this node receives invalidations from other nodes.
     pub(super) subscribed: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ impl L2 {
         Self { cache, runtime, writes, open_until, subscribed }
     }
 
-    /// Returns whether invalidations from other nodes arrive.
+    /// Returns whether this node receives invalidations from other nodes.
     #[inline]
     pub(super) fn is_subscribed(&self) -> bool {
         self.subscribed.load(Ordering::Acquire)
@@ -52,7 +53,7 @@ impl L2 {
         (slots.len() == keys.len()).then_some(slots)
     }
 
-    /// Fills empty slots, in the background.
+    /// Writes entries into empty slots in the background.
     pub(super) fn fill(self: &Arc<Self>, mut fills: Vec<CacheFill>) {
         for fill in &mut fills {
             fill.ttl = jittered(fill.ttl);
@@ -65,7 +66,7 @@ impl L2 {
         }
     }
 
-    /// Removes corrupt entries, in the background.
+    /// Removes corrupt entries in the background.
     pub(super) fn remove_corrupt(self: &Arc<Self>, corrupt: Vec<CorruptEntry>) {
         if corrupt.is_empty() {
             return;
@@ -95,8 +96,8 @@ impl L2 {
         });
     }
 
-    /// Returns whether the circuit breaker is open. When its time is over, one caller goes through, and
-    /// the others wait for what that one finds.
+    /// Returns whether the circuit breaker is open. When its time is over, one caller may try L2,
+    /// and the breaker stays open for the others until that call has succeeded.
     fn is_broken(&self) -> bool {
         let mut open_until = self.open_until.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -110,7 +111,7 @@ impl L2 {
         }
     }
 
-    /// Counts a failure, and opens or closes the circuit breaker.
+    /// Opens the circuit breaker after a failure, which is counted, and closes it after a success.
     pub(super) fn record<T>(&self, operation: &'static str, result: store::Result<T>) -> Option<T> {
         let result = count_failure(operation, result);
         let open_until = result.is_none().then(|| Instant::now() + BREAK);

@@ -1,7 +1,7 @@
-//! Single flight: one load of some ids, and the callers that wait for it.
+//! Single flight: one load of ids, and the callers that wait for its results.
 //!
-//! A load runs in a task of its own, so it goes on for the callers that joined when the one that
-//! started it is cancelled. Which ids are in flight is recorded in the shards of L1.
+//! A load runs in its own task, so it continues for the callers that joined it even if the caller
+//! that started it is cancelled. The shards of L1 record which ids are in flight.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::resolved::{ResolveError, ResolveReason};
 use crate::codec::{Candidates, PublicId};
 use crate::resource::ResourceType;
 
-/// What a load found of an id.
+/// The result of a load for one id.
 pub(super) type LoadResult = Result<(Option<Ulid>, ResolveReason), ResolveError>;
 
-/// An id that is not in L1.
+/// A valid id for which L1 has no answer.
 #[derive(Debug)]
 pub(super) struct MissingId {
     pub(super) public: PublicId,
@@ -26,27 +26,27 @@ pub(super) struct MissingId {
     pub(super) hash: u64,
 }
 
-/// How a caller gets the answer for an id without a load of its own.
+/// The way in which a caller gets the answer for an id without starting a load.
 #[derive(Debug)]
 pub(super) enum Joined {
-    /// From the load that is in flight for the id, at this index.
+    /// The answer comes from the load that is in flight for the id, at this index.
     InFlight(Arc<Load>, usize),
-    /// From L1, where a load has put it meanwhile.
+    /// The answer is in L1, because a load has finished meanwhile.
     Cached(Option<Ulid>),
 }
 
-/// Ids of one tenant and type that a caller asked for together and that are not in L1. Other loads may
-/// be in flight for some of them.
+/// The ids of one tenant and type that a call needs and that are not in L1. Other loads may be in
+/// flight for some of them.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) group: Arc<KeyGroup>,
     pub(super) ids: Vec<MissingId>,
-    /// When L1 was asked: whatever the load finds may be as old as this.
+    /// The time of the lookup in L1: the results of the load may be as old as this.
     pub(super) began: Instant,
-    /// The L2 keys of all ids, one after the other.
+    /// The L2 keys of all ids, concatenated.
     keys: String,
     key_ranges: Vec<Range<usize>>,
-    /// Empty if the load ended without results.
+    /// The results by index; empty if the load was interrupted.
     results: SetOnce<Vec<Option<LoadResult>>>,
 }
 
@@ -84,14 +84,14 @@ impl Load {
         CacheKey { group: Arc::clone(&self.group), public, hash }
     }
 
-    /// Waits until the load has ended, and returns what it found of one of its own ids.
+    /// Waits until the load has ended, and returns the result for the id at `index`.
     pub(super) async fn result(&self, index: usize) -> LoadResult {
         let result = self.results.wait().await.get(index).cloned().flatten();
         result.unwrap_or(Err(ResolveError::Interrupted))
     }
 
-    /// Hands the results to the callers that wait; none, if the load was interrupted. The first call
-    /// counts.
+    /// Gives the results to the callers that wait; an empty list if the load was interrupted. Only
+    /// the first call has an effect.
     pub(super) fn end(&self, results: Vec<Option<LoadResult>>) {
         let _ = self.results.set(results);
     }

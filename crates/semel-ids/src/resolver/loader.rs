@@ -1,4 +1,4 @@
-//! Looks ids up that are not in L1: in L2, in the map, and in business tables where they are enabled.
+//! Looks up ids that are not in L1: in L2, in the map, and in business tables if they are enabled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    /// Looks up the ids that the load is the loader of, each of them once.
+    /// Looks up the ids that this load is responsible for, each of them once.
     pub(super) async fn run(self: Arc<Self>, guard: LoadGuard) {
         let load = Arc::clone(&guard.load);
         let mut lookup = Lookup::new(&load, &guard.own);
-        self.ask_l2(&mut lookup).await;
-        // L2 is not filled with what was read from it.
+        self.look_up_in_l2(&mut lookup).await;
+        // Ids that were found in L2 are not written to L2 again.
         let not_in_l2 = lookup.open.clone();
-        if let Err(error) = self.ask_map(&mut lookup).await {
+        if let Err(error) = self.look_up_in_map(&mut lookup).await {
             lookup.fail(error);
         }
         let mut cached = guard.finish(lookup.finish());
@@ -43,7 +43,7 @@ impl Loader {
         self.fill_l2(&load, &cached).await;
     }
 
-    async fn ask_l2(&self, lookup: &mut Lookup<'_>) {
+    async fn look_up_in_l2(&self, lookup: &mut Lookup<'_>) {
         let Some(l2) = &self.l2 else { return };
         let load = lookup.load;
         let keys: Vec<&str> = lookup.open.iter().map(|index| load.l2_key(*index)).collect();
@@ -73,7 +73,7 @@ impl Loader {
         l2.remove_corrupt(corrupt);
     }
 
-    async fn ask_map(&self, lookup: &mut Lookup<'_>) -> store::Result<()> {
+    async fn look_up_in_map(&self, lookup: &mut Lookup<'_>) -> store::Result<()> {
         let KeyGroup { tenant, kind } = &*lookup.load.group;
         let mut found = Vec::new();
         let publics: Vec<PublicId> = lookup.open().map(|id| id.public).collect();
@@ -102,11 +102,11 @@ impl Loader {
             }
             None => None,
         });
-        self.ask_business_tables(lookup, &revoked).await
+        self.look_up_in_business_tables(lookup, &revoked).await
     }
 
-    /// Looks up what has no row in the map. Revoked ids have one, and are not looked up.
-    async fn ask_business_tables(
+    /// Looks up ids that have no row in the map. Revoked ids have a row, so they are not looked up.
+    async fn look_up_in_business_tables(
         &self,
         lookup: &mut Lookup<'_>,
         revoked: &[PublicId],
@@ -131,7 +131,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Fills L2 in the background. Entries are as old as the load.
+    /// Writes results to L2 in the background. The age of the load is subtracted from the TTL of
+    /// the entries.
     async fn fill_l2(&self, load: &Load, cached: &[usize]) {
         let Some(l2) = &self.l2 else { return };
         let (cache, age) = (&self.settings.cache, load.began.elapsed());
@@ -148,12 +149,13 @@ impl Loader {
     }
 }
 
-/// Ends a load when it is dropped, with or without results, so that no caller waits for ever.
+/// Ends a load when the guard is dropped, with or without results, so that no caller waits for
+/// ever.
 #[derive(Debug)]
 pub(super) struct LoadGuard {
     pub(super) load: Arc<Load>,
     l1: Arc<L1>,
-    /// The indexes of the ids that this load is the loader of.
+    /// The indexes of the ids that this load is responsible for.
     pub(super) own: Vec<usize>,
 }
 
@@ -162,8 +164,8 @@ impl LoadGuard {
         Self { load, l1, own }
     }
 
-    /// Caches the results in L1 and hands them to the callers. Returns the indexes of those that were
-    /// cached, with which L2 may be filled.
+    /// Caches the results in L1 and gives them to the callers. Returns the indexes of the results
+    /// that were cached, with which L2 may be filled.
     pub(super) fn finish(mut self, results: Vec<Option<LoadResult>>) -> Vec<usize> {
         let mut cached = std::mem::take(&mut self.own);
         cached.retain(|index| self.l1.finish_load(&self.load, *index, results[*index].as_ref()));
@@ -181,7 +183,7 @@ impl Drop for LoadGuard {
     }
 }
 
-/// What a load has found so far.
+/// The results of a load so far.
 struct Lookup<'l> {
     load: &'l Load,
     results: Vec<Option<LoadResult>>,
@@ -198,7 +200,7 @@ impl<'l> Lookup<'l> {
         self.open.iter().map(|index| &self.load.ids[*index])
     }
 
-    /// Calls `result` for every open id; those for which it returns one are open no more.
+    /// Calls `result` for every open id, and stores the results that it returns.
     fn answer(&mut self, mut result: impl FnMut(usize, &MissingId) -> Option<LoadResult>) {
         let (load, results) = (self.load, &mut self.results);
         self.open.retain(|index| {
@@ -212,14 +214,15 @@ impl<'l> Lookup<'l> {
         self.answer(|_, _| Some(Err(ResolveError::Store(Arc::clone(&error)))));
     }
 
-    /// Returns the results. Ids that are still open do not exist.
+    /// Returns the results; ids that are still open do not exist.
     fn finish(mut self) -> Vec<Option<LoadResult>> {
         self.answer(|_, _| Some(Ok((None, ResolveReason::NotFound))));
         self.results
     }
 }
 
-/// The part of [`IdMap`] that needs no connection of the caller's, as a trait object.
+/// The methods of [`IdMap`] that need no connection of the caller, in a trait that can be an
+/// object.
 pub(super) trait DynMap: Send + Sync {
     fn find<'a>(
         &'a self,
@@ -248,7 +251,7 @@ impl<M: IdMap> DynMap for M {
 }
 
 impl Loader {
-    /// Returns whether the map has a row of the id that is revoked.
+    /// Returns whether the map has a revoked row for the id.
     pub(super) async fn is_revoked(&self, key: &CacheKey) -> store::Result<bool> {
         let KeyGroup { tenant, kind } = &*key.group;
         let rows = self.map.find(tenant, *kind, std::slice::from_ref(&key.public)).await?;

@@ -1,4 +1,4 @@
-//! A binding that is being written to the map.
+//! The registration of a binding that is being written to the map.
 
 use tokio::time::Instant;
 
@@ -6,11 +6,12 @@ use super::Resolver;
 use super::key::CacheKey;
 use crate::map::{Binding, Registered};
 
-/// A binding that was written in a transaction which is still open. Report how the transaction ended.
+/// A binding that was written in a transaction which is still open. The caller must report how the
+/// transaction ended.
 ///
 /// Until then, and for [`absence_bound`](crate::CacheSettings::absence_bound) afterwards, this node
-/// does not believe that the id does not exist. Dropping it without a report publishes nothing: other
-/// nodes see the id within the same bound.
+/// caches no answer that the id does not exist. If the registration is dropped without a report,
+/// nothing is published: other nodes see the id within the same bound.
 #[must_use = "call `committed` after the commit, so that all nodes see the id at once"]
 #[derive(Debug)]
 pub struct Registration {
@@ -34,13 +35,13 @@ impl Registration {
         self
     }
 
-    /// Returns whether the binding is new.
+    /// Returns whether the binding is new or was in the map before.
     pub fn registered(&self) -> Registered {
         self.registered
     }
 
-    /// Reports that the transaction committed: caches the id on this node and publishes it to the
-    /// others.
+    /// Reports that the transaction was committed: caches the id on this node and publishes it to
+    /// the others.
     pub fn committed(mut self) {
         self.ended = true;
         let (inner, key) = (&self.resolver.0, self.key());

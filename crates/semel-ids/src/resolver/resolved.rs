@@ -8,29 +8,29 @@ use ulid::Ulid;
 
 use crate::codec::{InvalidId, PublicId};
 
-/// Where the answer for an id came from, or why there is none.
+/// The source of the answer for an id, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResolveReason {
-    /// Found in the cache of this process.
+    /// The id was found in the cache of this process.
     HitL1,
-    /// Found in the shared cache.
+    /// The id was found in the shared cache.
     HitL2,
-    /// Found in the map.
+    /// The id was found in the map.
     HitDb,
-    /// Found in a business table.
+    /// The id was found in a business table.
     HitFallback,
     /// The id does not exist, belongs to another tenant, or was revoked.
     NotFound,
-    /// The text is not a public id. Nothing was looked up.
+    /// The text is not a public id. No lookup was made.
     InvalidFormat,
-    /// The text is a public id of another resource type. Nothing was looked up.
+    /// The text is a public id of another resource type. No lookup was made.
     PrefixMismatch,
-    /// Resolving is disabled. Nothing was looked up.
+    /// Resolving is disabled. No lookup was made.
     Disabled,
 }
 
 impl ResolveReason {
-    /// Returns why a text is not looked up.
+    /// Returns the reason why a text is not looked up.
     pub(super) const fn of(invalid: &InvalidId) -> Self {
         match invalid {
             InvalidId::Format(_) => ResolveReason::InvalidFormat,
@@ -60,7 +60,7 @@ pub struct ResolvedId<'t> {
     pub public_id: &'t str,
     /// The internal id; `None` if the public id does not exist.
     pub internal_id: Option<Ulid>,
-    /// Where the answer came from.
+    /// The source of the answer, or the reason why there is none.
     pub reason: ResolveReason,
 }
 
@@ -70,7 +70,7 @@ impl<'t> ResolvedId<'t> {
         Self { public_id, internal_id: None, reason }
     }
 
-    /// Creates the answer that L1 gave.
+    /// Creates an answer from an entry of L1.
     pub(super) const fn cached(public_id: &'t str, internal_id: Option<Ulid>) -> Self {
         let reason = match internal_id {
             Some(_) => ResolveReason::HitL1,
@@ -95,7 +95,7 @@ impl ResolvedId<'_> {
         }
     }
 
-    /// Returns the text as a public id, if it is a valid one.
+    /// Returns the text as a public id; `None` if it is not a valid id.
     pub fn public(&self) -> Option<PublicId> {
         PublicId::stored(self.public_id).filter(|_| self.hit())
     }
@@ -106,7 +106,7 @@ impl ResolvedId<'_> {
     }
 }
 
-/// Why an id could not be resolved. Errors are not cached.
+/// The reason why an id could not be resolved. Errors are not cached.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The tenant is not valid.
@@ -115,7 +115,7 @@ pub enum ResolveError {
     /// The batch is too large.
     #[error("{asked} ids were asked for at once; ask for at most {max}")]
     TooMany {
-        /// Number of ids in the batch.
+        /// The number of ids in the batch.
         asked: usize,
         /// The limit, [`MAX_BATCH`](super::MAX_BATCH).
         max: usize,

@@ -1,8 +1,8 @@
-//! Revoking ids.
+//! Revokes ids.
 //!
-//! A revocation is published before and after the map is changed. The first message makes other nodes
-//! cache nothing of the id for as long as a lookup takes, so that no lookup which still saw the live
-//! row outlasts a process that dies before the second.
+//! A revocation is published before and after the map is changed. After the first message, other
+//! nodes cache no answer for the id during the time of one lookup. So a lookup that saw the live
+//! row leaves no cached answer, even if this process dies before the second message.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use crate::typed::TypedId;
 /// The result of a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoked {
-    /// Whether the id was live until now. An id that only a business table knows has no row to revoke:
-    /// this is `false`, and a fallback still finds it.
+    /// Whether the id was live until now. An id that is only in a business table has no row to
+    /// revoke: this is `false`, and a fallback still finds the id.
     pub was_live: bool,
-    /// Whether the shared cache took the revocation at once. If not, this node retries for as long as
-    /// an entry of the shared cache can live.
+    /// Whether the shared cache accepted the revocation at once. If not, this node retries for as
+    /// long as an entry of the shared cache can live.
     pub propagated: bool,
 }
 
-/// Why a revocation failed.
+/// The reason why a revocation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
     /// The tenant is not valid.
@@ -37,20 +37,20 @@ pub enum RevokeError {
 }
 
 impl Resolver {
-    /// Revokes an id: at once on this node, on the others as soon as they receive the message, and
-    /// within ten seconds on nodes that receive nothing.
+    /// Revokes an id: at once on this node, on the other nodes as soon as they receive the message,
+    /// and within ten seconds on nodes that receive no messages.
     ///
-    /// If the shared cache is unreachable or refuses writes ([`Revoked::propagated`] is `false`), this
-    /// node asks the map instead of the cache and retries: the others know within ten seconds of the
-    /// cache's return. If this process ends before that, an entry may stay for
-    /// [`l2_ttl`](crate::CacheSettings::l2_ttl), and in a node that reads it there for
-    /// [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
+    /// If the shared cache is unreachable or refuses writes ([`Revoked::propagated`] is `false`),
+    /// this node reads the map instead of the cache and retries: the other nodes see the revocation
+    /// within ten seconds after the cache's return. If this process ends before that, the entry in
+    /// the shared cache may stay for [`l2_ttl`](crate::CacheSettings::l2_ttl), and a node that
+    /// reads it may cache it for [`l1_ttl`](crate::CacheSettings::l1_ttl) more.
     ///
-    /// Revokes every text that the type's codec reads as this id, also those of earlier hiding keys. To
-    /// revoke a text that leaked, [resolve](Self::resolve) it first: with several keys only the map
-    /// knows its id.
+    /// All texts that the type's codec decodes to this id are revoked, including those of earlier
+    /// hiding keys. To revoke a text that leaked, [resolve](Self::resolve) it first: with several
+    /// keys, only the map has its internal id.
     ///
-    /// Goes on if the caller is cancelled.
+    /// The revocation continues even if the caller drops the future.
     ///
     /// # Errors
     /// [`RevokeError`]. After [`RevokeError::Store`] the id may be revoked or live: revoke it again.
@@ -62,7 +62,7 @@ impl Resolver {
         let (inner, keys) = (Arc::clone(&self.0), self.0.spellings(tenant, id)?);
         let revoking = self.0.runtime.spawn(async move { inner.revoke_all(&keys).await });
         let interrupted = |_| {
-            let text = "the revocation was interrupted; revoke it again";
+            let text = "the revocation was interrupted; revoke the id again";
             store::Error::new(ErrorKind::Ambiguous, "revoke", text)
         };
         revoking.await.map_err(interrupted).flatten().map_err(RevokeError::Store)
@@ -72,7 +72,7 @@ impl Resolver {
     /// [`Revocation::committed`] after the commit.
     ///
     /// # Errors
-    /// As [`revoke`](Self::revoke); the caller should roll back.
+    /// The same errors as [`revoke`](Self::revoke); the caller should roll its transaction back.
     pub async fn revoke_in<R: Resource, M: IdMap>(
         &self,
         map: &M,
@@ -95,18 +95,18 @@ impl Resolver {
     }
 }
 
-/// A revocation that was written in a transaction which is still open. Report how the transaction
-/// ended.
+/// A revocation that was written in a transaction which is still open. The caller must report how
+/// the transaction ended.
 ///
-/// Until then other nodes cache nothing of the id, for no longer than a lookup takes. Dropping it
-/// without a report publishes what the map says.
+/// Until then, but at most for the time of one lookup, other nodes cache no answer for the id. If
+/// the revocation is dropped without a report, the state that the map has is published.
 #[must_use = "call `committed` after the commit, so that all nodes know of the revocation"]
 #[derive(Debug)]
 pub struct Revocation {
     resolver: Resolver,
     /// The keys whose rows were live.
     revoked: Vec<CacheKey>,
-    /// The keys of which other nodes know that they are about to be revoked.
+    /// The keys that were announced to other nodes as about to be revoked.
     announced: Vec<CacheKey>,
     ended: bool,
 }
@@ -117,8 +117,8 @@ impl Revocation {
         !self.revoked.is_empty()
     }
 
-    /// Reports that the transaction committed: revokes the id on this node and publishes it to the
-    /// others.
+    /// Reports that the transaction was committed: revokes the id on this node and publishes the
+    /// revocation to the others.
     pub fn committed(mut self) {
         self.end();
     }
@@ -135,7 +135,8 @@ impl Revocation {
         }
     }
 
-    /// The invalidator reads the map before it publishes, so this is right after a rollback too.
+    /// Invalidates the revoked keys. The invalidator reads the map before it publishes, so this is
+    /// correct after a rollback too.
     fn end(&mut self) {
         self.ended = true;
         let inner = &self.resolver.0;
@@ -157,7 +158,7 @@ impl Drop for Revocation {
 }
 
 impl Inner {
-    /// Returns the keys of all texts that stand for an id: one for each hiding key of the codec.
+    /// Returns the keys of all texts that encode an id: one for each hiding key of the codec.
     fn spellings<R: Resource>(
         &self,
         tenant: &str,
@@ -183,7 +184,7 @@ impl Inner {
         let propagated = self.announce_revocation(key).await;
         let was_live = self.loader.map.revoke(key).await?;
         if !was_live && !self.loader.is_revoked(key).await? {
-            // There is no row, and there may be one later: nothing more is published.
+            // The id has no row and may be registered later, so no revocation is published.
             return Ok(Revoked { was_live, propagated });
         }
         self.l1().revoked(key);
@@ -194,8 +195,8 @@ impl Inner {
         Ok(Revoked { was_live, propagated })
     }
 
-    /// Tells this node and the others that an id is about to be revoked. Returns whether the shared
-    /// cache took it.
+    /// Announces to this node and the others that an id is about to be revoked. Returns whether the
+    /// shared cache accepted the message.
     async fn announce_revocation(&self, key: &CacheKey) -> bool {
         self.l1().revoked(key);
         match &self.invalidator {

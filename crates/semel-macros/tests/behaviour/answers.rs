@@ -1,4 +1,4 @@
-//! What callers get: the first answer, every repeat of it, and the refusals.
+//! Tests the answers that callers get: the first answer, its repeats, and refusals.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ impl Shop {
         key = request.key,
         fields(amount = request.cents, &request.sku)
     )]
-    async fn create_with_fields_turned_round(
+    async fn create_with_reordered_fields(
         &self,
         tenant: &str,
         request: Request,
@@ -139,15 +139,15 @@ async fn another_request_under_the_same_key_is_refused() {
 #[tokio::test]
 async fn the_order_of_fields_does_not_matter() {
     let shop = Shop::new();
-    // Beyond 2^53 there is no canonical JSON, and the fingerprint is of raw bytes.
+    // Beyond 2^53 there is no canonical JSON, and the raw bytes are hashed.
     for (key, cents) in [("small", 5), ("large", (1 << 53) + 1)] {
         let request = Request::new(key, "A-1", cents);
         let first = shop.create("acme", request.clone()).await.expect("runs").into_value();
-        let again = shop.create_with_fields_turned_round("acme", request).await.expect("replays");
+        let again = shop.create_with_reordered_fields("acme", request).await.expect("replays");
         assert_eq!(first, Some(again), "{key}");
     }
     let refused =
-        shop.create_with_fields_turned_round("acme", Request::new("large", "A-1", 1 << 53)).await;
+        shop.create_with_reordered_fields("acme", Request::new("large", "A-1", 1 << 53)).await;
     assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
     assert_eq!(shop.runs(), 2);
 }
@@ -174,7 +174,7 @@ async fn fields_are_the_fingerprint_of_a_struct_with_those_members() {
 }
 
 #[tokio::test]
-async fn a_fingerprint_can_be_given_whole() {
+async fn a_fingerprint_can_be_given_instead_of_fields() {
     let shop = Shop::new();
     let body = br#"{"a":1,"b":2}"#.to_vec();
     assert_eq!(shop.import("k-1", body.clone()).await.expect("runs"), body.len());
@@ -196,7 +196,7 @@ async fn a_duplicate_of_a_running_call_is_in_progress() {
     gate.arrival().await;
     let duplicate = shop.gated(gate.clone()).await.expect("an answer");
     assert!(duplicate.in_progress());
-    // Where the signature has no place for it, it is an error.
+    // A signature without `Execution` returns an error instead.
     let duplicate = shop.gated_value(gate.clone()).await;
     assert!(matches!(duplicate, Err(Error::Concurrent)), "{duplicate:?}");
     gate.open();
@@ -222,7 +222,7 @@ async fn sixty_four_callers_at_once_are_one_run_and_one_answer() {
 }
 
 #[tokio::test]
-async fn the_works_own_error_comes_back_as_itself_and_the_next_call_runs() {
+async fn the_error_of_the_work_is_returned_and_the_next_call_runs_again() {
     let shop = Shop::new();
     let failed = shop.create("acme", Request::new("k-1", "A-1", 0)).await;
     assert!(matches!(failed, Err(Error::Work(OutOfStock))), "{failed:?}");
@@ -233,7 +233,7 @@ async fn the_works_own_error_comes_back_as_itself_and_the_next_call_runs() {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_one_is_refused_before_anything_runs() {
+async fn an_invalid_key_is_refused_before_the_work_runs() {
     let shop = Shop::new();
     let blank = shop.create("acme", Request::new(" ", "A-1", 5)).await;
     assert!(matches!(blank, Err(Error::Key(InvalidKey::Blank(_)))), "{blank:?}");
@@ -245,7 +245,7 @@ async fn a_key_that_cannot_be_one_is_refused_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn fields_without_a_json_form_are_refused_before_anything_runs() {
+async fn fields_that_cannot_be_encoded_are_refused_before_the_work_runs() {
     let shop = Shop::new();
     let refused = shop.tag("k-1", HashMap::from([((1, 2), 3)])).await;
     assert!(matches!(refused, Err(Error::Fingerprint(_))), "{refused:?}");

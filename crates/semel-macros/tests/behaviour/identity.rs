@@ -1,4 +1,4 @@
-//! Whose key it is: tenants, principals and operations never see each other's answers.
+//! Tests that tenants, principals and operations never get each other's answers.
 
 use semel::Error;
 use semel_macros::idempotent;
@@ -41,13 +41,17 @@ impl Shop {
         key = key,
         fields()
     )]
-    async fn pay_as_anybody(&self, tenant: &str, key: &str) -> Result<u32, Error<OutOfStock>> {
+    async fn pay_without_principal(
+        &self,
+        tenant: &str,
+        key: &str,
+    ) -> Result<u32, Error<OutOfStock>> {
         Ok(self.run())
     }
 }
 
 #[tokio::test]
-async fn tenants_principals_and_operations_do_not_meet() {
+async fn tenants_principals_and_operations_have_separate_keys() {
     let shop = Shop::new();
     let (ann, bob) = (User { id: "ann".to_owned() }, User { id: "bob".to_owned() });
     let mut answers = Vec::new();
@@ -58,7 +62,7 @@ async fn tenants_principals_and_operations_do_not_meet() {
                 answers.push(shop.pay(tenant, user, "k-1").await.expect("an answer"));
                 answers.push(shop.refund(tenant, user, "k-1").await.expect("an answer"));
             }
-            answers.push(shop.pay_as_anybody(tenant, "k-1").await.expect("an answer"));
+            answers.push(shop.pay_without_principal(tenant, "k-1").await.expect("an answer"));
         }
     }
     let (first, second) = answers.split_at(10);

@@ -1,4 +1,4 @@
-//! What calls of idempotent functions come to, in memory, on SQLite, PostgreSQL and Redis.
+//! Tests calls of idempotent functions, in memory and on SQLite, PostgreSQL and Redis.
 
 mod answers;
 mod identity;
@@ -17,7 +17,7 @@ use semel::store::memory::MemoryStore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-/// What a customer asks for.
+/// A request for an order.
 #[derive(Clone)]
 struct Request {
     key: String,
@@ -31,7 +31,7 @@ impl Request {
     }
 }
 
-/// What comes of it; the number tells runs apart.
+/// A created order. Its number identifies the run that created it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Order {
     number: u32,
@@ -39,7 +39,7 @@ struct Order {
     cents: u64,
 }
 
-/// A shop's own error.
+/// The error of the shop's work.
 #[derive(Debug, PartialEq, Eq)]
 struct OutOfStock;
 
@@ -49,7 +49,7 @@ impl fmt::Display for OutOfStock {
     }
 }
 
-/// A service as people write them: handles that are cheap to clone.
+/// A typical service: a struct of handles that are cheap to clone.
 #[derive(Clone)]
 struct Shop {
     executor: Executor<MemoryStore>,
@@ -61,7 +61,7 @@ impl Shop {
         Self { executor: Executor::new(MemoryStore::new()), runs: Arc::default() }
     }
 
-    /// Counts a run of some work, from 1.
+    /// Counts a run of the work, and returns its number, from 1.
     fn run(&self) -> u32 {
         self.runs.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -71,7 +71,7 @@ impl Shop {
     }
 }
 
-/// Holds work up until it is opened, and tells when somebody has arrived.
+/// Blocks work until the test opens the gate, and lets the test wait until the work has arrived.
 #[derive(Clone)]
 struct Gate {
     arrivals: Arc<Semaphore>,
@@ -83,13 +83,13 @@ impl Gate {
         Self { arrivals: Arc::new(Semaphore::new(0)), passes: Arc::new(Semaphore::new(0)) }
     }
 
-    /// The work's side.
+    /// Called by the work: waits until the gate is open.
     async fn pass(&self) {
         self.arrivals.add_permits(1);
         self.passes.acquire().await.expect("never closed").forget();
     }
 
-    /// The test's side: returns once the work is held up.
+    /// Called by the test: waits until the work has reached the gate.
     async fn arrival(&self) {
         self.arrivals.acquire().await.expect("never closed").forget();
     }

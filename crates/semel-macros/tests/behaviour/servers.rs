@@ -1,4 +1,4 @@
-//! The same functions on servers: PostgreSQL and Redis.
+//! Tests idempotent functions on PostgreSQL and Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,17 +21,17 @@ fn server(variable: &str) -> String {
     })
 }
 
-/// Nobody else's.
+/// Returns a random name that no other test uses.
 fn name() -> String {
     AttemptId::generate().to_bytes().map(|byte| format!("{byte:02x}")).concat()
 }
 
-/// An executor that asks its store every time.
+/// Returns an executor without a local cache, which reads the store for every call.
 fn executor<S: Store>(store: S) -> Executor<S> {
     Executor::builder(store).local_replay(LocalReplay::OFF).build().expect("the default policy")
 }
 
-/// A service on whatever store.
+/// A service on a store of any type.
 #[derive(Clone)]
 struct Branch {
     executor: Executor<AnyStore>,
@@ -64,14 +64,14 @@ impl Branch {
     }
 }
 
-/// What a function promises, on this store.
-async fn keeps_its_promises(branch: Branch) {
-    // The first run fails, and the next caller runs.
+/// Tests an idempotent function on the store of `branch`.
+async fn check_repeats(branch: Branch) {
+    // The first run fails, and the next caller runs the work again.
     let failed = branch.create("acme", Request::new("k-0", "tea", 0)).await;
     assert!(matches!(failed, Err(Error::Work(OutOfStock))), "{failed:?}");
     let retried = branch.create("acme", Request::new("k-0", "tea", 0)).await.expect("runs");
     assert_eq!((retried.attempt(), retried.value().map(|order| order.number)), (Some(2), Some(2)));
-    // Many at once: one run, one answer.
+    // Of many concurrent callers one runs the work, and all get its answer.
     let mut callers = JoinSet::new();
     for _ in 0..16 {
         let branch = branch.clone();
@@ -88,31 +88,31 @@ async fn keeps_its_promises(branch: Branch) {
     let other = branch.create("acme", Request::new("k-1", "mug", 6)).await;
     assert!(matches!(other, Err(Error::Mismatch)), "{other:?}");
     let elsewhere = branch.create("umbrella", Request::new("k-1", "mug", 6)).await;
-    assert_eq!(elsewhere.expect("another tenant's").value().map(|order| order.number), Some(4));
+    assert_eq!(elsewhere.expect("another tenant's key").value().map(|order| order.number), Some(4));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_function_keeps_its_promises_on_redis() {
+async fn a_function_runs_once_per_key_on_redis() {
     let builder = RedisStore::builder().prefix(format!("test:{}:", name()));
     let store = builder.connect(&server("SEMEL_TEST_REDIS_URL")).await.expect("the server answers");
-    keeps_its_promises(Branch::on(store)).await;
+    check_repeats(Branch::on(store)).await;
 }
 
-/// A database of a test's own.
-struct Base {
+/// A database that one test creates and drops.
+struct Database {
     name: String,
     options: PgConnectOptions,
 }
 
-impl Base {
+impl Database {
     async fn make() -> Self {
         let name = format!("semel_macros_{}", name());
         admin(&format!("create database {name}")).await;
         let server: PgConnectOptions =
             server("SEMEL_TEST_POSTGRES_URL").parse().expect("a PostgreSQL URL");
-        let base = Self { options: server.database(&name), name };
-        base.store().await.migrate().await.expect("migrated");
-        base
+        let database = Self { options: server.database(&name), name };
+        database.store().await.migrate().await.expect("migrated");
+        database
     }
 
     async fn store(&self) -> PgStore {
@@ -136,10 +136,10 @@ async fn admin(sql: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_function_keeps_its_promises_on_postgres() {
-    let base = Base::make().await;
-    keeps_its_promises(Branch::on(base.store().await)).await;
-    base.drop().await;
+async fn a_function_runs_once_per_key_on_postgres() {
+    let database = Database::make().await;
+    check_repeats(Branch::on(database.store().await)).await;
+    database.drop().await;
 }
 
 #[idempotent(
@@ -161,17 +161,17 @@ async fn charge(
             .fetch_one(unit.conn())
             .await?;
     if cents < 0 {
-        return Err("nobody is paid by being charged".into());
+        return Err("the amount is negative".into());
     }
     Ok(number)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_writes_and_the_answer_are_one_commit_on_postgres() {
-    let base = Base::make().await;
+    let database = Database::make().await;
     let table = "create table charge (number bigserial primary key, cents bigint not null)";
-    sqlx::raw_sql(table).execute(&mut base.connection().await).await.expect("a table");
-    let executor = executor(base.store().await);
+    sqlx::raw_sql(table).execute(&mut database.connection().await).await.expect("a table");
+    let executor = executor(database.store().await);
     let failed = charge(&executor, "k-0", -1).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
     let first = charge(&executor, "k-1", 5).await.expect("runs");
@@ -181,9 +181,9 @@ async fn the_writes_and_the_answer_are_one_commit_on_postgres() {
     let refused = charge(&executor, "k-1", 6).await;
     assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
     let charges: Vec<i64> = sqlx::query_scalar("select cents from charge")
-        .fetch_all(&mut base.connection().await)
+        .fetch_all(&mut database.connection().await)
         .await
         .expect("read");
     assert_eq!(charges, [5]);
-    base.drop().await;
+    database.drop().await;
 }

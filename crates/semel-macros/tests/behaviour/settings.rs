@@ -1,4 +1,4 @@
-//! Settings reach the command, each by its own name.
+//! Tests that each setting of the attribute reaches the command.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Shop {
 }
 
 #[tokio::test]
-async fn keep_and_lease_are_the_commands() {
+async fn keep_and_lease_reach_the_command() {
     let shop = Shop::new();
     let second = Duration::from_secs(1);
     let refused = shop.times(Duration::ZERO, second).await;
@@ -153,7 +153,7 @@ async fn attempts_are_counted() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_is_given_once() {
+async fn an_answer_over_the_limit_is_returned_once() {
     let shop = Shop::new();
     assert_eq!(shop.large().await.expect("runs").len(), 65);
     assert!(matches!(shop.large().await, Err(Error::ResultUnavailable { .. })));
@@ -175,14 +175,14 @@ async fn waiting_ends_by_its_deadline_or_by_the_holders_failure() {
         let (shop, gate) = (Arc::clone(&shop), gate.clone());
         async move { shop.wait(Duration::from_secs(300), gate).await }
     });
-    // On one thread everybody who can go on does, so the patient one waits by now.
+    // On one thread the other task has run as far as it can, so the second caller waits by now.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
     gate.open();
     assert!(matches!(holder.await.expect("joins"), Err(Error::Work(OutOfStock))));
-    let told = patient.await.expect("joins");
-    assert!(matches!(told, Err(Error::HolderFailed { attempt: 1, .. })), "{told:?}");
+    let reported = patient.await.expect("joins");
+    assert!(matches!(reported, Err(Error::HolderFailed { attempt: 1, .. })), "{reported:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Functions of every shape: generic, borrowed, owned, in traits, beside other attributes.
+//! Tests functions of every form: generic, with borrowed or owned arguments, in traits, and with
+//! other attributes.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ async fn methods_by_every_kind_of_self() {
     }
 }
 
-/// Not `Clone`, and need not be: its body does not use `self`.
+/// A service that is not `Clone`, which is allowed because the body does not use `self`.
 struct Fixed {
     executor: Executor<MemoryStore>,
     tenant: &'static str,
@@ -141,10 +142,10 @@ fn executor() -> &'static Executor<MemoryStore> {
 mod counter {
     use super::*;
 
-    /// Other attributes stay where they are, and see the function that callers call.
+    /// Other attributes are kept, and apply to the generated function.
     #[idempotent(operation = "COUNT", executor = executor(), tenant = "acme", key = key, fields())]
     #[tracing::instrument(skip_all, fields(key), ret)]
-    #[deprecated = "to see that it is kept"]
+    #[deprecated = "tests that the attribute is kept"]
     pub(super) async fn count(key: &str, shop: Arc<Shop>) -> Result<u32, Error<OutOfStock>> {
         tracing::info!(shop = shop.runs(), "counting");
         Ok(shop.run())
@@ -180,7 +181,7 @@ async fn a_function_that_another_macro_writes() {
     }
 }
 
-/// Nothing that the macro writes depends on what is in scope, and its names are nobody else's.
+/// Generated code does not depend on names in scope, and its own names do not collide with others.
 mod bare {
     #![no_implicit_prelude]
 
@@ -227,7 +228,7 @@ mod bare {
 }
 
 #[tokio::test]
-async fn names_do_not_collide_and_nothing_needs_to_be_in_scope() {
+async fn generated_names_do_not_collide_and_no_imports_are_needed() {
     let bare = bare::Bare { executor: Executor::new(MemoryStore::new()) };
     let first = bare.sum("k".to_owned(), "acme", 20, 21).await.expect("runs");
     assert_eq!(first.value(), Some(&42));

@@ -1,4 +1,4 @@
-//! Functions with a unit: the body's writes, the claim and the answer are one commit.
+//! Tests functions with a unit: the body's writes, the claim and the answer are one commit.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use semel::sql::sqlx::{self, Connection as _, SqliteConnection};
 use semel::{Error, Execution, Executor, OnCrash};
 use semel_macros::idempotent;
 
-/// A ledger and a table of charges in one file.
+/// A SQLite file with a ledger and a table of charges.
 struct Till {
     directory: PathBuf,
     executor: Executor<SqliteStore>,
@@ -69,7 +69,7 @@ async fn charge(
         .fetch_one(unit.conn())
         .await?;
     if cents < 0 {
-        return Err("nobody is paid by being charged".into());
+        return Err("the amount is negative".into());
     }
     Ok(number)
 }
@@ -87,7 +87,7 @@ async fn the_writes_and_the_answer_are_one_commit() {
 }
 
 #[tokio::test]
-async fn an_error_takes_the_writes_back() {
+async fn an_error_rolls_the_writes_back() {
     let till = Till::open().await;
     let failed = charge(&till, "k-1", -1).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
@@ -124,7 +124,7 @@ async fn two_commits(till: &Till, key: &str) -> Result<String, Error<NoDurableCl
 }
 
 #[tokio::test]
-async fn a_claim_that_comes_first_has_downstream_keys() {
+async fn a_claim_that_is_committed_first_has_downstream_keys() {
     let till = Till::open().await;
     let refused = one_commit(&till, "k-1").await;
     assert!(matches!(refused, Err(Error::Work(NoDurableClaim))), "{refused:?}");

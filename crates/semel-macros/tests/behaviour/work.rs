@@ -1,4 +1,4 @@
-//! What the body has: its claim, its arguments, and a life of its own.
+//! Tests the body: its claim, its arguments, and that it continues without its caller.
 
 use std::sync::{Arc, Mutex};
 
@@ -81,22 +81,22 @@ async fn a_downstream_key_is_the_same_in_the_next_attempt() {
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_does_not_stop_the_work() {
+async fn the_work_continues_when_its_caller_leaves() {
     let shop = Shop::new();
     let gate = Gate::new();
     tokio::select! {
-        answer = shop.leave("k-1", gate.clone()) => panic!("it is held up: {answer:?}"),
+        answer = shop.leave("k-1", gate.clone()) => panic!("the work ended although the gate is closed: {answer:?}"),
         () = gate.arrival() => {}
     }
     gate.open();
-    // Nobody opens the gate again: a second run would not end.
+    // The gate is not opened again: a second run would not end.
     let answer = shop.leave("k-1", gate).await.expect("an answer");
     assert!(answer.replayed());
     assert_eq!((answer.into_value(), shop.runs()), (Some(1), 1));
 }
 
 #[tokio::test]
-async fn arguments_move_into_the_work_taken_apart_or_mutable() {
+async fn destructured_and_mutable_arguments_move_into_the_work() {
     let shop = Shop::new();
     let taken = shop.take(Request::new("k-1", "A-1", 5), vec!["x".to_owned()]).await;
     assert_eq!(taken.expect("runs"), ["x", "A-1", "6"]);

@@ -1,7 +1,7 @@
 //! The buffer of messages that were pulled and that no caller has taken yet.
 //!
-//! Taking is one step without a wait in it: a caller that leaves has taken nothing. The first message in is the
-//! first out, so no partition starves another.
+//! Taking a message is one step without a wait in it: a cancelled caller has taken nothing.
+//! Messages are taken in the order in which they arrived, so no partition starves another.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 
 use super::NatsMessage;
 
-/// Rounds of keeping alive after which a message that no caller took goes back.
+/// The number of rounds of keeping alive after which a message that no caller took is given back.
 const PATIENCE: u32 = 3;
 
 pub(super) struct Buffer {
     inside: Mutex<Inside>,
     filled: Notify,
     emptied: Notify,
-    /// Messages at most; `None` if the pumps have their own bound.
+    /// The largest number of messages; `None` if the pumps have their own limit.
     most: Option<usize>,
 }
 
@@ -28,8 +28,8 @@ struct Inside {
     waiting: VecDeque<Waiting>,
     /// The error that the next caller gets, unless there is a message.
     trouble: Option<SourceError>,
-    /// Messages went back, and no caller has asked since.
-    deserted: bool,
+    /// Whether messages were given back and no caller has taken one since. Nothing is pulled then.
+    has_no_caller: bool,
 }
 
 struct Waiting {
@@ -37,7 +37,7 @@ struct Waiting {
     rounds: u32,
 }
 
-/// What is sent to the server in one round of keeping alive.
+/// The messages to keep alive and those to give back in one round.
 pub(super) struct Round {
     pub(super) keep: Vec<Subject>,
     pub(super) give_back: Vec<NatsMessage>,
@@ -51,7 +51,7 @@ impl Buffer {
     /// Takes the oldest message, or the last error.
     pub(super) async fn take(&self) -> Result<NatsMessage, SourceError> {
         loop {
-            // Registered before the look, so that nothing that is put in after it is missed.
+            // Registered before the check, so that no message that arrives after it is missed.
             let filled = self.filled.notified();
             if let Some(taken) = self.look() {
                 return taken;
@@ -62,7 +62,7 @@ impl Buffer {
 
     fn look(&self) -> Option<Result<NatsMessage, SourceError>> {
         let mut inside = self.inside();
-        inside.deserted = false;
+        inside.has_no_caller = false;
         let found = match inside.waiting.pop_front() {
             Some(waiting) => Some(Ok(waiting.message)),
             None => inside.trouble.take().map(Err),
@@ -72,7 +72,7 @@ impl Buffer {
         found
     }
 
-    /// Waits until a pull is worthwhile, and returns how many messages there is room for.
+    /// Waits until a pull is worthwhile, and returns how many messages fit into the buffer.
     pub(super) async fn room(&self) -> usize {
         loop {
             let emptied = self.emptied.notified();
@@ -85,12 +85,12 @@ impl Buffer {
 
     fn free(&self) -> Option<usize> {
         let inside = self.inside();
-        if inside.deserted {
+        if inside.has_no_caller {
             return None;
         }
         let Some(most) = self.most else { return Some(1) };
         let free = most.saturating_sub(inside.waiting.len());
-        // Many in one pull rather than one in each.
+        // Waits until half of the buffer is free, so that one pull gets many messages.
         (free >= most.div_ceil(2)).then_some(free)
     }
 
@@ -113,8 +113,8 @@ impl Buffer {
         self.inside().trouble = None;
     }
 
-    /// Runs one round of keeping alive. A message that has seen too many goes back to the server, where another
-    /// source may be waiting for it.
+    /// Runs one round of keeping alive. A message that has been through too many rounds goes back
+    /// to the server, where another source may be waiting for it.
     pub(super) fn round(&self) -> Round {
         let mut inside = self.inside();
         let (mut round, mut stay) =
@@ -129,11 +129,11 @@ impl Buffer {
             }
         }
         inside.waiting = stay;
-        inside.deserted |= !round.give_back.is_empty();
+        inside.has_no_caller |= !round.give_back.is_empty();
         round
     }
 
-    /// Removes and returns everything.
+    /// Removes and returns all messages.
     pub(super) fn clear(&self) -> Vec<NatsMessage> {
         self.inside().waiting.drain(..).map(|waiting| waiting.message).collect()
     }

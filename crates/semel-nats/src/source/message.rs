@@ -1,8 +1,8 @@
 //! A message, and the ways to answer it.
 //!
-//! Answers go to the subject that the server gave with the message. They are not tied to the source that pulled it:
-//! the server takes a late ack of a message that it has delivered elsewhere since. So an ack proves nothing, and is
-//! sent only after the ledger has committed.
+//! Answers go to the subject that the server gave with the message. They are not tied to the source
+//! that pulled it: the server accepts a late ack of a message that it has delivered to another
+//! source since. So an ack proves nothing, and is sent only after the ledger has committed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use semel_core::inbox::{BrokerReply, Message, SourceError};
 use crate::link::{self, Unanswered};
 use crate::wire;
 
-/// What the answers to all messages of a source have in common.
+/// The settings that the answers to all messages of a source share.
 pub(super) struct Terms {
     pub(super) client: Client,
     pub(super) ack_wait: Duration,
@@ -36,15 +36,15 @@ impl Terms {
         if !link::is_connected(&self.client) {
             return Err(SourceError("there is no connection to the server".to_owned()));
         }
-        let telling = self.client.publish(reply, kind.into());
-        match tokio::time::timeout(self.timeout, telling).await {
+        let sending = self.client.publish(reply, kind.into());
+        match tokio::time::timeout(self.timeout, sending).await {
             Ok(sent) => sent.map_err(|error| SourceError(error.to_string())),
             Err(_) => Err(SourceError("the connection takes nothing".to_owned())),
         }
     }
 
-    /// Gives back a message that no caller took: the server delivers it again at once, to any source that waits. If
-    /// this answer is lost it does so when `ack_wait` ends.
+    /// Gives back a message that no caller took: the server delivers it again at once, to any
+    /// source that waits. If this answer is lost, the server does so when `ack_wait` ends.
     pub(super) async fn give_back(&self, message: &NatsMessage) {
         let _ = self.send(message.reply().clone(), AckKind::Nak(None)).await;
     }
@@ -52,9 +52,9 @@ impl Terms {
     /// Sends an answer and waits until the server has it.
     async fn settle(&self, reply: Subject, kind: AckKind) -> Result<(), SourceError> {
         let request = Request::new().payload(kind.into());
-        match link::ask(&self.client, reply, request, self.timeout).await {
+        match link::request(&self.client, reply, request, self.timeout).await {
             Ok(_) => Ok(()),
-            // The client's own confirmed ack takes this answer for a confirmation.
+            // The client's own confirmed ack would treat this answer as a confirmation.
             Err(Unanswered::NoResponders) => {
                 Err(SourceError("the consumer is not at the server any more".to_owned()))
             }
@@ -81,19 +81,20 @@ impl NatsMessage {
         Some(Self { carrier, reply, terms: Arc::clone(terms) })
     }
 
-    /// Returns the subject that it was published to.
+    /// Returns the subject to which the message was published.
     pub fn subject(&self) -> &str {
         &self.carrier.subject
     }
 
-    /// Returns the subject for answers.
+    /// Returns the subject to which answers are sent.
     pub(super) fn reply(&self) -> &Subject {
         &self.reply
     }
 }
 
-/// Returns how often a message was delivered, by the subject for its answers:
-/// `$JS.ACK.stream.consumer.delivered.…`, with domain and account before the stream on newer servers.
+/// Returns how often a message was delivered, read from the subject for its answers:
+/// `$JS.ACK.stream.consumer.delivered.…`, with domain and account before the stream on newer
+/// servers.
 fn deliveries(reply: &str) -> u64 {
     let words: Vec<&str> = reply.split('.').collect();
     let at = if words.len() >= 11 { 6 } else { 4 };
@@ -156,7 +157,7 @@ mod tests {
     use super::deliveries;
 
     #[test]
-    fn deliveries_are_read_from_either_form_of_the_answers_subject() {
+    fn deliveries_are_read_from_both_forms_of_the_reply_subject() {
         assert_eq!(deliveries("$JS.ACK.S.C.1.7.7.1700000000000000000.0"), 1);
         assert_eq!(deliveries("$JS.ACK.S.C.3.7.7.1700000000000000000.0"), 3);
         assert_eq!(deliveries("$JS.ACK.hub.acc.S.C.2.7.7.1700000000000000000.0.x"), 2);

@@ -1,9 +1,9 @@
-//! Pulls one consumer's messages into the buffer, for as long as the source lives.
+//! Pulls one consumer's messages into the buffer, until the source is dropped.
 //!
-//! A pump asks for as many messages as there is room for. Whatever goes wrong (the server restarts,
-//! the consumer or the stream is gone), it reports the error to the waiting caller, creates the consumer again and
-//! goes on. The client's own streams of messages are not used: they pull ahead of their reader,
-//! and drop what is on its way when they are dropped.
+//! A pump requests as many messages as fit into the buffer. If anything fails (the server restarts,
+//! the consumer or the stream is gone), it reports the error to the waiting caller, creates the
+//! consumer again and continues. The client's own streams of messages are not used: they pull ahead
+//! of their reader, and lose messages in flight when they are dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::topology::{Declaration, Topology};
 
 /// How long the server keeps a pull open.
 const EXPIRES: Duration = Duration::from_secs(10);
-/// How often to check whether the connection is still the one that the pull was sent on.
-const GLANCE: Duration = Duration::from_millis(200);
-/// How long to pause after an error, at first and at most.
+/// How often the pump checks whether the connection is still the one on which the pull was sent.
+const CHECK: Duration = Duration::from_millis(200);
+/// The first and the longest pause after an error.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How a pull ends that was served in full, for servers that say so.
+/// The description with which some servers end a pull that was served in full.
 const COMPLETED: &str = "Batch Completed";
 
 pub(super) struct Pump {
@@ -42,22 +42,22 @@ pub(super) struct Pump {
     pub(super) buffer: Arc<Buffer>,
 }
 
-/// A consumer, and where its messages arrive.
-struct Tap {
+/// A consumer at the server, and the subscription on which its messages arrive.
+struct Pull {
     consumer: PullConsumer,
     inbox: Subject,
     arriving: Subscriber,
-    /// Which connection it was opened on.
+    /// The number of the connection on which the subscription was opened.
     connection: u64,
 }
 
-/// What a message from the server is.
-enum Came {
+/// The kind of a message from the server.
+enum Received {
     /// A message of the stream.
     Event,
-    /// Nothing that matters.
-    Aside,
-    /// The pull is over.
+    /// A heartbeat, which is ignored.
+    Ignored,
+    /// The end of the pull.
     Over,
 }
 
@@ -66,14 +66,14 @@ impl Pump {
         let mut pause = PAUSE.0;
         while !stopping.is_cancelled() {
             let trouble = match self.open().await {
-                Ok(mut tap) => {
+                Ok(mut pull) => {
                     self.buffer.recover();
                     pause = PAUSE.0;
                     let drawn = tokio::select! {
-                        trouble = self.draw(&mut tap) => Some(trouble),
+                        trouble = self.draw(&mut pull) => Some(trouble),
                         () = stopping.cancelled() => None,
                     };
-                    self.close(tap).await;
+                    self.close(pull).await;
                     drawn
                 }
                 Err(trouble) => Some(trouble),
@@ -90,11 +90,11 @@ impl Pump {
         for message in self.buffer.clear() {
             self.terms.give_back(&message).await;
         }
-        // A client whose last handle is dropped does not write out what it still has.
+        // A client does not flush its buffer when its last handle is dropped.
         let _ = tokio::time::timeout(self.terms.timeout, self.terms.client.flush()).await;
     }
 
-    async fn open(&self) -> Result<Tap, SourceError> {
+    async fn open(&self) -> Result<Pull, SourceError> {
         let client = &self.terms.client;
         if !link::is_connected(client) {
             return Err(SourceError(link::DISCONNECTED.to_owned()));
@@ -109,13 +109,14 @@ impl Pump {
             let inbox = Subject::from(client.new_inbox());
             let arriving = client.subscribe(inbox.clone()).await;
             let arriving = arriving.map_err(|error| SourceError(error.to_string()))?;
-            Ok(Tap { consumer, inbox, arriving, connection })
+            Ok(Pull { consumer, inbox, arriving, connection })
         };
         let late = || SourceError(format!("JetStream did not answer for {}", self.topology.name()));
         tokio::time::timeout(self.terms.timeout, opening).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Returns the consumer at the server: created if it does not exist, with our settings if it does.
+    /// Returns the consumer at the server, creating it if it does not exist. Fails if it exists
+    /// with other settings.
     async fn bind(&self) -> Result<PullConsumer, SourceError> {
         let stream = self.topology.name();
         let made = self.context.create_consumer_on_stream(self.config.clone(), stream).await;
@@ -142,47 +143,47 @@ impl Pump {
         })
     }
 
-    /// Pulls until that fails.
-    async fn draw(&self, tap: &mut Tap) -> SourceError {
+    /// Pulls until a pull fails, and returns the error.
+    async fn draw(&self, pull: &mut Pull) -> SourceError {
         loop {
             let room = self.buffer.room().await;
-            if let Err(trouble) = self.pull(tap, room).await {
+            if let Err(trouble) = self.pull(pull, room).await {
                 return trouble;
             }
         }
     }
 
-    /// Runs one pull: asks for `room` messages and buffers what comes until it is over.
-    async fn pull(&self, tap: &mut Tap, room: usize) -> Result<(), SourceError> {
+    /// Runs one pull: requests `room` messages and buffers what arrives until the pull ends.
+    async fn pull(&self, pull: &mut Pull, room: usize) -> Result<(), SourceError> {
         let ask = BatchConfig { batch: room, expires: Some(EXPIRES), ..BatchConfig::default() };
-        let asking = tap.consumer.request_batch(ask, tap.inbox.clone());
+        let asking = pull.consumer.request_batch(ask, pull.inbox.clone());
         match tokio::time::timeout(self.terms.timeout, asking).await {
             Ok(asked) => asked.map_err(|error| SourceError(error.to_string()))?,
             Err(_) => return Err(SourceError("the connection accepts no requests".to_owned())),
         }
-        let mut silence = tokio::time::interval(GLANCE);
+        let mut silence = tokio::time::interval(CHECK);
         let limit = tokio::time::sleep(EXPIRES + self.terms.timeout);
         let mut limit = std::pin::pin!(limit);
         let mut left = room;
         while left > 0 {
             tokio::select! {
-                arrived = tap.arriving.next() => match arrived {
-                    Some(arrived) => match understood(&arrived)? {
-                        Came::Event => {
+                arrived = pull.arriving.next() => match arrived {
+                    Some(arrived) => match classify(&arrived)? {
+                        Received::Event => {
                             if let Some(message) = NatsMessage::new(arrived, &self.terms) {
                                 self.buffer.put(message);
                             }
                             left -= 1;
                         }
-                        Came::Aside => {}
-                        Came::Over => return Ok(()),
+                        Received::Ignored => {}
+                        Received::Over => return Ok(()),
                     },
                     None => return Err(SourceError("the connection is closed".to_owned())),
                 },
-                // A server that was away does not know our pull.
+                // After a reconnect the server does not know the pull.
                 _ = silence.tick() => {
                     let client = &self.terms.client;
-                    if !link::is_connected(client) || link::connections(client) != tap.connection {
+                    if !link::is_connected(client) || link::connections(client) != pull.connection {
                         return Err(SourceError("the connection was lost".to_owned()));
                     }
                 }
@@ -194,14 +195,14 @@ impl Pump {
         Ok(())
     }
 
-    /// Ends the pull, and gives back what is still on its way.
-    async fn close(&self, mut tap: Tap) {
+    /// Ends the pull, and gives back messages that are still arriving.
+    async fn close(&self, mut pull: Pull) {
         let closing = async {
-            if tap.arriving.drain().await.is_err() {
+            if pull.arriving.drain().await.is_err() {
                 return;
             }
-            while let Some(arrived) = tap.arriving.next().await {
-                if let Ok(Came::Event) = understood(&arrived)
+            while let Some(arrived) = pull.arriving.next().await {
+                if let Ok(Received::Event) = classify(&arrived)
                     && let Some(message) = NatsMessage::new(arrived, &self.terms)
                 {
                     self.terms.give_back(&message).await;
@@ -212,13 +213,13 @@ impl Pump {
     }
 }
 
-fn understood(arrived: &Message) -> Result<Came, SourceError> {
+fn classify(arrived: &Message) -> Result<Received, SourceError> {
     let said = arrived.description.as_deref().unwrap_or_default();
     match arrived.status {
-        None | Some(StatusCode::OK) => Ok(Came::Event),
-        Some(StatusCode::IDLE_HEARTBEAT) => Ok(Came::Aside),
-        Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(Came::Over),
-        Some(StatusCode::REQUEST_TERMINATED) if said == COMPLETED => Ok(Came::Over),
+        None | Some(StatusCode::OK) => Ok(Received::Event),
+        Some(StatusCode::IDLE_HEARTBEAT) => Ok(Received::Ignored),
+        Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => Ok(Received::Over),
+        Some(StatusCode::REQUEST_TERMINATED) if said == COMPLETED => Ok(Received::Over),
         Some(StatusCode::NO_RESPONDERS) => {
             Err(SourceError("the consumer does not exist at the server any more".to_owned()))
         }

@@ -1,8 +1,8 @@
-//! Invalidations over a Redis channel, and the format of its messages.
+//! Sends and receives invalidations over a Redis channel, and defines the format of its messages.
 //!
-//! A message is its version, what happened (`+` registered, `-` revoked, `=` repaired), and the ids, one
-//! a line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. A message that cannot be read was
-//! written by a newer version or by another program; it is counted and skipped.
+//! A message consists of its version, what happened (`+` registered, `-` revoked, `=` repaired),
+//! and the ids, one per line: `1+acme:ORDER:ord_01arz3ndektsv4rrffq69g5fav`. A message that cannot
+//! be read was written by a newer version or by another program; it is counted and skipped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use semel_ids::shared::{Invalidation, Invalidations};
 
 use crate::listen;
 
-/// Time without a message after which the connection is pinged. Together with the longest wait for the
-/// reply it stays below the second in which a heartbeat is due.
+/// The time without a message after which the connection is pinged. Together with the longest wait
+/// for the reply, it stays below the second within which a heartbeat is due.
 pub(super) const QUIET: Duration = Duration::from_millis(400);
 
 const VERSION: char = '1';
@@ -26,7 +26,7 @@ const REGISTERED: char = '+';
 const REVOKED: char = '-';
 const REPAIRED: char = '=';
 
-/// A subscription to the channel.
+/// A subscription to the channel of invalidations.
 pub(super) struct Subscription {
     sink: PubSubSink,
     messages: Pin<Box<dyn Stream<Item = Msg> + Send>>,
@@ -76,7 +76,7 @@ pub(super) fn repaired<'k>(keys: impl Iterator<Item = &'k str>) -> Option<String
     write(REPAIRED, keys)
 }
 
-/// Returns `None` without keys.
+/// Formats a message; `None` without keys.
 fn write<'k>(what: char, keys: impl Iterator<Item = &'k str>) -> Option<String> {
     let keys: Vec<&str> = keys.collect();
     (!keys.is_empty()).then(|| format!("{VERSION}{what}{}", keys.join("\n")))
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_message_reads_back() {
         let keys = ["acme:ORDER:ord_1", "ä b:ORDER:ord_2"];
         let owned: Vec<String> = keys.map(str::to_owned).to_vec();
         let message = registered(keys.into_iter()).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_others_are_not_taken_for_news() {
+    fn other_messages_are_not_invalidations() {
         for message in
             ["", "1", "1+", "1-", "1=", "1ä", "2+a", "+a", "1*a", "1+a\n", "1+a\n\nb", "OK"]
         {

@@ -1,4 +1,4 @@
-//! How to reach the cache: every setting with its default beside it.
+//! The settings of a cache, each with its default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Default for CacheBuilder {
 }
 
 impl CacheBuilder {
-    /// The defaults.
+    /// Returns the default settings.
     pub fn new() -> Self {
         Self {
             prefix: "semel:pid:".to_owned(),
@@ -47,31 +47,32 @@ impl CacheBuilder {
         }
     }
 
-    /// What every key begins with, and the channel of invalidations. Default `semel:pid:`. Caches with
-    /// different prefixes never meet; with `bc:pid:` one shares the entries of BlueCone's resolver.
+    /// Sets the prefix of every key and of the channel of invalidations. Default `semel:pid:`.
+    /// Caches with different prefixes share nothing; with `bc:pid:` a cache shares the entries of
+    /// BlueCone's resolver.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a call may take, dialling included. Default 250 ms: a cache that is slower than the
-    /// map behind it is no help. At least 1 ms.
+    /// Sets how long a call may take, including connecting. Default 250 ms: a cache that is slower
+    /// than the map behind it does not help. At least 1 ms.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// How long the subscription may take to answer a ping, which is sent
-    /// every 400 ms while no message comes. Default 600 ms: a listener gets a message, an answer or an error in every
-    /// second.
+    /// Sets how long the server may take to answer a ping on the subscription, which is sent every
+    /// 400 ms while no message comes. Default 600 ms: so a listener gets a message, an answer or an
+    /// error every second.
     pub fn pong_timeout(mut self, limit: Duration) -> Self {
         self.pong_timeout = limit;
         self
     }
 
     /// Returns the cache at `url`: `redis://…`, `unix://…`, or a cluster as
-    /// `redis+cluster://host:port,host:port`. It connects when it is first used, so a service can start while its
-    /// cache is away.
+    /// `redis+cluster://host:port,host:port`. It connects when it is first used, so a service can
+    /// start while its cache is unreachable.
     ///
     /// # Errors
     /// `Misconfigured` for a URL that is not valid, or a setting that cannot work.
@@ -83,8 +84,8 @@ impl CacheBuilder {
             return Err(misconfigured("a cache needs at least a millisecond to answer"));
         }
         let (nodes, cluster) = nodes(url)?;
-        // Ends just before the caller's patience does, so that a silent connection is noticed as
-        // such, and left for a new one, before the call is given up.
+        // Ends just before the call's own timeout, so that a connection without an answer is
+        // detected and replaced before the call fails.
         let inner = self.timeout - self.timeout / 8;
         let limits = Limits { connect: inner, response: inner };
         let keys = Keys::new(&self.prefix, "cache");

@@ -1,6 +1,6 @@
-//! What an entry holds: 16 bytes in standard Base64, or `NULL`.
+//! Reads and writes the value of an entry: 16 bytes in standard Base64, or `NULL`.
 //!
-//! The seeds' cache writes the same, so that the two can share a server while one replaces the
+//! BlueCone's cache writes the same format, so that both can share a server while one replaces the
 //! other.
 
 use base64::Engine as _;
@@ -8,13 +8,14 @@ use base64::engine::general_purpose::STANDARD;
 use semel_ids::shared::CacheSlot;
 use ulid::Ulid;
 
-/// Known not to be there.
+/// The value for an id that is known not to exist.
 const ABSENT: &str = "NULL";
-/// Sixteen bytes in Base64: so many characters, of which the last has four bits too many, and padding.
+/// The number of Base64 characters of sixteen bytes, without padding. The last one has four unused
+/// bits.
 const LEN: usize = 22;
 const PADDING: &[u8] = b"==";
 
-/// The value of each character; 255 for those that Base64 does not have.
+/// The value of each Base64 character; 255 for any other character.
 const VALUES: [u8; 256] = {
     let mut values = [255; 256];
     let mut value = 0;
@@ -40,8 +41,8 @@ pub(super) fn read(value: &[u8]) -> CacheSlot {
     }
 }
 
-/// By hand: a batch reads hundreds of them, of this length only. Whatever is no digit, or is more
-/// than an id holds, is seen at the end.
+/// Decodes an id. Written by hand because a batch decodes hundreds of values of exactly this
+/// length. Invalid characters and unused bits that are set are detected at the end.
 fn id(text: &[u8; LEN]) -> Option<Ulid> {
     let (high, rest) = text.split_first_chunk::<10>()?;
     let (low, last) = rest.split_first_chunk::<10>()?;
@@ -51,7 +52,8 @@ fn id(text: &[u8; LEN]) -> Option<Ulid> {
     (a | b | c < 64 && last & 15 == 0).then_some(Ulid(id))
 }
 
-/// The bits of so many characters, and whatever was set in one of their values.
+/// Returns the bits of `N` characters, and the OR of all their values, which is 64 or more if one
+/// of them is invalid.
 fn digits<const N: usize>(text: &[u8; N]) -> (u64, u64) {
     let (mut bits, mut seen) = (0, 0);
     for digit in text {
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_value_reads_back() {
         for id in [Ulid(0), Ulid(u128::MAX), Ulid(0x0156_3df3_6481_d676_4c61_efb9_9302_bd5b)] {
             assert_eq!(read(write(Some(id)).as_bytes()), CacheSlot::Known(id));
         }
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_there_is_damaged() {
+    fn any_other_value_is_damaged() {
         let good = write(Some(Ulid(1)));
         let bits_too_many = good.replace("Q==", "R==");
         let longer = format!("{good}\n");

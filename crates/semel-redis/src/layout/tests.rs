@@ -1,11 +1,11 @@
-//! Any record survives the layout, and no bytes make reading it panic.
+//! Tests that any record can be written and read back, and that reading never panics.
 
 use proptest::prelude::*;
 use semel_core::store::Draft;
 
 use super::*;
 
-/// What the scripts would write for `entry`, put together here without a server.
+/// Returns the bytes that the scripts would write for `entry`, without a server.
 fn encode(entry: &Entry) -> Vec<u8> {
     let Entry { key, record } = entry;
     let micros = |moment: Option<Timestamp>| moment.map_or(0, Timestamp::as_micros).to_be_bytes();
@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn a_claim_carries_its_retry_payload() {
+fn a_claim_contains_its_retry_payload() {
     let retry_payload = Outcome::new("text/plain", "the letter")
         .with_reference(Reference::new("letter.sent").unwrap());
     let draft = Draft {
@@ -206,7 +206,7 @@ fn a_claim_carries_its_retry_payload() {
         keep: Duration::from_secs(60),
         retry_payload: Some(retry_payload.clone()),
     };
-    // As open.lua puts it together.
+    // As open.lua builds it.
     let mut bytes = head(State::Running).to_vec();
     bytes.extend(77u64.to_be_bytes());
     bytes.extend(draft.attempt_id.to_bytes());
@@ -219,7 +219,7 @@ fn a_claim_carries_its_retry_payload() {
 }
 
 #[test]
-fn a_retry_payload_is_never_said_to_be_omitted() {
+fn an_omitted_retry_payload_is_refused() {
     let omitted = tail(None, Some(&Recorded::Omitted { bytes: 7 })).unwrap();
     let mut bytes = head(State::Failed).to_vec();
     bytes.resize(HEADER, 0);
@@ -236,13 +236,13 @@ fn a_retry_payload_is_never_said_to_be_omitted() {
 }
 
 #[test]
-fn a_newer_layout_says_to_upgrade() {
+fn the_error_of_a_newer_layout_advises_an_upgrade() {
     let error = decode(Bytes::from(vec![LAYOUT + 1; 200])).unwrap_err();
     assert!(error.contains("upgrade"), "{error}");
 }
 
 #[test]
-fn the_guards_name_the_bytes_that_they_compare() {
+fn the_guards_have_the_offsets_of_the_bytes_that_they_compare() {
     let digest = Key::command("t", "s", "i").unwrap().digest();
     let attempt_id = AttemptId::generate();
     let mut bytes = vec![LAYOUT, State::Running.code()];

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Keeps: a record is ended only while it is still what the guard names, and one write ends it.
--- A full server takes it: what has run must be recorded, or it runs again. No more than one
--- outcome per running claim goes over the limit that way, since a full server grants none.
--- What does not succeed keeps the retry payload that it finds; a success takes its place.
--- The wake-up comes after the write and may fail without harm: waiters also look by themselves.
+-- Invariant: a record is ended only while it still matches the guard, and one write ends it. A full
+-- server accepts it: work that has run must be recorded, or it runs again. At most one outcome per
+-- running claim exceeds the limit that way, since a full server grants none. A settlement that is
+-- no success keeps the retry payload that it finds; a success replaces it. The wake-up comes after
+-- the write and may fail without harm: waiters also poll.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, or empty to remove,
 --         5 spans, 6 the bytes after the identity (of a success all of them, else the error),
 --         7 garbage collection (ms), or empty for never, 8 channel, 9 hint
--- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
+-- Returns the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return 0
@@ -30,7 +30,7 @@ else
   local identity = struct.unpack('>I2', v, 112)
   local tail = ARGV[6]
   if string.byte(ARGV[4], 2) ~= 1 then
-    -- Only a succeeded record has an outcome there, and nothing of it survives.
+    -- Only a succeeded record has an outcome there, which is removed.
     local retry_payload = '\0'
     if string.byte(v, 2) ~= 1 then
       local at = 114 + identity

@@ -1,11 +1,11 @@
--- Keeps: a new grant is written only over the version that was judged, and its fence is larger than
--- every fence of this key before it.
+-- Invariant: a new grant replaces only the version that was judged, and its fence is larger than
+-- every earlier fence of this key.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, 5 attempt id,
 --         6 the bytes from the spans on, 7 garbage collection (ms), or empty for never,
---         8 '1' where the operation goes on: its number and creation time survive
--- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
+--         8 '1' if the operation continues: its number and creation time stay
+-- Returns the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return 0

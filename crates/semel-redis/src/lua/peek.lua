@@ -1,7 +1,7 @@
--- Keeps: a record and the clock it is judged by are read in one step. Writes nothing.
+-- Invariant: a record and the clock by which it is judged are read in one step. Writes nothing.
 --
 -- KEYS[1] record
--- Answers { record, now }, or nil.
+-- Returns { record, now }, or nil.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return false

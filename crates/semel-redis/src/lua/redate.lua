@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Keeps: the times of a record that a clock wrote which was ahead are counted from this server's now,
--- and only over the version that was judged. Spans, claim, fence and retry payload stay as they are.
+-- Invariant: the times of a record that a clock wrote while it was ahead are set back to this
+-- server's now, and only on the version that was judged. Spans, claim, fence and retry payload stay
+-- as they are.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes)
--- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
+-- Returns the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return 0

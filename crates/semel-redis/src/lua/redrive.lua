@@ -1,11 +1,11 @@
--- Keeps: an operator's redrive is written only over the version that was looked at. The record turns
--- Failed and due, its attempts count from zero, its last error and its retry payload stay.
+-- Invariant: an operator's redrive changes only the version that was judged. The record becomes
+-- Failed and due, its attempts count from zero, and its last error and its retry payload stay.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 layout and state, 5 the spans of "no
 --         lease, due at once", 6 the bytes of "no error, no retry payload", 7 the longest garbage
 --         collection (us), 8 channel, 9 hint
--- Answers the fence, 0 if the guard does not hold, -1 if the record cannot be read.
+-- Returns the fence, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return 0
@@ -23,7 +23,7 @@ local number = struct.unpack('>I8', v, 27)
 local identity = struct.unpack('>I2', v, 112)
 local keep = struct.unpack('>I8', v, 87)
 local collect = math.floor(math.min(keep, tonumber(ARGV[7])) / 1000) + 10000
--- Only a succeeded record has an outcome, and it has no error: nothing of its tail survives.
+-- Only a succeeded record has an outcome, and it has no error: its tail is removed.
 local tail = ARGV[6]
 if string.byte(v, 2) ~= 1 then
   tail = string.sub(v, 114 + identity)

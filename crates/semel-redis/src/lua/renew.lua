@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Keeps: only the holder extends its lease, to its full length from this server's now. The lease is
--- stored; PX only collects abandoned claims, and only under Rerun: the others turn Uncertain.
--- A full server takes it: it writes as many bytes as it finds, and a lease that lapsed for want of
--- memory would give running work to a second holder.
+-- Invariant: only the holder extends its lease, to its full length from this server's now. The
+-- lease is stored in the record; PX only collects abandoned claims, and only under Rerun: the
+-- others become Uncertain. A full server accepts it: it writes as many bytes as it finds, and a
+-- lease that lapsed for lack of memory would give running work to a second holder.
 --
 -- KEYS[1] record
 -- ARGV    1-3 guard (first byte, last byte, expected bytes), 4 lease, 5 lease (us) and 6 the longest
 --         keep (us), both for garbage collection
--- Answers 1, 0 if the guard does not hold, -1 if the record cannot be read.
+-- Returns 1, 0 if the guard does not hold, -1 if the record cannot be read.
 local v = redis.call('GET', KEYS[1])
 if not v then
   return 0

@@ -1,9 +1,9 @@
--- For tests only. Keeps: a record looks as if it had been written so much earlier; its version and
--- its fence stay as they are.
+-- For tests only. Invariant: a record looks as if it had been written earlier by the given span;
+-- its version and its fence stay as they are.
 --
 -- KEYS[1] record
 -- ARGV    1 span (us)
--- Answers 1, or 0 if there is no record that can be read.
+-- Returns 1, or 0 if there is no record that can be read.
 local v = redis.call('GET', KEYS[1])
 if not v or string.byte(v) ~= 1 or #v < 113 then
   return 0

@@ -1,22 +1,22 @@
-//! An entry of a stream.
+//! Reads an entry of a stream.
 
 use bytes::Bytes;
 use redis::Value;
 
 use crate::reply;
 
-/// The field of an entry that the event is in.
+/// The field of an entry that contains the event.
 const FIELD: &[u8] = b"event";
 
-/// An entry as it was read.
+/// An entry of a stream, as it was read.
 #[derive(Clone)]
 pub(super) struct Entry {
     pub(super) partition: u16,
     pub(super) id: Vec<u8>,
-    /// The event, or all fields of an entry that has none.
+    /// The event, or all fields of an entry without an event.
     pub(super) body: Bytes,
     pub(super) whole: bool,
-    /// Whether it was delivered before.
+    /// Whether the entry was delivered before.
     pub(super) again: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A message: an entry that is pending for its group, in the name of its source.
+//! A message: an entry that is pending for the consumer of a source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Message for StreamMessage {
         match answer {
             BrokerReply::Ack => self.reader.ack(&self.entry).await,
             BrokerReply::Later(span) => self.reader.put_off(&self.entry, span).await,
-            // It is delivered again when the group's patience ends.
+            // The entry is delivered again when the group's patience ends.
             BrokerReply::Nothing => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
-//! The publisher: events into streams, one answer each.
+//! Publishes events to streams, and returns one answer for each.
 //!
-//! Events of one partition travel together and in order; when some are not taken, those behind them
-//! in the same partition are not sent, or they would overtake.
+//! Events of one partition are sent together and in order. If some cannot be published, those
+//! behind them in the same partition are not sent, because they would overtake.
 
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use super::{Shared, script};
 use crate::error::Failure;
 use crate::script::Call;
 
-/// Events, and bytes of them, that one script appends: many to a trip, few enough that the server is
-/// not held up.
+/// The largest number of events that one script appends: many per trip, but few enough that the
+/// server is not blocked for long.
 const BATCH: usize = 128;
+/// The largest number of bytes of events that one script appends.
 const BYTES: usize = 1 << 20;
 
-/// Publishes into streams. Cheap to clone.
+/// Publishes events to streams. Cheap to clone.
 #[derive(Clone)]
 pub struct StreamPublisher {
     shared: Arc<Shared>,
@@ -30,7 +31,7 @@ impl std::fmt::Debug for StreamPublisher {
     }
 }
 
-/// An event as it is written, and the index of its answer.
+/// An event as it is written, and the position of its answer.
 struct Written {
     at: usize,
     body: Vec<u8>,
@@ -84,7 +85,7 @@ impl StreamPublisher {
     }
 }
 
-/// How many from the beginning go into one script; at least one.
+/// Returns how many of the first events fit into one script; at least one.
 fn fitting(events: &[Written]) -> usize {
     let mut bytes = 0;
     let fits = events.iter().take(BATCH).take_while(|written| {
@@ -99,11 +100,11 @@ fn unpublished(failure: Failure) -> PublishError {
         Failure::NotSent(error) | Failure::Lost(error) => {
             PublishError::Unavailable(error.to_string())
         }
-        // A key that is not a stream: it concerns these events and not those of other streams.
+        // The key is not a stream: this affects these events, but not those of other streams.
         Failure::Refused(error) if error.code() == "WRONGTYPE" => {
             PublishError::Failed(format!("{error}; give the streams a prefix of their own"))
         }
-        // A full server, a replica, a cluster in repair: no event is taken.
+        // A full server, a replica or a cluster in repair: no event can be published.
         Failure::Refused(error) => PublishError::Unavailable(error.to_string()),
     }
 }

@@ -1,8 +1,8 @@
-//! The reader: fetches entries while a caller waits for them, and holds those that are put off.
+//! Fetches entries while a caller waits for them, and holds entries that are put off.
 //!
-//! It asks on the shared connection and never blocks it: it asks again after a publisher's message, at a due time or
-//! after a short pause. Which consumer may take an entry is decided by its idle time alone, by the server's clock;
-//! the reader only sets that.
+//! The reader uses the shared connection and never blocks it: it fetches again after a publisher's
+//! message, at a due time or after a short pause. Only an entry's idle time, by the server's clock,
+//! decides which consumer may take it; the reader sets that time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,41 +24,41 @@ use crate::listen::Subscription;
 use crate::reply;
 use crate::script::Call;
 
-/// How long the reader pauses when there was nothing, at first and at most. A publisher's message ends
-/// the pause at once; this is for messages that were lost, and for what other consumers leave.
+/// The first and the longest pause after a fetch that found nothing. A publisher's message ends the
+/// pause at once; the pause is for lost messages, and for entries that other consumers leave.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How long until a lost subscription is tried again.
+/// The pause before a lost subscription is opened again.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
-/// A consumer that has been idle for so long, and has no pending entries, is removed.
+/// The idle time after which a consumer without pending entries is removed.
 const FORGET: Duration = Duration::from_secs(60 * 60);
 
-/// The consumer name of entries that were given back.
+/// The name of the consumer that owns entries that were given back.
 const RETURNED: &str = "returned";
 
-/// Fetches for one source.
+/// Fetches the entries of one source.
 pub(super) struct Reader {
     pub(super) settings: SourceBuilder,
     consumer: String,
     state: Mutex<State>,
     waiting: AtomicUsize,
-    /// Rung when there may be something to fetch, or a caller to fetch for.
+    /// Notified when there may be entries to fetch, or a caller that waits for one.
     bell: Notify,
-    /// Rung when something was fetched, or fetching failed.
+    /// Notified when entries were fetched, or fetching failed.
     news: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// What was fetched, and when.
+    /// The fetched entries, and when each was fetched.
     fetched: VecDeque<(Entry, Instant)>,
-    /// Entries that are put off, by when they are due.
+    /// The entries that are put off, and when each is due.
     put_off: Vec<(Entry, Instant)>,
-    /// Where the search for what others left goes on, by partition.
+    /// The cursor of the search for entries that others left, by partition.
     cursors: Vec<Vec<u8>>,
     failed: Option<SourceError>,
 }
 
-/// Counts a waiting caller.
+/// Counts a waiting caller until it is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -98,7 +98,8 @@ impl Reader {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was fetched first, unless it waited here so long that another consumer may have it by now.
+    /// Takes the entry that was fetched first, unless it waited so long that another consumer may
+    /// have taken it over.
     fn pop(&self) -> Option<std::result::Result<Entry, SourceError>> {
         let mut state = self.state();
         while let Some((entry, since)) = state.fetched.pop_front() {
@@ -124,7 +125,7 @@ impl Reader {
         }
     }
 
-    /// Fetches until the source is dropped, and then gives back what no caller took.
+    /// Fetches until the source is dropped, and then gives back the entries that no caller took.
     pub(super) async fn read(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
         let mut rest = PAUSE.0;
         let mut keep_at = Instant::now();
@@ -138,7 +139,7 @@ impl Reader {
             if wanted {
                 match self.fetch().await {
                     Ok(0) => rest = (rest * 2).min(PAUSE.1).min(self.settings.patience / 4),
-                    // A caller that finds nothing left rings again.
+                    // A caller that finds no entry left notifies the reader again.
                     Ok(_) => {
                         rest = PAUSE.0;
                         self.news.notify_waiters();
@@ -163,14 +164,14 @@ impl Reader {
         self.leave().await;
     }
 
-    /// Listens to publishers until the source is dropped.
+    /// Listens for messages of publishers until the source is dropped.
     pub(super) async fn listen(self: std::sync::Arc<Self>, mut ended: watch::Receiver<()>) {
-        let hearing = async {
+        let listening = async {
             loop {
                 if let Ok(mut subscription) =
                     Subscription::open(&self.settings.shared.settings).await
                 {
-                    // For messages that came while there was no subscription.
+                    // For messages that were published while there was no subscription.
                     self.bell.notify_one();
                     while subscription.next().await.is_ok() {
                         self.bell.notify_one();
@@ -181,11 +182,11 @@ impl Reader {
         };
         tokio::select! {
             _ = ended.changed() => {}
-            () = hearing => {}
+            () = listening => {}
         }
     }
 
-    /// Asks every stream once; returns how many entries there were.
+    /// Fetches from every stream once, and returns the number of entries.
     async fn fetch(&self) -> std::result::Result<usize, SourceError> {
         let settings = &self.settings;
         let script = if settings.ordered { &script::TAKE_IN_ORDER } else { &script::TAKE };
@@ -245,7 +246,7 @@ impl Reader {
             state.fetched.extend(entries.into_iter().map(|entry| (entry, asked)));
         }
         if unknown {
-            // The stream or the group was removed: what is there now is all new.
+            // The stream or the group was removed: every entry that exists now is new.
             tracing::warn!(
                 group = self.settings.group,
                 "the consumer group is missing; creating it again"
@@ -255,7 +256,8 @@ impl Reader {
             }
         }
         match failed {
-            // One node of a cluster is away; the others' entries are delivered meanwhile.
+            // One node of a cluster is unreachable; the entries of the others are delivered
+            // meanwhile.
             Some(error) if count > 0 => {
                 tracing::warn!(%error, "some streams cannot be reached; the others are read")
             }
@@ -265,7 +267,7 @@ impl Reader {
         Ok(count)
     }
 
-    /// Sets the idle time of an entry. Returns whether the entry is still this consumer's.
+    /// Sets the idle time of an entry. Returns whether this consumer still owns the entry.
     pub(super) async fn hold(
         &self,
         entry: &Entry,
@@ -276,13 +278,13 @@ impl Reader {
 
     async fn hand_to(
         &self,
-        heir: &str,
+        new_owner: &str,
         entry: &Entry,
         idle: Duration,
     ) -> std::result::Result<bool, SourceError> {
         let idle = idle.as_millis().to_string();
         let (group, consumer) = (self.settings.group.as_bytes(), self.consumer.as_bytes());
-        let args = [group, consumer, &entry.id, idle.as_bytes(), heir.as_bytes()];
+        let args = [group, consumer, &entry.id, idle.as_bytes(), new_owner.as_bytes()];
         let held = self.settings.shared.call(&script::HOLD, entry.partition, &args).await;
         Ok(held.map_err(|failure| away(failure, "hold"))? == Value::Int(1))
     }
@@ -293,13 +295,13 @@ impl Reader {
         let acked = self.settings.shared.call(&script::ACK, entry.partition, &args).await;
         acked.map_err(|failure| away(failure, "ack"))?;
         if self.settings.ordered {
-            // The next of its stream may come.
+            // The next entry of the stream may be delivered.
             self.bell.notify_one();
         }
         Ok(())
     }
 
-    /// Has an entry delivered again after `span`, to any consumer that asks then.
+    /// Has an entry delivered again after `span`, to any consumer that fetches then.
     pub(super) async fn put_off(
         &self,
         entry: &Entry,
@@ -312,8 +314,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Keeps what is put off by longer than the patience, and lets go of the rest: from here on its
-    /// idle time says when it is due.
+    /// Renews the hold on entries that are put off for longer than the patience, and releases the
+    /// others: from then on their idle time determines when they are due.
     async fn keep_put_off(&self) {
         let (patience, now) = (self.settings.patience, Instant::now());
         let entries = {
@@ -330,11 +332,11 @@ impl Reader {
         }
     }
 
-    /// Gives back what no caller took, and leaves the group.
+    /// Gives back the entries that no caller took, and leaves the group.
     async fn leave(&self) {
         let left: Vec<Entry> = self.state().fetched.drain(..).map(|(entry, _)| entry).collect();
         for entry in &left {
-            // Where this fails the group's patience has to end first.
+            // If this fails, the entry is delivered again when the group's patience ends.
             let _ = self.hand_to(RETURNED, entry, self.settings.patience).await;
         }
         let (group, consumer) = (self.settings.group.as_bytes(), self.consumer.as_bytes());

@@ -1,4 +1,4 @@
-//! How to connect, and how a group consumes: every setting with its default beside it.
+//! The settings of a connection and of a consumer group, each with its default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Default for StreamBuilder {
 }
 
 impl StreamBuilder {
-    /// Returns the defaults.
+    /// Returns the default settings.
     pub fn new() -> Self {
         Self {
             prefix: "semel:events".to_owned(),
@@ -35,42 +35,42 @@ impl StreamBuilder {
         }
     }
 
-    /// What the streams' keys begin with. Default `semel:events`. No braces: those are ours, and
-    /// decide on a cluster's slots.
+    /// Sets the prefix of the streams' keys. Default `semel:events`. It must not contain braces,
+    /// which determine the slot in a cluster.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// The number of streams. Default 16. Publishers and sources must agree,
-    /// and with another number the order of what is still in the streams is lost: let the groups
-    /// finish first.
+    /// Sets the number of streams. Default 16. Publishers and sources must use the same number. If
+    /// it changes, the order of events that are still in the streams is lost: let the groups finish
+    /// first.
     pub fn partitions(mut self, count: u16) -> Self {
         self.partitions = count;
         self
     }
 
-    /// The largest event, in bytes as it is written (a payload that is not JSON counts four thirds).
-    /// A larger one is refused, and dead at once. Default 4 MiB.
+    /// Sets the size of the largest event, in bytes as it is written (a payload that is not JSON
+    /// counts four thirds). A larger event is refused, and becomes dead at once. Default 4 MiB.
     pub fn largest(mut self, bytes: usize) -> Self {
         self.largest = bytes;
         self
     }
 
-    /// How long connecting may take. Default 2 s.
+    /// Sets how long connecting may take. Default 2 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connection = self.connection.connect_timeout(limit);
         self
     }
 
-    /// How long a command may wait for its answer. Default 3 s.
+    /// Sets how long a command may wait for its answer. Default 3 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.connection = self.connection.response_timeout(limit);
         self
     }
 
-    /// Has every event confirmed by `count` replicas within a limit. Default none. One that too few
-    /// confirm is published again, and recognised by its id.
+    /// Requires `count` replicas to confirm every event within a time limit. Default none. An event
+    /// that too few confirm is published again, and consumers recognise it by its id.
     pub fn wait_replicas(mut self, count: u32, within: Duration) -> Self {
         self.connection = self.connection.wait_replicas(count, within);
         self
@@ -101,7 +101,7 @@ impl StreamBuilder {
     }
 }
 
-/// Where a group begins that is not there yet.
+/// The entry with which a new group begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
     Oldest,
@@ -146,41 +146,43 @@ impl SourceBuilder {
         }
     }
 
-    /// Delivers the next entry of a stream when the group has acked the last, so that the events of an aggregate keep
-    /// their order. All sources of a group must agree. One entry of each partition is under way at a time.
+    /// Delivers the next entry of a stream only after the group has acked the last, so that the
+    /// events of an aggregate keep their order. All sources of a group must use the same setting.
+    /// One entry of each partition is handled at a time.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// How long the group waits for an answer before an entry is given to another consumer. Default
+    /// Sets how long the group waits for an answer before another consumer gets the entry. Default
     /// 30 s, at least 100 ms. Consumers report progress three times in that span.
     pub fn patience(mut self, span: Duration) -> Self {
         self.patience = span;
         self
     }
 
-    /// How many entries of each partition are fetched at once. Default 4; ordered sources fetch one.
+    /// Sets how many entries of each partition are fetched at once. Default 4; ordered sources
+    /// fetch one.
     pub fn prefetch(mut self, entries: u16) -> Self {
         self.prefetch = entries.clamp(1, 1_000);
         self
     }
 
-    /// A group that is not there yet begins with what is published from now on. Default: with the
-    /// oldest that is there.
+    /// Lets a new group begin with entries that are published from now on. By default it begins
+    /// with the oldest entry.
     pub fn from_now(mut self) -> Self {
         self.begin = Begin::Now;
         self
     }
 
-    /// Removes an entry at its ack. Only where this is the streams' only group: others would miss
-    /// it. Default: acked entries stay until they are [trimmed](Streams::trim).
+    /// Removes an entry at its ack. Use it only if this is the streams' only group: other groups
+    /// would miss the entry. By default acked entries stay until they are [trimmed](Streams::trim).
     pub fn delete_acked(mut self) -> Self {
         self.delete_acked = true;
         self
     }
 
-    /// The tenant of events that name none. Default: those cannot be read.
+    /// Sets the tenant of events without one. By default such events cannot be read.
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = Some(tenant.to_owned());
         self

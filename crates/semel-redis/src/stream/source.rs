@@ -1,7 +1,7 @@
-//! The source: returns what its reader fetched.
+//! Returns the entries that its reader fetched.
 //!
-//! Fetching is done by a task of its own, so that a caller that stops waiting for a message leaves nothing
-//! behind at the server.
+//! A task of its own fetches, so that a caller that stops waiting for a message leaves no request
+//! at the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::sync::watch;
 use super::reader::Reader;
 use super::{SourceBuilder, StreamMessage, misconfigured};
 
-/// Brings the entries of one consumer group.
+/// Delivers the entries of one consumer group.
 ///
-/// Dropping it gives back what was fetched and not taken, and removes its consumer from the
-/// group unless a message is still being handled.
+/// Dropping the source gives back entries that were fetched and not taken, and removes its consumer
+/// from the group unless a message is still being handled.
 pub struct StreamSource {
     reader: Arc<Reader>,
-    /// Its end ends the tasks.
+    /// Dropping it ends the tasks of the source.
     _open: watch::Sender<()>,
 }
 
@@ -40,7 +40,7 @@ impl StreamSource {
 }
 
 impl SourceBuilder {
-    /// Joins the group, which is created where it does not exist.
+    /// Joins the group, which is created if it does not exist.
     ///
     /// ```no_run
     /// # async fn example(streams: semel_redis::Streams) -> semel_core::store::Result<()> {
@@ -50,7 +50,8 @@ impl SourceBuilder {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server is away.
+    /// `Misconfigured` for a setting that cannot work; `Unavailable` if the server cannot be
+    /// reached.
     pub async fn open(self) -> Result<StreamSource> {
         if self.group.is_empty() {
             return Err(misconfigured("a consumer group needs a name"));

@@ -1,9 +1,10 @@
-//! The audit of what an operator changes: lines of JSON on stderr.
+//! The audit log of an operator's changes: lines of JSON on stderr.
 //!
-//! Two lines for each verb that changes something. `begin` is written before the first change, so that a
-//! killed process leaves it too; if it cannot be written, nothing is changed. `end` has the number of
-//! changes. After an error or a signal the second line is `unfinished`, with the number of known changes: the
-//! step under way may have been done as well. The lines hold digests, never keys.
+//! Each verb that changes something writes two lines. `begin` is written before the first change,
+//! so that a killed process leaves it too; if it cannot be written, nothing is changed. `end` has
+//! the number of changes. After an error or a signal the second line is `unfinished`, with the
+//! number of known changes: the step under way may have been done as well. The lines contain
+//! digests, never keys.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -42,7 +43,7 @@ impl Actor {
     }
 }
 
-/// Returns the user that this process runs as, and the user before sudo.
+/// Returns the name of the user that this process runs as, with the user that called sudo.
 fn user() -> String {
     let name = uid().and_then(named).or_else(|| std::env::var("USER").ok());
     let name = name.unwrap_or_else(|| "unknown".to_owned());
@@ -52,13 +53,13 @@ fn user() -> String {
     }
 }
 
-/// Returns the uid, where the system has /proc.
+/// Returns the uid of this process; `None` on a system without /proc.
 fn uid() -> Option<u32> {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").ok().map(|process| process.uid())
 }
 
-/// Returns the name of a user, or its number.
+/// Returns the name of the user with this uid, or the uid if it has no name.
 fn named(uid: u32) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = users.lines().find_map(|line| {
@@ -69,11 +70,12 @@ fn named(uid: u32) -> Option<String> {
     Some(found.unwrap_or_else(|| format!("uid {uid}")))
 }
 
-/// The audit of one verb. Dropped before its [end](AuditEntry::end), it writes `unfinished`.
+/// The audit lines of one verb. An entry that is dropped before [`end`](AuditEntry::end) writes
+/// `unfinished`.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct AuditEntry {
-    /// The fields that its lines share; `None` in a dry run.
+    /// The fields that all lines of the entry share; `None` in a dry run.
     common: Option<Map<String, Value>>,
     count: u64,
 }
@@ -82,7 +84,7 @@ impl AuditEntry {
     /// Writes the line `begin` of `verb`, with the record or the filter in `about`. A dry run writes none.
     ///
     /// # Errors
-    /// The line could not be written: the caller must change nothing.
+    /// Returns an error if the line could not be written; the caller must then change nothing.
     pub(crate) fn begin(
         verb: &str,
         actor: &Actor,
@@ -126,7 +128,8 @@ impl Drop for AuditEntry {
     }
 }
 
-/// Returns the error of an unwritable line, and prints it to stdout, since stderr does not work.
+/// Returns the error for a line that could not be written, and prints it to stdout, since stderr
+/// does not work.
 fn unwritten(error: &io::Error) -> ExitError {
     let failure = ExitError::failed(format_args!(
         "nothing was changed: the audit line cannot be written to stderr: {error}; redirect it to a \
@@ -146,15 +149,16 @@ fn write(common: &Map<String, Value>, phase: &str, count: Option<u64>) -> io::Re
     let mut line = shown::document(&line.into());
     line.push('\n');
     if is_closed() {
-        return Err(io::Error::other("it is closed"));
+        return Err(io::Error::other("stderr is closed"));
     }
-    // Not through the standard library's handle, which ignores a closed descriptor.
+    // The standard library's own handle would ignore a closed descriptor.
     let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     stderr.write_all(line.as_bytes())
 }
 
-/// Whether this process was started with stderr closed. The standard library then opens `/dev/null` in its
-/// place, for reading and writing; a shell's `2>/dev/null` opens it for writing only.
+/// Returns whether this process was started with stderr closed. The standard library then opens
+/// `/dev/null` for reading and writing as stderr; a shell's `2>/dev/null` opens it for writing
+/// only.
 fn is_closed() -> bool {
     let null =
         std::fs::read_link("/proc/self/fd/2").is_ok_and(|file| file == Path::new("/dev/null"));
@@ -164,7 +168,7 @@ fn is_closed() -> bool {
     null && flags & 0o3 == 0o2
 }
 
-/// Returns the audit's fields of one record.
+/// Returns the audit fields of one record.
 pub(crate) fn seen(seen: &Listed, forced: bool) -> Value {
     json!({
         "digest": words::hex(seen.key.digest().as_bytes()),

@@ -1,9 +1,9 @@
-//! What `doctor` and `migrate` report: one finding with its fix, as text and as JSON.
+//! The findings that `doctor` and `migrate` report, each with a fix, as text and as JSON.
 
 use semel_core::store::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// The result of a check.
+/// The severity of a check's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Good,
@@ -23,7 +23,7 @@ impl Level {
     }
 }
 
-/// One thing that was checked: what was found, and what to do about it.
+/// The result of one check: what was found, and how to fix it.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     pub(crate) about: &'static str,

@@ -1,4 +1,4 @@
-//! `semel completions`.
+//! `semel completions`: prints the completion script of a shell.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -13,9 +13,9 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-/// Prints the completions of `program`.
+/// Prints the completion script of `program`.
 pub(crate) fn run(arguments: Arguments, mut program: clap::Command) -> Result<(), ExitError> {
-    // Into memory first: the generator panics when a pipe is closed.
+    // The script is written to memory first, because the generator panics when a pipe is closed.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut program, "semel", &mut script);
     shown::bytes(&script)

@@ -1,7 +1,9 @@
-//! `semel doctor`: checks the store, the broker, the caches and the settings, and names a fix for each finding.
+//! `semel doctor`: checks the store, the broker, the caches and the settings, and prints a fix for
+//! each finding.
 //!
-//! Stores check themselves; here their findings are reported with what the settings lack and what waits for
-//! an operator. A record is written and removed, and the gateway is built as it would be started.
+//! Each store checks itself. This command reports those findings together with missing settings and
+//! with records that wait for an operator. It also writes and removes a record, and builds the
+//! gateway without starting it.
 
 mod broker;
 mod gateway;
@@ -23,10 +25,11 @@ use crate::redact::redacted;
 use crate::settings::{IdResolveSettings, ServerSettings};
 use crate::store::{OpenMode, StoreHandle, StoreKind, schema};
 
-/// Records in one page of the search for unreadable ones, and the most pages.
+/// The number of records on one page of the search for unreadable records.
 const LOOK: u32 = 1_000;
+/// The largest number of pages of that search.
 const LOOKS: u32 = 32;
-/// An event that has waited longer than this is stuck.
+/// The age above which a waiting event counts as stuck.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Check the store, the broker and the settings
@@ -125,7 +128,7 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
     checks.push(Check::good("store", "store-reached", format!("{url} answers")));
     let found = ledger.check().await?;
     checks.push(promise(url.kind(), ledger.guarantee(), &found));
-    // Without a table or a column nothing can be read; without an index it can.
+    // A missing table or column prevents all reads; a missing index does not.
     let lacking = found
         .iter()
         .any(|finding| finding.code.starts_with("sql-") && finding.severity == Severity::Error);
@@ -142,8 +145,8 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
     Ok(checks)
 }
 
-/// Returns the store's guarantee as it is configured: a finding that is an error means that it does not
-/// hold.
+/// Reports the guarantee of the store. The guarantee does not hold if one of the findings is an
+/// error.
 fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
     let broken: Vec<&str> = found
         .iter()
@@ -152,7 +155,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
         .collect();
     if !broken.is_empty() && guarantee != Guarantee::BestEffort {
         let found = format!(
-            "the guarantee is best effort as this store is set up ({}): a claim that was acknowledged \
+            "the guarantee is only best effort in this setup ({}): a claim that was acknowledged \
              can be lost, or cannot be written",
             broken.join(", ")
         );
@@ -184,7 +187,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
     Check::good("store", "guarantee", format!("the guarantee is {words}"))
 }
 
-/// Returns records that wait for an operator.
+/// Reports the records that wait for an operator.
 async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     let (mut checks, mut unread) = (Vec::new(), Unread::default());
     for (state, code, what) in [
@@ -204,7 +207,7 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     }
     if !unread.is_empty() {
         let fix =
-            "`semel records list` names them; no command changes a record that it cannot read";
+            "`semel records list` shows them; no command changes a record that it cannot read";
         checks.push(Check::warning("records", "records-unreadable", unread.to_string(), fix));
     }
     if checks.is_empty() {
@@ -213,7 +216,7 @@ async fn waiting(ledger: &AnyStore) -> Result<Vec<Check>, ExitError> {
     Ok(checks)
 }
 
-/// Searches for unreadable records, which a count may omit.
+/// Searches for unreadable records, which the count of a store may leave out.
 async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result<(), ExitError> {
     let mut after = None;
     for _ in 0..LOOKS {
@@ -227,7 +230,7 @@ async fn look(ledger: &AnyStore, filter: &Filter, unread: &mut Unread) -> Result
     Ok(())
 }
 
-/// Returns the state of the outbox.
+/// Reports the state of the outbox.
 fn backlog(backlog: Backlog) -> Check {
     let Backlog { waiting, dead, oldest } = backlog;
     let fix = "`semel outbox list --status dead` shows why; then `outbox redrive` or `discard`";
@@ -250,7 +253,7 @@ fn backlog(backlog: Backlog) -> Check {
     }
 }
 
-/// Checks the shared cache of the resolvers. Without it they ask the map.
+/// Checks the shared cache of the resolvers. Without the cache every resolver reads the map.
 async fn cache(settings: &ServerSettings) -> Option<Check> {
     let url = settings.idresolve.shared()?;
     let cache = settings.idresolve.cache(Some(PATIENCE))?;
@@ -260,7 +263,7 @@ async fn cache(settings: &ServerSettings) -> Option<Check> {
         Err(error) => {
             let why = ExitError::from(error);
             let found =
-                format!("{} does not answer, so every node asks the map: {why}", redacted(url));
+                format!("{} does not answer, so every node reads the map: {why}", redacted(url));
             let fix = "check that it runs, or set l2_enabled = false";
             Check::warning("cache", "l2-unreachable", found, fix)
         }

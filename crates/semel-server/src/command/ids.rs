@@ -10,7 +10,7 @@ use ulid::Ulid;
 use super::{shown, words};
 use crate::exit::ExitError;
 
-/// The most ids of one call.
+/// The largest number of ids that one call creates.
 const MOST: u32 = 1_000_000;
 
 /// Generate, encode and decode public ids
@@ -123,7 +123,7 @@ fn list(ids: Vec<String>, json: bool) -> Result<(), ExitError> {
 fn decode(text: &str, codec: &Codec, json: bool) -> Result<(), ExitError> {
     let (prefix, id) = codec.decode(text).map_err(|_| {
         let shown: String = text.chars().take(60).collect();
-        ExitError::usage(format_args!("`{shown}` is not such an id: {}", why::not(text, codec)))
+        ExitError::usage(format_args!("`{shown}` is not a public id: {}", why::not(text, codec)))
     })?;
     let millis = i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX);
     let timestamp = jiff::Timestamp::from_millisecond(millis).ok().map(|at| format!("{at:.3}"));

@@ -1,6 +1,7 @@
 //! `semel inbox`: lists events that consumer groups have not handled, and redrives or discards them.
 //!
-//! The groups' schedulers run them again; a verb here only changes when a record is due, or settles it.
+//! The schedulers of the groups run the events again; a verb of this command only makes a record
+//! due, or settles it.
 
 use std::collections::HashSet;
 
@@ -20,7 +21,7 @@ use super::{Guard, StoreArgs, shown, unfiltered, words};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// Records in one page.
+/// The number of records on one page.
 const LOOK: u32 = 500;
 /// The states that are listed by default; discarded events need no attention.
 const STATES: [State; 3] = [State::Failed, State::Dead, State::Uncertain];
@@ -91,7 +92,8 @@ fn waiting(text: &str) -> Result<State, String> {
         .ok_or_else(|| "one of failed, dead, uncertain, discarded".to_owned())
 }
 
-/// Parses a cursor such as `dead:00ff`: a list has one state after the other.
+/// Parses a cursor such as `dead:00ff`. It has a state, because a list shows one state after the
+/// other.
 fn handle(text: &str) -> Result<(State, Cursor), String> {
     let wrong = || "not a cursor; copy it from the last list".to_owned();
     let (state, cursor) = text.split_once(':').ok_or_else(wrong)?;
@@ -103,7 +105,7 @@ fn handle(text: &str) -> Result<(State, Cursor), String> {
 }
 
 impl InboxFilter {
-    /// Whether everything matches.
+    /// Returns whether no filter is set.
     fn is_open(&self) -> bool {
         self.group.is_none() && self.tenant.is_none() && self.state.is_none()
     }
@@ -154,7 +156,7 @@ async fn failed(
     json: bool,
 ) -> Result<(), ExitError> {
     let (mut entries, mut unreadable, mut next) = (Vec::new(), Vec::new(), None);
-    // A store that does not know the state of an unreadable record lists it in each.
+    // A store that cannot read the state of a record lists the record under every state.
     let mut met = HashSet::new();
     let states = which.states();
     let begun = after.as_ref().and_then(|(state, _)| states.iter().position(|s| s == state));
@@ -212,25 +214,26 @@ async fn failed(
     unread::listed(unreadable, next)
 }
 
-/// Returns the cursor; an empty one is the beginning of a state.
+/// Returns the cursor, or `None` for an empty one, which stands for the beginning of a state.
 fn cursor(after: &Option<Cursor>) -> Option<&Cursor> {
     after.as_ref().filter(|cursor| !cursor.0.is_empty())
 }
 
-/// The result of a verb.
+/// The number of records that a verb changed or left alone.
 #[derive(Default)]
 struct Tally {
     changed: u64,
-    /// In the wanted state already: another operator did the same, or a store listed a record twice.
+    /// Records that were already in the wanted state: another operator did the same, or a store
+    /// listed a record twice.
     already: u64,
-    /// Redriven, settled or claimed since it was listed.
+    /// Records that were redriven, settled or claimed after they were listed.
     moved: u64,
     unread: Unread,
-    /// An event without a record in these states.
+    /// The first event that has no record in the selected states.
     lacking: Option<EventId>,
 }
 
-/// Redrives the selected events, or discards them for a reason.
+/// Redrives the selected events, or discards them if `reason` is given.
 async fn apply(
     ledger: &AnyStore,
     many: &InboxArgs,
@@ -298,8 +301,8 @@ async fn apply(
     }
 }
 
-/// Applies the verb page by page. In the order of these states no record is listed again in the state that
-/// the verb gives it.
+/// Applies the verb page by page. The order of the states prevents a changed record from being
+/// listed again in its new state.
 async fn walk(
     ledger: &AnyStore,
     many: &InboxArgs,
@@ -343,8 +346,8 @@ async fn walk(
     Ok(())
 }
 
-/// Returns the states to go through, in this order. Uncertain events are redriven only if a flag asks for it,
-/// and discarded ones only if they are named.
+/// Returns the states to go through, in this order. Uncertain events are redriven only with
+/// `--state uncertain`, and discarded events only with `--state discarded` or by their ids.
 fn states(many: &InboxArgs, reason: Option<&str>) -> Vec<State> {
     match (many.which.state, reason, many.all) {
         (Some(state), ..) => vec![state],
@@ -357,7 +360,8 @@ fn states(many: &InboxArgs, reason: Option<&str>) -> Vec<State> {
     }
 }
 
-/// Whether a record is as the verb would leave it: due and not run since, or discarded for this reason.
+/// Returns whether a record is already in the state that the verb would give it: due and not run
+/// since, or discarded for this reason.
 fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
     match reason {
         None => record.state == State::Failed && record.attempt == 0,
@@ -368,8 +372,8 @@ fn is_done(Listed { record, .. }: &Listed, reason: Option<&str>) -> bool {
     }
 }
 
-/// Changes a listed record, unless it has changed since: a failed one may have crashed, and a dead one may
-/// have been discarded.
+/// Changes a listed record, unless it has changed in the meantime: a failed record may have been
+/// claimed, and a dead record may have been discarded. Returns whether it was changed.
 async fn one(ledger: &AnyStore, listed: &Listed, reason: Option<&str>) -> Result<bool, ExitError> {
     let Listed { key, record, .. } = listed;
     let operated = match (reason, record.state) {

@@ -1,6 +1,6 @@
 //! `semel map`: fills the map of public ids from a business table, compares the two, and repairs the map.
 //!
-//! The table is only read. Every verb may be stopped and run again.
+//! The commands only read the table. Every verb may be stopped and run again.
 
 mod caches;
 mod report;
@@ -176,7 +176,7 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     done
 }
 
-/// A verb, with its settings.
+/// One verb with its settings and its resource type.
 struct Job<'a> {
     verb: &'a Verb,
     kind: ResourceType,
@@ -248,7 +248,7 @@ impl Job<'_> {
         };
         drop(watch);
         let filled = filled.map_err(|error| match error.operation() {
-            // The file is of another table, or no checkpoint.
+            // The file is a checkpoint of another table, or not a checkpoint.
             "resume the backfill" | "load the checkpoint" => {
                 ExitError::usage(crate::exit::chain(&error))
             }
@@ -284,7 +284,7 @@ impl Job<'_> {
     }
 }
 
-/// Returns how many mappings a repair has changed.
+/// Returns the number of mappings that a repair has changed.
 fn changes(repaired: &Repaired) -> u64 {
     let Repaired { inserted, overwritten, revived, revoked, .. } = repaired;
     [inserted, overwritten, revived, revoked].iter().map(|tally| tally.count).sum()

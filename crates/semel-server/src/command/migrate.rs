@@ -1,4 +1,4 @@
-//! `semel migrate`: the schema of a store, printed, applied or compared.
+//! `semel migrate`: prints, applies or verifies the schema of a store.
 //!
 //! There are no down migrations: they would lose records.
 
@@ -55,7 +55,7 @@ fn kind(text: &str) -> Result<StoreKind, String> {
         "postgres" | "postgresql" => Ok(StoreKind::Postgres),
         "mysql" | "mariadb" => Ok(StoreKind::MySql),
         "redis" => Ok(StoreKind::Redis),
-        // A URL is as good as a name.
+        // A store's URL is accepted as well.
         other => other
             .parse()
             .map(|url: StoreUrl| url.kind())
@@ -93,7 +93,7 @@ fn print(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     }
 }
 
-/// Reports a store without a schema.
+/// Reports that a store has no schema.
 fn nothing(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     match json {
         true => shown::json(&json!({ "kind": kind.name(), "applied": [], "findings": [] })),
@@ -101,7 +101,7 @@ fn nothing(kind: StoreKind, json: bool) -> Result<(), ExitError> {
     }
 }
 
-/// Returns the migrations of a kind: number and name.
+/// Returns the number and name of each migration of a kind of store.
 fn known(kind: StoreKind) -> Vec<(i32, &'static str)> {
     let all = match kind {
         StoreKind::Sqlite => sqlite::MIGRATIONS,
@@ -112,7 +112,7 @@ fn known(kind: StoreKind) -> Vec<(i32, &'static str)> {
     all.iter().map(|migration| (migration.version, migration.name)).collect()
 }
 
-/// Returns the migrations that would be applied.
+/// Returns the migrations that are missing according to the findings.
 fn missing(kind: StoreKind, findings: &[Finding]) -> Vec<(i32, &'static str)> {
     let mut all = known(kind);
     all.retain(|(version, _)| {
@@ -129,7 +129,7 @@ async fn foresee(url: &StoreUrl, json: bool) -> Result<(), ExitError> {
     }
     let mut findings = schema::lacks(url).await?;
     let missing = missing(url.kind(), &findings);
-    // Findings that the migration would fix are not reported as left.
+    // A dry run does not report findings that the migration would fix.
     let fixed = |f: &Finding| schema::is_unapplied(f) || f.code == "sql-table-missing";
     findings.retain(|finding| missing.is_empty() || !fixed(finding));
     report(url, &missing, &findings, true, json)
@@ -147,7 +147,7 @@ async fn apply(url: &StoreUrl, by: &AuditArgs, json: bool) -> Result<(), ExitErr
     report(url, &all, &findings, false, json)
 }
 
-/// Reports what was applied, or would be, and what else is wrong.
+/// Reports the migrations that were applied, or would be, and the findings that remain.
 fn report(
     url: &StoreUrl,
     migrations: &[(i32, &'static str)],

@@ -1,6 +1,6 @@
 //! `semel outbox`: lists the events of the outbox, and redrives, discards or republishes them.
 //!
-//! Relays publish; a verb here only changes when a row is due, or settles it.
+//! Relays publish the events; a verb of this command only makes a row due, or settles it.
 
 use clap::{Args, Subcommand};
 use semel_core::Timestamp;
@@ -15,9 +15,9 @@ use super::{Guard, StoreArgs, no_database, shown, unfiltered, words};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// Rows that one step of a verb changes.
+/// The number of rows that one step of a verb changes.
 const STEP: u32 = 500;
-/// Ids that one statement names.
+/// The largest number of ids in one statement.
 const IDS: usize = 500;
 
 /// List the outbox, and redrive, discard or republish events
@@ -90,7 +90,7 @@ struct OutboxFilter {
 type OutboxArgs = super::EventArgs<OutboxFilter>;
 
 impl OutboxFilter {
-    /// Whether everything matches.
+    /// Returns whether no filter is set.
     fn is_open(&self) -> bool {
         let Self { tenant, kind, status } = self;
         tenant.is_none() && kind.is_none() && status.is_none()
@@ -269,7 +269,8 @@ pub(crate) fn row(row: &Row) -> Value {
     row_json
 }
 
-/// Applies a verb to the selected rows in steps: each row once, even if it matches again afterwards.
+/// Applies a verb to the selected rows in steps. Each row is changed once, even if it matches the
+/// filters again afterwards.
 async fn apply<O: Outbox>(
     outbox: &O,
     many: &OutboxArgs,
@@ -292,7 +293,7 @@ async fn apply<O: Outbox>(
     let (mut total, mut exact) = (0, true);
     for selection in many.selections() {
         let count = outbox.count(&selection, &verb).await?;
-        // Counting stops there, so the total is not exact.
+        // The outbox counts only up to this number, so the total is not exact.
         exact &= count < Backlog::MOST;
         total += count;
     }
@@ -332,7 +333,7 @@ async fn apply<O: Outbox>(
         let least = if exact { "" } else { "at least " };
         shown::line(format!("{least}{} {would}{done}", shown::counted(changed, "event")))?;
     }
-    // Every event that was named must have changed.
+    // Every event that was given by its id must have changed.
     match many.named().len() as u64 {
         named if named > changed => Err(ExitError::failed(format_args!(
             "{name} applied to {changed} of the {named} named events; the others do not exist or have \

@@ -1,7 +1,7 @@
 //! `semel records`: lists, shows, resolves and removes records of the ledger.
 //!
-//! A verb changes only the version that it has read; a record that changed meanwhile is left alone and
-//! reported. The verbs are defined by [`semel_core::Operate`].
+//! A verb changes only the version of a record that it has read; a record that has changed in the
+//! meantime is left alone and reported. [`semel_core::Operate`] defines the verbs.
 
 mod answer;
 mod decide;
@@ -133,7 +133,8 @@ async fn list(
     loop {
         let room = limit - u32::try_from(entries.len()).unwrap_or(limit);
         let page = which.page(ledger, filter, after.as_ref(), room).await?;
-        entries.extend(page.entries.into_iter().filter(|listed| which.narrows(&listed.key)));
+        entries
+            .extend(page.entries.into_iter().filter(|listed| which.matches_principal(&listed.key)));
         unreadable.extend(page.unreadable);
         after = page.next;
         watch.counted(entries.len() as u64);
@@ -166,7 +167,7 @@ async fn body(ledger: &AnyStore, listed: &Listed) -> Result<(), ExitError> {
     }
 }
 
-/// Whether outcomes of this kind have an HTTP status.
+/// Returns whether outcomes of this kind have an HTTP status.
 fn is_http(kind: Kind) -> bool {
     kind == Kind::Http
 }

@@ -1,7 +1,7 @@
-//! Output of commands: tables for people, one JSON document for machines, times in UTC.
+//! The output of commands: tables for people, one JSON document for programs, times in UTC.
 //!
 //! On a terminal a table is as wide as the terminal; in a pipe every row is one line. A closed pipe
-//! (`semel records list | head`) is no failure.
+//! (`semel records list | head`) is not an error.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::exit::ExitError;
 
-/// Prints a line.
+/// Prints a line to stdout.
 pub(crate) fn line(text: impl AsRef<str>) -> Result<(), ExitError> {
     let mut text = text.as_ref().to_owned();
     text.push('\n');
     bytes(text.as_bytes())
 }
 
-/// Prints bytes.
+/// Prints bytes to stdout.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), ExitError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -30,7 +30,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<(), ExitError> {
     }
 }
 
-/// Prints a JSON document.
+/// Prints a JSON document to stdout, on one line.
 pub(crate) fn json(value: &Value) -> Result<(), ExitError> {
     line(document(value))
 }
@@ -45,7 +45,7 @@ pub(crate) fn aside(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
-/// The least width of the last column.
+/// The smallest width of the last column, in characters.
 const PROSE: u16 = 24;
 
 /// A table with headings.
@@ -68,7 +68,8 @@ impl Grid {
             column.set_padding((0, 2));
         }
         if let Some(width) = width() {
-            // Only the last column wraps: names on two lines cannot be copied.
+            // Only the last column wraps, because a name that is split over two lines cannot be
+            // copied.
             let columns = self.0.column_count();
             for (at, column) in self.0.column_iter_mut().enumerate() {
                 column.set_constraint(match at + 1 == columns {
@@ -103,25 +104,25 @@ fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
     shown
 }
 
-/// Whether a character is invisible or changes the direction of others, so that two different keys look
-/// alike. All are below U+10000.
+/// Returns whether a character is invisible or changes the direction of text, so that two different
+/// keys look alike. All such characters are below U+10000.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// Returns a time as RFC 3339 in UTC; `None` beyond the calendar.
+/// Returns a time as RFC 3339 in UTC; `None` if the calendar does not reach that far.
 pub(crate) fn moment(at: Timestamp) -> Option<String> {
     jiff::Timestamp::from_microsecond(at.as_micros()).ok().map(|at| format!("{at:.6}"))
 }
 
-/// Returns a time as a JSON value.
+/// Returns a time as a JSON string, or null.
 pub(crate) fn instant(at: Option<Timestamp>) -> Value {
     at.and_then(moment).map_or(Value::Null, Value::String)
 }
 
-/// Returns a time to the second, and its distance from now.
+/// Returns a time to the second, with its distance from `now`.
 pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
     match jiff::Timestamp::from_microsecond(at.as_micros()) {
         Ok(moment) => format!("{moment:.0} ({})", away(at, now)),
@@ -129,7 +130,7 @@ pub(crate) fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Returns a time to the millisecond, with a note.
+/// Returns a time to the millisecond, with the note `about`.
 pub(crate) fn exact(at: Timestamp, about: &str) -> String {
     match jiff::Timestamp::from_microsecond(at.as_micros()) {
         Ok(moment) => format!("{moment:.3} ({about})"),
@@ -137,8 +138,8 @@ pub(crate) fn exact(at: Timestamp, about: &str) -> String {
     }
 }
 
-/// Returns a time to the millisecond, with its distance from another, which is negative where the clocks of
-/// two servers differ.
+/// Returns a time to the millisecond, with its distance from the time `from`. The distance may be
+/// negative if the clocks of two servers differ.
 pub(crate) fn apart(at: Timestamp, from: Timestamp) -> String {
     match from.remaining(at) {
         None => exact(at, &format!("+{}", span(at.remaining(from).unwrap_or_default()))),
@@ -146,7 +147,7 @@ pub(crate) fn apart(at: Timestamp, from: Timestamp) -> String {
     }
 }
 
-/// Returns the distance of a time from now.
+/// Returns the distance of a time from `now` in words.
 pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
     match at.remaining(now) {
         Some(left) => format!("in {}", span(left)),
@@ -161,7 +162,7 @@ pub(crate) fn away(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Returns a span in its largest unit.
+/// Returns a duration in its largest unit.
 pub(crate) fn span(span: Duration) -> String {
     const UNITS: [(u64, &str); 4] =
         [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];

@@ -13,7 +13,7 @@ use super::{StoreArgs, shown};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// Records in one step.
+/// The number of records in one step.
 const STEP: u32 = 1_000;
 
 /// Remove expired records, and suspend lapsed ones that must not be run again
@@ -71,11 +71,11 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     unread.none(None)
 }
 
-/// The error while the store's clock is not trusted.
+/// The error message for a sweep that the store refused because its clock has jumped.
 const SUSPECT: &str = "the store's clock has jumped ahead since the last sweep, so nothing was removed; check the \
                        clock, and sweep again when it is right or has run for an hour";
 
-/// The result of a sweep.
+/// The number of records that a sweep removed or suspended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     removed: u64,
@@ -88,7 +88,7 @@ impl Tally {
     }
 }
 
-/// Sweeps until nothing is left. A step may remove nothing and there may still be more.
+/// Sweeps until nothing is left. A step that removes nothing does not mean that nothing is left.
 async fn sweep(
     ledger: &semel_core::AnyStore,
     limit: u64,
@@ -113,7 +113,7 @@ async fn sweep(
     }
 }
 
-/// Counts what a sweep would do, by reading every record.
+/// Counts the records that a sweep would remove or suspend, by reading every record.
 async fn foresee(
     ledger: &semel_core::AnyStore,
     limit: u64,
@@ -142,7 +142,7 @@ async fn foresee(
     }
 }
 
-/// Whether a record would be removed; `false` if it would be suspended.
+/// Returns `Some(true)` if a sweep would remove the record, `Some(false)` if it would suspend it.
 fn disposition(record: &Record, now: Timestamp) -> Option<bool> {
     let lapsed = record.lease_until.filter(|until| *until <= now);
     let kept = lapsed.is_some_and(|until| until.after(record.keep) <= now);

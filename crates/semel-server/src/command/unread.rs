@@ -1,4 +1,5 @@
-//! Records that cannot be read: every command that meets them reports them, and none changes them.
+//! Records that cannot be read. Every command that meets such a record reports it, and no command
+//! changes it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use super::{shown, words};
 use crate::exit::ExitError;
 
-/// The most that are counted.
+/// The largest number of unreadable records that are counted.
 const MOST: usize = 10_000;
 
 /// The unreadable records that a command has met, each counted once.
@@ -37,7 +38,8 @@ impl Unread {
         self.seen.is_empty()
     }
 
-    /// Returns an error with findings if there are unreadable records; `more` is appended.
+    /// Returns an error with exit code 3 if there are unreadable records. `more` is appended to the
+    /// message.
     pub(crate) fn none(&self, more: Option<&str>) -> Result<(), ExitError> {
         match (self.count(), more) {
             (0, _) => Ok(()),
@@ -60,12 +62,12 @@ impl fmt::Display for Unread {
     }
 }
 
-/// Returns the whole digest: nothing else identifies the record.
+/// Returns the whole digest in hex, because nothing else identifies the record.
 pub(crate) fn digest(unreadable: &UnreadableRecord) -> String {
     words::hex(&unreadable.digest)
 }
 
-/// Ends a list: prints where it continues, and reports unreadable records.
+/// Ends a list: prints the cursor at which it continues, and reports unreadable records.
 pub(crate) fn listed(some: Vec<UnreadableRecord>, next: Option<String>) -> Result<(), ExitError> {
     let more = next.map(|next| format!("there are more: --after {next}"));
     let mut unread = Unread::default();
@@ -77,7 +79,7 @@ pub(crate) fn listed(some: Vec<UnreadableRecord>, next: Option<String>) -> Resul
     Ok(())
 }
 
-/// Returns them as JSON.
+/// Returns the unreadable records as JSON.
 pub(crate) fn json(some: &[UnreadableRecord]) -> Vec<Value> {
     some.iter().map(|bad| json!({ "digest": digest(bad), "why": bad.why })).collect()
 }
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_named_and_all_are_counted() {
+    fn the_first_is_shown_and_all_are_counted() {
         let mut unread = Unread::default();
         assert!(unread.none(None).is_ok());
         unread
@@ -97,8 +99,8 @@ mod tests {
         for _ in 0..2 {
             unread.add(vec![UnreadableRecord { digest: vec![1; 32], why: "other".to_owned() }]);
         }
-        let said = unread.none(Some("there are more")).unwrap_err().to_string();
-        assert!(said.starts_with("2 records cannot be read (the first is abab"), "{said}");
-        assert!(said.ends_with("; there are more"), "{said}");
+        let message = unread.none(Some("there are more")).unwrap_err().to_string();
+        assert!(message.starts_with("2 records cannot be read (the first is abab"), "{message}");
+        assert!(message.ends_with("; there are more"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! Progress of long work on stderr: a bar on a terminal, else a line every few seconds.
+//! Shows the progress of long work on stderr: a bar on a terminal, else a line every few seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::Instant;
 
-/// The interval of lines without a terminal.
+/// The interval of progress lines if stderr is not a terminal.
 const EVERY: Duration = Duration::from_secs(5);
-/// Shorter work shows no bar.
+/// The time after which a progress bar appears.
 const SOON: Duration = Duration::from_millis(500);
 
 /// Shows the progress of long work, and nothing for short work.
@@ -17,24 +17,25 @@ pub(crate) struct Watch {
     total: Option<u64>,
     terminal: bool,
     bar: Option<ProgressBar>,
-    said: Instant,
+    shown_at: Instant,
 }
 
 impl Watch {
-    /// Starts to show the progress of `what`, of `total` if that is known.
+    /// Starts to show the progress of `what`, which has `total` items if that is known.
     pub(crate) fn new(what: &'static str, total: Option<u64>) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Self { what, total, terminal, bar: None, said: Instant::now() }
+        Self { what, total, terminal, bar: None, shown_at: Instant::now() }
     }
 
-    /// Shows that `done` are done. `words` is the line without a terminal.
+    /// Shows that `done` items are done. `words` returns the progress line if stderr is not a
+    /// terminal.
     pub(crate) fn at(&mut self, done: u64, total: Option<u64>, words: impl FnOnce() -> String) {
         if self.terminal {
-            if self.bar.is_some() || self.said.elapsed() >= SOON {
+            if self.bar.is_some() || self.shown_at.elapsed() >= SOON {
                 self.draw(done, total.or(self.total));
             }
-        } else if self.said.elapsed() >= EVERY {
-            self.said = Instant::now();
+        } else if self.shown_at.elapsed() >= EVERY {
+            self.shown_at = Instant::now();
             let _ = writeln!(std::io::stderr(), "{}: {}", self.what, words());
         }
     }
@@ -50,7 +51,7 @@ impl Watch {
         bar.set_position(done);
     }
 
-    /// Shows that `done` are done, of an unknown total.
+    /// Shows that `done` items are done, of an unknown total.
     pub(crate) fn counted(&mut self, done: u64) {
         self.at(done, None, || format!("{done} so far"));
     }

@@ -1,4 +1,4 @@
-//! Parsers of flags' values.
+//! Parsers for the values of flags.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) fn status(text: &str) -> Result<Status, String> {
     found.ok_or_else(|| one_of(Status::ALL.map(Status::name)))
 }
 
-/// Parses an event's id, as `outbox list` shows it.
+/// Parses an event's id in the form in which `outbox list` prints it.
 pub(crate) fn event(text: &str) -> Result<EventId, String> {
     text.parse().map_err(|_| {
         "an event's id is 26 characters of upper-case Crockford base32, as lists show it".to_owned()
@@ -38,7 +38,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     crate::settings::duration(text)
 }
 
-/// Parses how long something is kept: a second or more.
+/// Parses the time for which a record is kept: a second or more.
 pub(crate) fn kept(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     match span >= Duration::from_secs(1) {
@@ -47,7 +47,7 @@ pub(crate) fn kept(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a cursor, as the last list showed it.
+/// Parses a cursor in the form in which a list prints it.
 pub(crate) fn cursor(text: &str) -> Result<Cursor, String> {
     let cursor = unhex(text).filter(|bytes| !bytes.is_empty()).map(Cursor);
     cursor.ok_or_else(|| "not a cursor; copy it from the last list".to_owned())
@@ -57,12 +57,12 @@ fn one_of<const N: usize>(names: [&str; N]) -> String {
     format!("one of {}", names.join(", "))
 }
 
-/// Lower-case hex.
+/// Returns the bytes in lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hex of either case.
+/// Parses hex digits of either case.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;

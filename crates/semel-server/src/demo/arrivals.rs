@@ -1,7 +1,7 @@
-//! Counts the messages that a broker delivers: while copies of the load's events still arrive, it is not
-//! known whether one will be handled twice.
+//! Counts the messages that a broker delivers. As long as copies of the load's events arrive, one
+//! of them may still be handled twice.
 //!
-//! The database cannot show it: a copy that the inbox recognises leaves nothing there.
+//! The database does not show these copies: a copy that the inbox recognises leaves no trace in it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use bytes::Bytes;
 use semel_core::event::{Event, Unreadable};
 use semel_core::inbox::{AnyMessage, AnySource, BrokerReply, Message, Source, SourceError};
 
-/// The messages about one tenant's events, over all groups of this process.
+/// The number of messages with events of one tenant, over all groups of this process.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    /// `None` without a load: nothing is counted.
+    /// The tenant whose messages are counted; `None` without a built-in load.
     tenant: Option<Arc<str>>,
     count: AtomicU64,
 }
@@ -24,7 +24,7 @@ impl Arrivals {
         Arc::new(Self { tenant, count: AtomicU64::new(0) })
     }
 
-    /// Returns how many have arrived so far, copies included.
+    /// Returns the number of messages so far, including copies.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns `source` with its messages counted.
+    /// Wraps `source` so that its messages are counted.
     pub(super) fn counted(self: &Arc<Self>, source: impl Source) -> CountedSource {
         CountedSource { source: AnySource::new(source), arrivals: Arc::clone(self) }
     }
@@ -49,6 +49,7 @@ pub(super) struct CountedSource {
     arrivals: Arc<Arrivals>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Source for CountedSource {
     type Message = CountedMessage;
 
@@ -69,6 +70,7 @@ pub(super) struct CountedMessage {
     arrivals: Arc<Arrivals>,
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Message for CountedMessage {
     fn envelope(&self) -> Result<Event, Unreadable> {
         let event = self.message.envelope()?;

@@ -1,4 +1,4 @@
-//! Counts calls under way, to report how many were cut at the end.
+//! Counts the calls under way, so that the demo can report how many were cut at its end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,27 +7,28 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 
-/// The calls over HTTP and gRPC.
+/// The counter of calls over HTTP and gRPC.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls(Arc<()>);
 
 impl Calls {
-    /// Returns the service with its calls counted.
+    /// Wraps a service so that its calls are counted.
     pub(super) fn count<S>(&self, inner: S) -> Counted<S> {
         Counted { inner, calls: Arc::downgrade(&self.0) }
     }
 
-    /// Returns how many calls are under way.
+    /// Returns the number of calls under way.
     pub(super) fn under_way(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
 
-/// A service whose calls are counted. A call whose caller disconnected is over.
+/// A service whose calls are counted. A call ends when it is answered or when its caller
+/// disconnects.
 #[derive(Clone, Debug)]
 pub(super) struct Counted<S> {
     inner: S,
-    /// Upgraded by calls only: services are cloned for every connection.
+    /// A weak reference, because a service is cloned for every connection; only a call upgrades it.
     calls: std::sync::Weak<()>,
 }
 

@@ -1,7 +1,8 @@
-//! Events from their commit to the last consumer: outbox, relay, broker, three inbox groups.
+//! The way of an event from its commit to the last consumer: outbox, relay, broker, three inbox
+//! groups.
 //!
-//! The groups depend neither on each other nor on a broker. Each writes its effect in the transaction that
-//! also records the event as handled.
+//! The groups depend neither on each other nor on a particular broker. Each writes its effect in
+//! the transaction that also records the event as handled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,29 +29,29 @@ use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 use crate::store::database::Database;
 
-/// How long a broker waits for an acknowledgement or a sign of life before it delivers a message to another
-/// consumer: after that, what a killed process was handling is redelivered.
+/// The time for which a broker waits for an acknowledgement or an extension before it redelivers a
+/// message, for example after a consumer was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A broker that has delivered nothing for this long has nothing left: an unanswered message would have
-/// been redelivered.
+/// The time without deliveries after which a broker has nothing left: it would have redelivered any
+/// unacknowledged message by then.
 pub(super) const QUIET: Duration = Duration::from_secs(PATIENCE.as_secs() + 1);
-/// How often acknowledged events are removed from Redis Streams.
+/// The interval at which acknowledged events are removed from Redis Streams.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 
-/// The relay and the consumers, until they are stopped.
+/// The running relay and consumers.
 #[derive(Debug)]
 pub(super) struct Events {
     relaying: Relaying,
     consuming: Vec<Consuming>,
-    /// The messages that a broker delivers; `None` for the bus, which handles an event before it takes the
-    /// next.
+    /// The counter of messages that a broker delivers; `None` for the bus, which handles an event
+    /// before it takes the next.
     arrivals: Option<Arc<Arrivals>>,
     _trimming: Option<AbortOnDropHandle<()>>,
 }
 
 impl Events {
-    /// Connects to the broker, and starts consumers and relay. Events that an earlier process left are
-    /// carried on.
+    /// Connects to the broker, and starts consumers and relay. They also process the events that an
+    /// earlier process left.
     pub(super) async fn start(
         executor: &Executor<Database>,
         broker: &BrokerHandle,
@@ -60,7 +61,8 @@ impl Events {
         let inbox = machinery::inbox(executor, &settings.inbox)?;
         let arrivals = Arrivals::of(chaos.clone());
         let groups = GROUPS.map(|name| group(&inbox, name, chaos.clone()));
-        // Consumers before the relay: RabbitMQ routes nothing before a queue is bound.
+        // Consumers start before the relay, because RabbitMQ drops messages that no bound queue
+        // takes.
         let mut consuming = Vec::new();
         let mut consume = |group: Group<Database>, source: CountedSource| {
             let consumer = Consumer::new(group, source).map_err(ExitError::failed)?;
@@ -114,12 +116,12 @@ impl Events {
         Ok(Self { relaying: relay.start(), consuming, arrivals: arrived, _trimming })
     }
 
-    /// Returns the messages of the load's events, where a broker delivers them.
+    /// Returns the counter of messages with the load's events, if a broker delivers them.
     pub(super) fn arrivals(&self) -> Option<Arc<Arrivals>> {
         self.arrivals.clone()
     }
 
-    /// Finishes what is under way. Events that wait stay in the outbox and on the broker.
+    /// Finishes the events under way and stops. Other events stay in the outbox and on the broker.
     pub(super) async fn stop(self) {
         self.relaying.stop().await;
         for consuming in &self.consuming {
@@ -128,7 +130,8 @@ impl Events {
     }
 }
 
-/// Returns a group that records its effect; it fails at some events of the tenant `chaos`.
+/// Creates a consumer group that records its effect. The group fails for some events of the tenant
+/// `chaos`.
 fn group(inbox: &Inbox<Database>, name: &'static str, chaos: Option<Arc<str>>) -> Group<Database> {
     let handle = move |event: Arc<Event>, mut unit: Unit<Database>| {
         let of_load = chaos.as_deref().is_some_and(|ours| event.tenant() == ours);
@@ -145,7 +148,7 @@ fn group(inbox: &Inbox<Database>, name: &'static str, chaos: Option<Arc<str>>) -
     inbox.group(name).ignore_unknown().on_atomic(PLACED, handle)
 }
 
-/// Removes from Redis what every group has acknowledged, every [`TRIM_EVERY`].
+/// Removes the events that every group has acknowledged from Redis, every [`TRIM_EVERY`].
 async fn trim(streams: Streams, keep: Duration) {
     loop {
         tokio::time::sleep(TRIM_EVERY).await;

@@ -1,7 +1,8 @@
-//! Faults that `--chaos` injects into handlers: one fails late, one is slow, a consumer fails at an event.
+//! Faults that `--chaos` injects: a handler fails late, a handler is slow, a consumer fails to
+//! handle an event.
 //!
-//! Only the built-in load is affected: its tenant is generated for every run, so the header of any other
-//! caller has no effect.
+//! Only the built-in load is affected. Its tenant is generated for every run, so the fault header
+//! of any other caller has no effect.
 
 use std::time::Duration;
 
@@ -9,12 +10,12 @@ use http::HeaderMap;
 
 use super::order::{OrderId, Refused};
 
-/// The header in which the built-in load names the fault to inject.
+/// The header with which the built-in load selects a fault.
 pub(super) const HEADER: &str = "x-semel-chaos";
 
-/// How long a slow handler takes. Short: on SQLite every other writer waits for it.
+/// The delay of a slow handler. It is short, because on SQLite every other writer waits for it.
 const SLOW: Duration = Duration::from_millis(40);
-/// A group fails at one in this many events.
+/// A group fails to handle one in this many events.
 const FAILS_ONE_IN: u8 = 16;
 
 /// A fault in a handler.
@@ -29,7 +30,7 @@ pub(super) enum InjectedFault {
 }
 
 impl InjectedFault {
-    /// Returns the value of [`HEADER`] that names the fault.
+    /// Returns the value of [`HEADER`] that selects the fault.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             InjectedFault::None => "none",
@@ -38,16 +39,16 @@ impl InjectedFault {
         }
     }
 
-    /// Returns the fault that a request's headers name.
-    pub(super) fn named(headers: &HeaderMap) -> Self {
+    /// Returns the fault that a request's headers select.
+    pub(super) fn selected(headers: &HeaderMap) -> Self {
         let known = [InjectedFault::Slow, InjectedFault::Fail];
-        let asked = headers.get(HEADER);
-        let named = known.into_iter().find(|it| asked.is_some_and(|asked| asked == it.as_str()));
-        named.unwrap_or(InjectedFault::None)
+        let value = headers.get(HEADER);
+        let selected = known.into_iter().find(|it| value.is_some_and(|value| value == it.as_str()));
+        selected.unwrap_or(InjectedFault::None)
     }
 
-    /// Injects the fault. Called last, where it does the most harm.
-    pub(super) async fn strike(self) -> Result<(), Refused> {
+    /// Injects the fault. Called last in a handler, where it does the most harm.
+    pub(super) async fn inject(self) -> Result<(), Refused> {
         match self {
             InjectedFault::None => Ok(()),
             InjectedFault::Slow => {
@@ -61,8 +62,8 @@ impl InjectedFault {
     }
 }
 
-/// Whether a group fails its first attempt at an order's event. Derived from the id: it needs no memory,
-/// and the groups fail at different events.
+/// Returns whether a group fails its first attempt to handle an order's event. The result is
+/// derived from the id, so that nothing is stored and the groups fail for different events.
 pub(super) fn fails_first(order: OrderId, group: &str, attempt: u32) -> bool {
     let mixed = order.to_bytes()[15].wrapping_add(group.len() as u8);
     attempt == 1 && mixed.is_multiple_of(FAILS_ONE_IN)

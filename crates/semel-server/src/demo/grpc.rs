@@ -1,4 +1,5 @@
-//! Orders over gRPC: `semel.demo.v1.Orders/CreateOrder`, the same commit under keys of its own.
+//! Orders over gRPC: `semel.demo.v1.Orders/CreateOrder`. It runs the same commit as HTTP, with
+//! separate keys.
 
 use semel_tower::grpc::{GrpcLayer, GrpcRules, GrpcService};
 use semel_tower::{Atomic, PrincipalFrom, Transaction};
@@ -35,9 +36,9 @@ impl Orders for GrpcOrders {
         &self,
         mut request: Request<CreateOrderRequest>,
     ) -> Result<Response<Order>, Status> {
-        // The layer requires a key of this method, so there is a claim, and its transaction.
-        let carried = request.extensions_mut().remove::<Transaction<Database>>();
-        let unit = carried.and_then(|transaction| transaction.take());
+        // The layer requires a key for this method, so the request has a claim and a transaction.
+        let extension = request.extensions_mut().remove::<Transaction<Database>>();
+        let unit = extension.and_then(|transaction| transaction.take());
         let unit = unit.ok_or_else(|| Status::internal("the call has no transaction"))?;
         let CreateOrderRequest { sku, quantity, amount_cents } = request.into_inner();
         let wanted = NewOrder { sku, quantity, amount_cents }.check()?;

@@ -1,4 +1,5 @@
-//! Orders over HTTP: placed under a key, shown by their public ids, and their effects counted.
+//! Orders over HTTP: places an order under a key, shows orders by their public ids, and counts
+//! their effects.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -26,10 +27,10 @@ use super::orders;
 use super::tenant::{TENANT, tenant};
 use crate::store::database::Database;
 
-/// Returns the routes, `POST /orders` behind the idempotency layer: what its handler writes commits with
-/// the claim and the response.
+/// Returns the routes. `POST /orders` is behind the idempotency layer: the writes of its handler
+/// commit with the claim and the response.
 pub(super) fn router(service: OrderService) -> Router {
-    // There is no login here, so the callers of a tenant share its keys.
+    // The demo has no login, so the callers of a tenant share its keys.
     let idempotent =
         IdempotencyLayer::atomic(service.executor.clone(), tenant(), PrincipalFrom::global());
     Router::new()
@@ -71,7 +72,7 @@ async fn list(
     orders.map(|orders| Json(Orders { orders })).ok_or_else(|| gone(IdsParameter::NAME))
 }
 
-/// `?ids=ord_…,ord_…`.
+/// The query parameter `?ids=ord_…,ord_…`.
 enum IdsParameter {}
 
 impl Parameter for IdsParameter {
@@ -86,25 +87,26 @@ struct Orders {
 impl FromRequestParts<OrderService> for InjectedFault {
     type Rejection = Infallible;
 
-    /// Only the load's own requests have faults.
+    /// Returns the fault that the request selects. Only requests of the built-in load can select
+    /// one.
     async fn from_request_parts(
         parts: &mut Parts,
         service: &OrderService,
     ) -> Result<Self, Infallible> {
         let tenant = parts.headers.get(TENANT).and_then(|tenant| tenant.to_str().ok());
         let ours = service.chaos.as_deref().is_some_and(|ours| tenant == Some(ours));
-        Ok(if ours { InjectedFault::named(&parts.headers) } else { InjectedFault::None })
+        Ok(if ours { InjectedFault::selected(&parts.headers) } else { InjectedFault::None })
     }
 }
 
-/// The tenant of a request that has no claim.
+/// Extracts the tenant of a request that has no claim.
 struct RequestTenant(String);
 
 impl<T: Sync> FromRequestParts<T> for RequestTenant {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &T) -> Result<Self, Infallible> {
-        // The extractors of ids refuse a request without a tenant before this one is used.
+        // The extractors of ids refuse a request without a tenant before this tenant is used.
         let tenant = parts.headers.get(TENANT).and_then(|value| value.to_str().ok());
         Ok(Self(tenant.unwrap_or_default().to_owned()))
     }
@@ -119,13 +121,14 @@ async fn read(
     Ok(found.into_iter().map(|order| (order.order_id, order)).collect())
 }
 
-/// The response for an order that is in the id map and not in its table.
+/// Returns the response for an order that is in the id map but not in its table.
 fn gone(parameter: &'static str) -> Response {
     NotResolved::NotFound { parameter, text: None }.into_response()
 }
 
 async fn effects(State(service): State<OrderService>) -> Result<Json<Counts>, Response> {
-    // Read before the tally: an event that no longer waits has its effects counted.
+    // The backlog is read before the tally, so that the effects of an event that no longer waits
+    // are counted.
     let backlog = service.executor.store().backlog().await.map_err(unread)?;
     let tally = service.tables.tally(None).await.map_err(unread)?;
     let [inventory, notify, billing] = tally.effects.map(|effects| effects.rows);
@@ -140,7 +143,7 @@ struct Counts {
     outbox_pending: u64,
 }
 
-/// In the order of the groups' names in `tally`.
+/// The number of effects of each group, in the order of the groups in `tally`.
 #[derive(Serialize)]
 struct ByGroup {
     #[serde(rename = "INVENTORY")]

@@ -11,11 +11,12 @@ use semel_ids::{IdMap, Resolver};
 use crate::exit::ExitError;
 use crate::settings::{self, IdResolveSettings};
 
-/// The demo's default leases of relay and handlers. Short, so that a demo that was killed and started again
-/// soon continues.
+/// The demo's default lease of the relay. Short, so that a demo that was killed soon continues
+/// after a restart.
 const RELAY_LEASE: Duration = Duration::from_secs(5);
+/// The demo's default lease of handlers, which is short for the same reason.
 const HANDLER_LEASE: Duration = Duration::from_secs(10);
-/// How often published events are removed and the backlog is counted.
+/// The interval at which published events are removed and the backlog is counted.
 const CLEAN_EVERY: Duration = Duration::from_secs(15);
 
 pub(super) fn inbox<S: Store>(

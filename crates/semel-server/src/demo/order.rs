@@ -1,4 +1,4 @@
-//! An order: what a caller sends, what it gets, and the event that reports it.
+//! An order: the request, the response, and the event that reports it.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ pub(super) type OrderId = TypedId<resource::Order>;
 
 /// The type of an order's event.
 pub(super) const PLACED: &str = "order.placed";
-/// The longest name of a product, in bytes.
+/// The greatest length of a product's name, in bytes.
 const MAX_SKU: usize = 64;
 
-/// What a caller sends.
+/// An order in the form in which a caller sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewOrder {
@@ -23,7 +23,7 @@ pub(super) struct NewOrder {
     pub(super) amount_cents: u64,
 }
 
-/// An order, as responses and events carry it.
+/// An order in the form in which responses and events contain it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) order_id: OrderId,
@@ -32,7 +32,7 @@ pub(super) struct Order {
     pub(super) amount_cents: u64,
 }
 
-/// Why no order was placed.
+/// The reason why no order was placed.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// The request is not a valid order. Nothing was written; a corrected one may use the same key.
@@ -61,7 +61,7 @@ impl NewOrder {
     pub(super) fn check(self) -> Result<Self, Refused> {
         let named = (1..=MAX_SKU).contains(&self.sku.len()) && !self.sku.contains(char::is_control);
         let wrong = if !named || self.sku.trim().is_empty() {
-            format!("`sku` names a product in 1 to {MAX_SKU} visible bytes")
+            format!("`sku` must have 1 to {MAX_SKU} bytes of visible characters")
         } else if self.quantity == 0 {
             "`quantity` is at least 1".to_owned()
         } else if i64::try_from(self.amount_cents).is_err() {

@@ -1,6 +1,7 @@
 //! Placing an order: one commit for its row, its public id, its event, the claim and the response.
 //!
-//! HTTP and gRPC both call [`place`]; their layers decide whether it runs.
+//! The HTTP and the gRPC handler both call [`place`]; the idempotency layer decides whether a
+//! handler runs.
 
 use std::fmt;
 
@@ -30,7 +31,7 @@ pub(super) async fn place(
             let order = Order { order_id: making.id(), sku, quantity, amount_cents };
             tables::insert_order(making.conn(), &tenant, &order).await.map_err(failed)?;
             making.append([order.placed(&tenant).map_err(failed)?]).await.map_err(failed)?;
-            fault.strike().await?;
+            fault.inject().await?;
             Ok(order)
         })
         .await;
@@ -40,8 +41,8 @@ pub(super) async fn place(
     })
 }
 
-/// Logs the database's message, which is not for callers.
+/// Logs the database's message and returns an error without it, because callers must not see it.
 fn failed(error: impl fmt::Display) -> Refused {
-    tracing::warn!(%error, "an order could not be written; its caller was asked to retry");
+    tracing::warn!(%error, "an order could not be written; the caller gets 503 and may retry");
     Refused::Failed("the order could not be written; retry with the same key".to_owned())
 }

@@ -1,7 +1,7 @@
 //! Messages, server and client of `proto/semel/demo/v1/orders.proto`.
 //!
-//! Generated and checked in, so that building the program compiles no protobuf compiler. A test compares the
-//! two files.
+//! The generated code is checked in, so that a build of the program does not need a protobuf
+//! compiler. A test compares it with the `.proto` file.
 #![allow(
     missing_docs,
     unreachable_pub,

@@ -1,11 +1,11 @@
-//! The first screen: where the demo listens, and what to try.
+//! The first screen: the URLs of the listeners, and commands to try.
 
 use std::fmt::Write as _;
 
 use crate::broker::{BrokerHandle, BrokerKind};
 use crate::store::StoreUrl;
 
-/// Where the demo listens.
+/// The URLs of the demo's listeners.
 #[derive(Debug)]
 pub(super) struct Addresses {
     pub(super) orders: String,
@@ -13,7 +13,8 @@ pub(super) struct Addresses {
     pub(super) admin: Option<String>,
 }
 
-/// Returns the text up to `ready`: the listeners first, each on a line for scripts.
+/// Returns the text up to `ready`. It begins with the listeners, each on its own line, so that
+/// scripts can read them.
 pub(super) fn first(addresses: &Addresses, store: &StoreUrl, broker: &BrokerHandle) -> String {
     let Addresses { orders, grpc, admin } = addresses;
     let mut text = format!("orders: {orders}\ngrpc: {grpc}\n");

@@ -1,7 +1,7 @@
 //! The demo's own tables, in the ledger's database: `orders`, and `effects` of the consumer groups.
 //!
-//! Reading has connections of its own. Writing runs in the ledger's transactions: a statement on another
-//! connection would wait for its own transaction to end.
+//! Reads use separate connections. Writes run in the ledger's transactions: a statement on another
+//! connection would wait for the transaction of its own request to end.
 
 pub(super) mod statements;
 
@@ -18,12 +18,12 @@ use super::tally::Tally;
 use crate::store::database::{DatabaseTransaction, SqlConnection};
 use crate::store::{StoreKind, StoreUrl};
 
-/// Connections for reading.
+/// The number of connections for reads.
 const READERS: u32 = 4;
-/// How long a reader waits for one of them.
+/// The longest time that a read waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The tables, on connections that only read.
+/// The tables of the demo, with a connection pool for reads.
 #[derive(Clone, Debug)]
 pub(super) enum Tables {
     Sqlite(SqlitePool),
@@ -88,12 +88,12 @@ impl Tables {
         on_pool!(self, Db, pool => Db::name(pool).await)
     }
 
-    /// Returns those of a tenant's orders that exist, in any order.
+    /// Returns the orders of a tenant that exist among `ids`, unsorted.
     pub(super) async fn orders(&self, tenant: &str, ids: &[OrderId]) -> sqlx::Result<Vec<Order>> {
         on_pool!(self, Db, pool => Db::orders(pool, tenant, ids).await)
     }
 
-    /// Returns the product and the id of every order of a tenant, in any order.
+    /// Returns the product and the id of every order of a tenant, unsorted.
     pub(super) async fn placed(&self, tenant: &str) -> sqlx::Result<Vec<(String, OrderId)>> {
         on_pool!(self, Db, pool => Db::placed(pool, tenant).await)
     }
@@ -103,8 +103,8 @@ impl Tables {
         on_pool!(self, Db, pool => Db::tally(pool, tenant).await)
     }
 
-    /// Returns the first table that has a name of the demo's and other columns. It is left as it is: it
-    /// gets no order and no index.
+    /// Returns the first table that has the name of one of the demo's tables but other columns.
+    /// Such a table must not be changed.
     pub(super) async fn foreign(&self) -> sqlx::Result<Option<&'static str>> {
         for (table, expected) in OURS {
             let mut found = on_pool!(self, Db, pool => Db::columns(pool, table).await)?;

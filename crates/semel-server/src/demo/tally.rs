@@ -1,58 +1,62 @@
-//! Counts of orders and effects, as sets: a second effect of one order does not hide a missing one of another.
+//! Counts orders and effects as sets, so that a second effect of one order does not hide a missing
+//! effect of another.
 //!
-//! An effect of an unknown order is counted by itself.
+//! Effects of unknown orders are counted separately.
 
 /// The consumer groups of orders.
 pub(super) const GROUPS: [&str; 3] = ["INVENTORY", "NOTIFY", "BILLING"];
 
-/// Orders and effects at one moment.
+/// The numbers of orders and effects at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Orders placed.
+    /// The number of orders.
     pub(super) orders: i64,
-    /// Distinct products. The load orders another one under every key.
+    /// The number of distinct products. The built-in load orders another product under every key.
     pub(super) products: i64,
-    /// By group, in the order of [`GROUPS`].
+    /// The effects of each group, in the order of [`GROUPS`].
     pub(super) effects: [Effects; GROUPS.len()],
 }
 
-/// The effects of one group.
+/// The numbers of effects of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
-    /// Rows.
+    /// The number of rows.
     pub(super) rows: i64,
-    /// Distinct orders that they name.
+    /// The number of distinct orders in the rows.
     pub(super) named: i64,
-    /// Those of them that exist.
+    /// The number of distinct orders in the rows that exist in the table `orders`.
     pub(super) known: i64,
 }
 
-/// A group and three counts: rows, distinct orders that they name, and those that exist. The row of the orders
-/// has no group, and counts products.
+/// A group and three counts: rows, distinct orders in them, and those of the orders that exist. The
+/// row for the table `orders` has no group, and its second count is the number of distinct
+/// products.
 pub(super) type Counted = (Option<String>, i64, i64, i64);
 
 impl Tally {
-    /// Returns second effects.
+    /// Returns the number of effects beyond the first of an order in its group.
     pub(super) fn doubled(&self) -> i64 {
         self.effects.iter().map(|effects| effects.rows - effects.named).sum()
     }
 
-    /// Returns effects of unknown orders, although an order commits before its event is published.
+    /// Returns the number of effects of unknown orders. There should be none, because an order
+    /// commits before its event is published.
     pub(super) fn unfounded(&self) -> i64 {
         self.effects.iter().map(|effects| effects.named - effects.known).sum()
     }
 
-    /// Returns missing effects.
+    /// Returns the number of missing effects.
     pub(super) fn missing(&self) -> i64 {
         self.effects.iter().map(|effects| self.orders - effects.known).sum()
     }
 
-    /// Returns orders beyond the first of a product: under the load, second orders of a key.
+    /// Returns the number of orders beyond the first of a product. Under the built-in load these
+    /// are second orders of a key.
     pub(super) fn repeated(&self) -> i64 {
         self.orders - self.products
     }
 
-    /// Creates a tally from the database's counts. Unknown groups are ignored.
+    /// Creates a tally from the counts of the database. Unknown groups are ignored.
     pub(super) fn of(rows: Vec<Counted>) -> Self {
         let mut tally = Self::default();
         for (name, rows, named, known) in rows {

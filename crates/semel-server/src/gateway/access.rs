@@ -1,6 +1,6 @@
 //! The access log and the metrics of requests.
 //!
-//! A line has the digest of the key and the route or path: no key, no query, no header.
+//! A log line has the digest of the key and the route or path, but no key, no query and no header.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -23,9 +23,9 @@ use super::routes::Matched;
 use super::trace;
 use crate::serve::Peer;
 
-/// The access log's target in `RUST_LOG`.
+/// The target of the access log in `RUST_LOG`.
 const TARGET: &str = "semel::access";
-/// The label of requests that match no route: a label for each path would fill the memory.
+/// The metric label of requests that match no route. A label for each path would fill the memory.
 const NO_ROUTE: &str = "none";
 
 /// A service with an access log.
@@ -65,7 +65,8 @@ where
     }
 }
 
-/// A request in the access log. Written when dropped, so that it is also written if the caller disconnects.
+/// The access log line of a request. It is written when it is dropped, so also if the caller
+/// disconnects.
 struct AccessLine {
     method: Method,
     uri: Uri,
@@ -74,7 +75,7 @@ struct AccessLine {
     answer: Option<AccessResponse>,
 }
 
-/// The response in the access log.
+/// The part of an access log line that describes the response.
 struct AccessResponse {
     status: StatusCode,
     replayed: bool,
@@ -143,7 +144,7 @@ impl Drop for AccessLine {
     }
 }
 
-/// Returns milliseconds, rounded to the microsecond.
+/// Returns a duration in milliseconds, rounded to the microsecond.
 fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }

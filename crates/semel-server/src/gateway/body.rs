@@ -15,35 +15,35 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use super::concurrency::UploadPermit;
 use super::headers::ReservedHeaders;
 
-/// The error of a body.
+/// The error type of bodies.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The progress of an upload, which has no time limit while bytes arrive.
+/// The progress of an upload. An upload has no time limit as long as bytes arrive.
 #[derive(Clone, Debug)]
 pub(super) struct UploadProgress(Arc<Mutex<BodyState>>);
 
 /// The state of a body that is being received.
 #[derive(Clone, Copy, Debug)]
 struct BodyState {
-    /// When the last frame arrived.
+    /// The time at which the last frame arrived.
     last: Instant,
-    /// Whether the upstream waits for more of it.
+    /// Whether the upstream waits for more bytes of the body.
     awaited: bool,
     broken: bool,
 }
 
 impl UploadProgress {
     pub(super) fn new() -> Self {
-        let upcoming = BodyState { last: Instant::now(), awaited: false, broken: false };
-        Self(Arc::new(Mutex::new(upcoming)))
+        let state = BodyState { last: Instant::now(), awaited: false, broken: false };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     fn note<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
-        let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        upcoming.awaited = polled.is_pending();
-        upcoming.broken |= matches!(polled, Poll::Ready(Some(Err(_))));
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.awaited = polled.is_pending();
+        state.broken |= matches!(polled, Poll::Ready(Some(Err(_))));
         if polled.is_ready() {
-            upcoming.last = Instant::now();
+            state.last = Instant::now();
         }
     }
 
@@ -51,17 +51,17 @@ impl UploadProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the caller broke off.
+    /// Returns whether the caller's upload broke off.
     pub(super) fn is_broken(&self) -> bool {
         self.now().broken
     }
 
-    /// Whether the upstream waits for the caller.
+    /// Returns whether the upstream waits for more bytes from the caller.
     pub(super) fn is_awaited(&self) -> bool {
         self.now().awaited
     }
 
-    /// Returns after `limit` without progress.
+    /// Waits until there has been no progress for `limit`.
     pub(super) async fn none_for(&self, limit: Duration) {
         loop {
             let end = self.now().last + limit;
@@ -79,12 +79,12 @@ pub(super) struct RequestBody<B> {
     body: B,
     owned: Arc<ReservedHeaders>,
     progress: Option<UploadProgress>,
-    /// Held until the body ends.
+    /// The permit of the upload, held until the body ends.
     _upload: Option<UploadPermit>,
 }
 
 impl<B> RequestBody<B> {
-    /// Creates a body whose trailers carry no reserved header.
+    /// Creates a body from whose trailers reserved headers are removed.
     pub(super) fn new(
         body: B,
         owned: Arc<ReservedHeaders>,
@@ -124,11 +124,11 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for RequestBody<B> {
     }
 }
 
-/// A response's body: the upstream's, or a text of the gateway.
+/// The body of a response: a body from the upstream, or a text of the gateway.
 #[derive(Debug)]
 pub(super) struct ResponseBody {
     body: Body<Incoming>,
-    /// Ends an event stream when its connection must end.
+    /// Completes when the connection must close, and then ends an event stream.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_that_goes_on_is_not_late_and_a_silent_one_is() {
+    async fn only_an_upload_without_progress_is_late() {
         let progress = UploadProgress::new();
         let frames = futures_util::stream::unfold(0, |n| async move {
             tokio::time::sleep(Duration::from_secs(20)).await;

@@ -1,8 +1,8 @@
 //! The memory budget for bodies of requests with a key, which are held until they are sent.
 //!
-//! Bytes count as they arrive, not as they are announced. Requests from one address have a share of the
-//! budget. When it is exhausted, the rest of a body is read and dropped, so that the caller gets to read the
-//! response.
+//! Bytes count when they arrive, not when they are announced. The requests of one address share a
+//! part of the budget. When the budget is exhausted, the rest of a body is read and dropped, so
+//! that the caller gets to read the response.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +17,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::body::BoxError;
 
-/// The bytes that may be held at once.
+/// The budget of bytes that may be held at once.
 #[derive(Debug)]
 pub(super) struct BodyBudget {
     share: u64,
@@ -27,7 +27,7 @@ pub(super) struct BodyBudget {
 #[derive(Debug)]
 struct Usage {
     left: u64,
-    /// Bytes by address, of addresses that hold any.
+    /// The number of bytes that each address holds.
     peers: HashMap<IpAddr, u64>,
 }
 
@@ -41,8 +41,9 @@ impl BodyBudget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `bytes` more for a body that holds `own` already. The only body of an address may exceed the
-    /// share: the share must not refuse a body that fits into the budget.
+    /// Takes `bytes` more for a body that already holds `own`. Returns whether the budget allowed
+    /// it. The only body of an address may exceed the share, so that the share never refuses a body
+    /// that fits into the budget.
     fn take(&self, peer: IpAddr, own: u64, bytes: u64) -> bool {
         let mut taken = self.taken();
         let of_peer = taken.peers.get(&peer).copied().unwrap_or(0);
@@ -67,8 +68,9 @@ impl BodyBudget {
     }
 }
 
-/// Returns what shares a share: an IPv4 address, or the /64 network of an IPv6 subscriber.
-fn neighbourhood(address: IpAddr) -> IpAddr {
+/// Returns the address under which bytes are counted: the IPv4 address, or the /64 network of an
+/// IPv6 subscriber.
+fn accounting_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) & (u128::MAX << 64);
@@ -78,36 +80,37 @@ fn neighbourhood(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The bytes that one body holds. In a request's extensions; given back when the last clone is dropped.
+/// The bytes that one body holds, in the request's extensions. They are returned to the budget when
+/// the last clone is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: Arc<BodyBudget>,
     peer: IpAddr,
     bytes: AtomicU64,
-    /// The body is not held: it is streamed.
+    /// Whether the body is streamed instead of held.
     passing: AtomicBool,
     refused: AtomicBool,
 }
 
 impl Reservation {
-    /// Creates the reservation of a body from `peer`.
+    /// Creates the reservation for a body from `peer`.
     pub(super) fn new(budget: &Arc<BodyBudget>, peer: IpAddr) -> Arc<Self> {
         Arc::new(Self {
             budget: Arc::clone(budget),
-            peer: neighbourhood(peer),
+            peer: accounting_address(peer),
             bytes: AtomicU64::new(0),
             passing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
         })
     }
 
-    /// Whether the budget was exhausted.
+    /// Returns whether the budget was exhausted.
     pub(super) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Streams the body instead of holding it, and gives its bytes back.
-    pub(super) fn let_pass(&self) {
+    /// Marks the body as streamed instead of held, and returns its bytes to the budget.
+    pub(super) fn stop_counting(&self) {
         self.passing.store(true, Ordering::Relaxed);
         self.give_back();
     }
@@ -119,7 +122,7 @@ impl Reservation {
         }
     }
 
-    /// Takes `bytes` more; returns whether the budget allowed it.
+    /// Takes `bytes` more from the budget. Returns whether the budget allowed it.
     fn grow(&self, bytes: u64) -> bool {
         if self.passing.load(Ordering::Relaxed) || bytes == 0 {
             return true;
@@ -127,7 +130,7 @@ impl Reservation {
         let taken = self.budget.take(self.peer, self.bytes.load(Ordering::Relaxed), bytes);
         match taken {
             true => drop(self.bytes.fetch_add(bytes, Ordering::Relaxed)),
-            // The bytes so far are still held, until the reader gets the error.
+            // The bytes so far stay counted until the reader gets the error.
             false => self.refused.store(true, Ordering::Relaxed),
         }
         taken
@@ -140,12 +143,12 @@ impl Drop for Reservation {
     }
 }
 
-/// A request's body, counted if it may be held.
+/// The body of a request. Its bytes are counted if it may be held.
 #[derive(Debug)]
 pub(super) struct MeteredBody<B> {
     body: B,
     held: Option<Arc<Reservation>>,
-    /// How many more bytes may be held; the rest is not counted.
+    /// The number of bytes that may still be held; bytes beyond it are not counted.
     left: usize,
 }
 
@@ -160,7 +163,7 @@ impl<B> MeteredBody<B> {
         Self { body, held: Some(held), left: most }
     }
 
-    /// Counts a frame. Returns `None` for one that is dropped because the budget is exhausted.
+    /// Counts a frame. Returns `None` if the frame is dropped because the budget is exhausted.
     fn counted(&mut self, frame: Frame<Bytes>) -> Option<Result<Frame<Bytes>, BoxError>> {
         let Some(held) = &self.held else { return Some(Ok(frame)) };
         let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -169,12 +172,12 @@ impl<B> MeteredBody<B> {
         if !held.was_refused() && held.grow(more as u64) {
             return Some(Ok(frame));
         }
-        // A body that exceeds what would be held is not read to its end.
-        (bytes > more).then(|| Err(no_room()))
+        // A body that is longer than the limit of held bytes is not read to its end.
+        (bytes > more).then(|| Err(exhausted()))
     }
 }
 
-fn no_room() -> BoxError {
+fn exhausted() -> BoxError {
     io::Error::other("the memory budget for request bodies is exhausted").into()
 }
 
@@ -196,7 +199,7 @@ where
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None if self.held.as_ref().is_some_and(|held| held.was_refused()) => {
-                    return Poll::Ready(Some(Err(no_room())));
+                    return Poll::Ready(Some(Err(exhausted())));
                 }
                 None => return Poll::Ready(None),
             };
@@ -264,7 +267,7 @@ mod tests {
         let (long, body) = sent(&budget, "abcdefgh", 3);
         assert!(body.collect().await.is_ok());
         let (passing, body) = sent(&budget, "ijkl", 9);
-        passing.let_pass();
+        passing.stop_counting();
         assert!(body.collect().await.is_ok());
         let (_, body) = sent(&budget, "m", 9);
         assert!(body.collect().await.is_ok());
@@ -284,19 +287,19 @@ mod tests {
             whole
         };
         assert!(whole(ANN, "abc").await);
-        assert!(!whole(ANN, "de").await, "her share is four");
+        assert!(!whole(ANN, "de").await, "the share is four bytes");
         assert!(whole(ANN, "d").await);
-        assert!(whole(BOB, "123456").await, "the only one of his may have more");
+        assert!(whole(BOB, "123456").await, "the only body of an address may have more");
         assert!(!whole(BOB, "7").await);
         held.clear();
         assert!(budget.taken().peers.is_empty());
     }
 
     #[test]
-    fn a_subscriber_of_ipv6_is_one_neighbourhood() {
-        let near = |text: &str| neighbourhood(text.parse().unwrap());
-        assert_eq!(near("2001:db8::1"), near("2001:db8::ffff:1"));
-        assert_ne!(near("2001:db8::1"), near("2001:db8:0:1::1"));
-        assert_eq!(near("::ffff:192.0.2.1"), near("192.0.2.1"));
+    fn an_ipv6_network_counts_as_one_address() {
+        let counted_as = |text: &str| accounting_address(text.parse().unwrap());
+        assert_eq!(counted_as("2001:db8::1"), counted_as("2001:db8::ffff:1"));
+        assert_ne!(counted_as("2001:db8::1"), counted_as("2001:db8:0:1::1"));
+        assert_eq!(counted_as("::ffff:192.0.2.1"), counted_as("192.0.2.1"));
     }
 }

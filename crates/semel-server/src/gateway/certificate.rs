@@ -1,4 +1,4 @@
-//! The gateway's TLS certificate, which can be reloaded while it serves.
+//! The gateway's TLS certificate, which can be reloaded while the gateway serves.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use crate::exit::ExitError;
 use crate::settings::GatewaySettings;
 
-/// A certificate and its key, in two files.
+/// A certificate chain and its private key, read from two files.
 #[derive(Debug)]
 pub(super) struct Certificate {
     chain: PathBuf,
@@ -23,7 +23,7 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the certificate that the settings name; `None` if they name none.
+    /// Reads the certificate files in the settings; `None` if there are none.
     pub(super) fn read(settings: &GatewaySettings) -> Result<Option<Arc<Self>>, ExitError> {
         let (chain, key) = match (&settings.tls_cert, &settings.tls_key) {
             (None, None) => return Ok(None),
@@ -35,7 +35,7 @@ impl Certificate {
         Ok(Some(Arc::new(Self { chain, key, current })))
     }
 
-    /// Reads the files again. Open connections keep the certificate they have.
+    /// Reads the files again. Open connections keep their certificate.
     pub(super) fn reload(&self) -> Result<(), ExitError> {
         self.current.store(Arc::new(load(&self.chain, &self.key)?));
         Ok(())

@@ -1,7 +1,8 @@
-//! Connections to the upstream: pooled, HTTP/1.1 or HTTP/2, over TLS where its URL says so.
+//! Connections to the upstream: pooled, HTTP/1.1 or HTTP/2, over TLS if the upstream's URL is
+//! `https`.
 //!
-//! Nothing is sent twice. A request of which no byte was written is handed back; whether to retry is decided
-//! by the caller, which has the key.
+//! Nothing is sent twice. A request of which no byte was written is reported as unsent; the caller,
+//! which has the key, decides whether to retry.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,20 +23,22 @@ use crate::exit::ExitError;
 use crate::serve::KEEPALIVE;
 use crate::settings::{GatewaySettings, Upstream};
 
-/// How long an idle connection is reused. Shorter than servers keep one open (gunicorn 2 s, Node and Apache
-/// 5 s): of a request that is written while the other side closes, it is not known whether it arrived.
+/// The time for which an idle connection is reused. It is shorter than the time for which servers
+/// keep a connection open (gunicorn 2 s, Node and Apache 5 s): if a request is written while the
+/// server closes, it is unknown whether the request arrived.
 const IDLE: Duration = Duration::from_secs(1);
-/// Idle connections; further ones are closed after use.
+/// The largest number of idle connections; further ones are closed after use.
 const MAX_IDLE: usize = 1_024;
-/// Time limit of connecting. A request that waits for a connection has not been sent.
+/// The time limit for connecting. A request that waits for a connection has not been sent.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// The interval of HTTP/2 pings, and how long the answer may take.
+/// The interval of HTTP/2 pings, and the time limit for the answer.
 const PING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(10));
 
 /// A pool of connections to one upstream.
 pub(super) type Pool<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-/// The pools of an upstream: gRPC needs HTTP/2, even if other requests use HTTP/1.1.
+/// The connection pools of an upstream. gRPC has its own pool, because it needs HTTP/2 even if
+/// other requests use HTTP/1.1.
 #[derive(Clone, Debug)]
 pub(super) struct Pools<B> {
     pub(super) any: Pool<B>,
@@ -56,10 +59,10 @@ where
     }
 }
 
-/// Connects to the upstream as the gateway would, and sends nothing.
+/// Connects to the upstream as the gateway does, without sending anything.
 ///
 /// # Errors
-/// The name, the port or the certificate did not allow a connection.
+/// Returns an error if the name, the port or the certificate does not allow a connection.
 pub(crate) async fn reach(
     settings: &GatewaySettings,
     upstream: &Upstream,
@@ -71,7 +74,7 @@ pub(crate) async fn reach(
     let limit = CONNECTING.min(settings.upstream_timeout);
     let mut connector = connector(tls, limit, settings.upstream_http2);
     let root = Uri::from_static("/");
-    let uri = upstream.join(&root).ok_or_else(|| unreached(&"it has no path"))?;
+    let uri = upstream.join(&root).ok_or_else(|| unreached(&"the URL has no path"))?;
     match tokio::time::timeout(limit, connector.call(uri)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(unreached(&crate::exit::chain(&*error))),
@@ -155,11 +158,12 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
     }
 }
 
-/// Whether a call that failed was never given to a connection, or handed back by it unwritten.
+/// Returns whether a failed call was never sent: no connection took it, or the connection returned
+/// it unwritten.
 pub(super) fn is_unsent(error: &hyper_util::client::legacy::Error) -> bool {
     let source = std::error::Error::source(error);
     let canceled = source.and_then(|source| source.downcast_ref::<hyper::Error>());
-    // hyper reports "canceled" only for a message that it hands back.
+    // hyper reports "canceled" only for a message that it returns unwritten.
     error.is_connect()
         || error.connect_info().is_none()
         || canceled.is_some_and(hyper::Error::is_canceled)

@@ -1,35 +1,37 @@
-//! The limit of concurrent calls to the upstream.
+//! The limit on concurrent calls to the upstream.
 //!
-//! Calls outlive their callers, so the limit of connections does not bound them. Calls without a key cannot
-//! take all permits, and uploads cannot take all permits of those: slow uploads must not block other calls.
+//! A call may outlive its caller, so the limit on connections does not limit calls. Calls without a
+//! key cannot take all permits, and uploads cannot take all permits of calls without a key: slow
+//! uploads must not block other calls.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One in this many permits is reserved for calls with a key.
-const KEYED: u32 = 4;
-/// Of the others, one in this many is reserved for calls without an upload.
-const AT_HAND: u32 = 3;
+/// The fraction of permits that is reserved for calls with a key: one in this many.
+const KEYED_ONE_IN: u32 = 4;
+/// The fraction of the other permits that is reserved for calls without an upload: one in this
+/// many.
+const COMPLETE_ONE_IN: u32 = 3;
 
 /// The permits of calls under way.
 #[derive(Debug)]
 pub(super) struct ConcurrencyLimit {
     calls: Arc<Semaphore>,
-    /// Permits of calls without a key.
+    /// The permits of calls without a key.
     keyless: Arc<Semaphore>,
-    /// Permits of uploads: calls without a key whose body is still arriving.
+    /// The permits of uploads: calls without a key whose body is still arriving.
     uploads: Arc<Semaphore>,
 }
 
-/// The kind of a call.
+/// The kind of a call, which determines the permits that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// With a key; its body is complete.
+    /// A call with a key, whose body is complete.
     Claimed,
-    /// Without a key; its body is complete.
-    AtHand,
-    /// Without a key; its body is still arriving.
+    /// A call without a key, whose body is complete.
+    Complete,
+    /// A call without a key, whose body is still arriving.
     Upload,
 }
 
@@ -40,31 +42,31 @@ pub(super) struct CallPermit {
     _keyless: Option<OwnedSemaphorePermit>,
 }
 
-/// The permit of an upload beside that of its call. Released when the body ends.
+/// The additional permit of an upload, which is released when the body ends.
 #[derive(Debug)]
 pub(super) struct UploadPermit {
     _upload: OwnedSemaphorePermit,
 }
 
 impl ConcurrencyLimit {
-    /// Creates a limit of `all` calls.
+    /// Creates a limit of `all` concurrent calls.
     pub(super) fn new(all: u32) -> Self {
         let permits = |count: u32| Arc::new(Semaphore::new(count as usize));
-        let keyless = all - all / KEYED;
-        let uploads = keyless - keyless / AT_HAND;
+        let keyless = all - all / KEYED_ONE_IN;
+        let uploads = keyless - keyless / COMPLETE_ONE_IN;
         Self { calls: permits(all), keyless: permits(keyless), uploads: permits(uploads) }
     }
 
-    /// Returns the permits of one more call; `None` if there are none left.
+    /// Takes the permits for one more call; `None` if there are none left.
     pub(super) fn take(&self, call: Call) -> Option<(CallPermit, Option<UploadPermit>)> {
         let take = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let upload = match call {
             Call::Upload => Some(UploadPermit { _upload: take(&self.uploads)? }),
-            Call::Claimed | Call::AtHand => None,
+            Call::Claimed | Call::Complete => None,
         };
         let keyless = match call {
             Call::Claimed => None,
-            Call::AtHand | Call::Upload => Some(take(&self.keyless)?),
+            Call::Complete | Call::Upload => Some(take(&self.keyless)?),
         };
         let permit = CallPermit { _call: take(&self.calls)?, _keyless: keyless };
         Some((permit, upload))
@@ -80,20 +82,20 @@ mod tests {
         let permits = ConcurrencyLimit::new(12);
         let mut uploads: Vec<_> = std::iter::from_fn(|| permits.take(Call::Upload)).collect();
         assert_eq!(uploads.len(), 6);
-        let others: Vec<_> = std::iter::from_fn(|| permits.take(Call::AtHand)).collect();
+        let others: Vec<_> = std::iter::from_fn(|| permits.take(Call::Complete)).collect();
         assert_eq!(others.len(), 3);
         let claimed: Vec<_> = std::iter::from_fn(|| permits.take(Call::Claimed)).collect();
         assert_eq!(claimed.len(), 3);
         drop(others);
         assert!(permits.take(Call::Upload).is_none());
-        // Its body has ended, and its response has not arrived yet.
+        // The body of the first upload has ended, and its response has not arrived yet.
         uploads[0].1 = None;
         assert!(permits.take(Call::Upload).is_some());
     }
 
     #[test]
     fn a_single_permit_is_for_any_kind_of_call() {
-        for call in [Call::Claimed, Call::AtHand, Call::Upload] {
+        for call in [Call::Claimed, Call::Complete, Call::Upload] {
             let permits = ConcurrencyLimit::new(1);
             assert!(permits.take(call).is_some());
         }

@@ -1,7 +1,8 @@
 //! The service inside the layer: forwards a request to the upstream and its response back.
 //!
-//! It knows no keys. It knows whether a request may have reached the upstream, which decides how its claim
-//! settles: what was not sent is released, anything else is uncertain.
+//! The service does not handle keys. It determines whether a request may have reached the upstream,
+//! which decides how the claim is settled: the claim of an unsent request is released, any other is
+//! uncertain.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -36,15 +37,15 @@ use crate::exit::{ExitError, chain};
 use crate::serve::Peer;
 use crate::settings::{GatewaySettings, Upstream};
 
-/// The largest response that is stored, unless a route sets another limit.
+/// The largest response that is stored, in bytes, unless a route sets another limit.
 const MAX_RESPONSE: usize = 1 << 20;
-/// The bytes before a gRPC message.
+/// The number of bytes before a gRPC message: its flag and its length.
 const PREFIX: usize = 5;
 
-/// `Retry-After` of a request that was refused because of a limit.
+/// The value of `Retry-After` in the response to a request that was refused because of a limit.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A request's body as the layers pass it on.
+/// The body of a request in the form in which the layers pass it on.
 pub(super) type ForwardedBody = Body<MeteredBody<Incoming>>;
 
 /// Forwards requests to the upstream.
@@ -99,38 +100,38 @@ impl Forward {
         let held = held(&mut request, sent.claimed);
         let call = sent.call(request.body());
         let Some((permit, upload)) = inner.permits.take(call) else { return inner.too_many(&sent) };
-        let room = CallRoom { _permit: permit, _held: held };
-        let cut = ends_with(&request, sent.claimed);
-        let upgrade = Upgrade::asked(&mut request, sent.claimed);
-        inner.readdress(&mut request, uri);
+        let limits_taken = TakenLimits { _permit: permit, _held: held };
+        let cut = end_of_connection(&request, sent.claimed);
+        let upgrade = Upgrade::requested(&mut request, sent.claimed);
+        inner.rewrite(&mut request, uri);
         if !sent.grpc && !inner.http2 {
             headers::announce(&mut request);
         }
         if let Some(upgrade) = &upgrade {
-            upgrade.ask(request.headers_mut());
+            upgrade.add_headers(request.headers_mut());
         }
-        let mut patience = ResponseDeadline::of(&sent, limit, room);
-        let progress = patience.progress();
+        let mut deadline = ResponseDeadline::of(&sent, limit, limits_taken);
+        let progress = deadline.progress();
         let owned = Arc::clone(&inner.owned);
         let mut request = request.map(|body| RequestBody::new(body, owned, progress, upload));
         let connection = capture_connection(&mut request);
         let pool = if sent.grpc { &inner.pools.grpc } else { &inner.pools.any };
         let answered = pool.request(request);
         let answer = tokio::select! {
-            // After a pause of this process both may be ready; the response counts.
+            // After a pause of this process both may be ready; the response takes precedence.
             biased;
             answer = answered => answer,
-            () = patience.ends() => {
-                if patience.progress().is_some_and(|upload| upload.is_awaited()) {
+            () = deadline.ends() => {
+                if deadline.progress().is_some_and(|upload| upload.is_awaited()) {
                     return inner.incomplete(&sent, Slug::BodyTimeout);
                 }
                 let unsent = connection.connection_metadata().is_none();
-                return inner.failed(&sent, unsent, &format!("no answer within {limit:?}"));
+                return inner.failed(&sent, unsent, &format!("no response within {limit:?}"));
             }
         };
         match answer {
             Ok(response) => {
-                let read = match patience {
+                let read = match deadline {
                     ResponseDeadline::Whole { end, .. } => whole(response, bytes, end).await,
                     ResponseDeadline::Begun { .. } => Ok(response.map(Body::through)),
                 };
@@ -140,7 +141,7 @@ impl Forward {
                 }
             }
             // The upload failed, not the connection to the upstream.
-            Err(_) if patience.progress().is_some_and(|upload| upload.is_broken()) => {
+            Err(_) if deadline.progress().is_some_and(|upload| upload.is_broken()) => {
                 inner.incomplete(&sent, Slug::BodyIncomplete)
             }
             Err(error) => inner.failed(&sent, is_unsent(&error), &chain(&error)),
@@ -148,8 +149,8 @@ impl Forward {
     }
 }
 
-/// Reads the response of a claimed request to its end. A response that breaks off is an error, whatever its
-/// status. One that is too long to store, or an event stream, is streamed.
+/// Reads the response to a request with a claim to its end. A response that breaks off is an error,
+/// whatever its status. A response that is too long to store, or an event stream, is streamed.
 async fn whole(
     response: Response<Incoming>,
     bytes: usize,
@@ -162,48 +163,52 @@ async fn whole(
     let collected = tokio::select! {
         biased;
         collected = collect(body, bytes.saturating_add(PREFIX)) => collected,
-        () = end => return Err("its response was not complete in time".to_owned()),
+        () = end => return Err("the response was not complete in time".to_owned()),
     };
     let body = match collected {
         Collected::Whole { data, trailers } => Body::with_trailers(data, trailers),
         Collected::TooLong { body, .. } => body,
         Collected::Broken { bytes, body } => {
             let why = body.error().map(|error| chain(error)).unwrap_or_default();
-            return Err(format!("its response broke off after {bytes} bytes of its body: {why}"));
+            return Err(format!("the response broke off after {bytes} bytes of its body: {why}"));
         }
     };
     Ok(Response::from_parts(parts, body))
 }
 
-/// What a call takes of the gateway's limits: its place among the calls, and the memory of its body, which
-/// may wait in a buffer until the response has arrived.
-struct CallRoom {
+/// The parts of the gateway's limits that a call takes: its permit, and the memory of its body,
+/// which may stay in a buffer until the response has arrived.
+struct TakenLimits {
     _permit: CallPermit,
     _held: Option<Arc<Reservation>>,
 }
 
-/// How long a response is waited for.
+/// The time limit for a response.
 enum ResponseDeadline {
-    /// Until it is complete: the claim is settled with all of it.
-    Whole { end: Pin<Box<Sleep>>, _room: CallRoom },
-    /// Until its head arrives, and not while the request is still being sent. The body may stream without
-    /// limit; the permit is released when it begins.
-    Begun { progress: UploadProgress, limit: Duration, _room: CallRoom },
+    /// The limit applies until the response is complete, because the claim is settled with the
+    /// whole response.
+    Whole { end: Pin<Box<Sleep>>, _limits: TakenLimits },
+    /// The limit applies until the head of the response arrives, but not while the request is still
+    /// being sent. The body may stream without limit; the permit is released when it begins.
+    Begun { progress: UploadProgress, limit: Duration, _limits: TakenLimits },
 }
 
 impl ResponseDeadline {
-    fn of(sent: &SentRequest, limit: Duration, room: CallRoom) -> Self {
+    fn of(sent: &SentRequest, limit: Duration, limits_taken: TakenLimits) -> Self {
         match sent.claimed {
-            true => {
-                ResponseDeadline::Whole { end: Box::pin(tokio::time::sleep(limit)), _room: room }
-            }
-            false => {
-                ResponseDeadline::Begun { progress: UploadProgress::new(), limit, _room: room }
-            }
+            true => ResponseDeadline::Whole {
+                end: Box::pin(tokio::time::sleep(limit)),
+                _limits: limits_taken,
+            },
+            false => ResponseDeadline::Begun {
+                progress: UploadProgress::new(),
+                limit,
+                _limits: limits_taken,
+            },
         }
     }
 
-    /// Returns when the response is overdue.
+    /// Waits until the response is overdue.
     async fn ends(&mut self) {
         match self {
             ResponseDeadline::Whole { end, .. } => end.as_mut().await,
@@ -221,8 +226,9 @@ impl ResponseDeadline {
 
 impl Inner {
     /// Rewrites a caller's request for the upstream.
-    fn readdress(&self, request: &mut Request<ForwardedBody>, uri: Uri) {
-        // Removed: a call may outlive its caller's connection, whose permit must be released then.
+    fn rewrite(&self, request: &mut Request<ForwardedBody>, uri: Uri) {
+        // The peer is removed, because a call may outlive its caller's connection, whose permit
+        // must then be released.
         let peer = request.extensions_mut().remove::<Peer>().map(|peer| peer.address.ip());
         let from = Arrival { peer, secure: self.secure, trusted: self.trusted };
         let (target, version) = (std::mem::replace(request.uri_mut(), uri), request.version());
@@ -235,7 +241,7 @@ impl Inner {
         *request.version_mut() = Version::HTTP_11;
     }
 
-    /// The response to a request above the limit of calls. Nothing was sent.
+    /// Returns the response to a request above the limit of calls. Nothing was sent.
     fn too_many(&self, sent: &SentRequest) -> Response<ResponseBody> {
         count("refused");
         let (upstream, max_calls, keyed) = (&self.upstream, self.max_calls, sent.claimed);
@@ -252,7 +258,8 @@ impl Inner {
         response
     }
 
-    /// The response to a request that got no response from the upstream, and how its claim settles.
+    /// Returns the response to a request that got no response from the upstream, and sets how the
+    /// claim is settled.
     fn failed(&self, sent: &SentRequest, unsent: bool, why: &str) -> Response<ResponseBody> {
         let (slug, settle_as, result) = match unsent {
             true => (Slug::UpstreamUnreachable, SettleAs::Release, "unreachable"),
@@ -269,8 +276,9 @@ impl Inner {
         response
     }
 
-    /// The response to a request whose body was not complete, of which the upstream may have received a
-    /// part. Only bodies of requests without a key are forwarded before they are complete.
+    /// Returns the response to a request whose body was not complete. The upstream may have
+    /// received a part of it. Only bodies of requests without a key are forwarded before they are
+    /// complete.
     fn incomplete(&self, sent: &SentRequest, slug: Slug) -> Response<ResponseBody> {
         count("incomplete");
         let detail = if slug == Slug::BodyTimeout {
@@ -291,18 +299,20 @@ impl Inner {
     }
 }
 
-/// Returns the reservation of the request's body. A body that the layer passed on is not held.
+/// Takes the reservation of the request's body from its extensions. If the layer streams the body,
+/// the bytes are returned to the budget.
 fn held<B>(request: &mut Request<B>, claimed: bool) -> Option<Arc<Reservation>> {
     let held = request.extensions_mut().remove::<Arc<Reservation>>()?;
     if claimed || request.extensions().get::<Unprotected>().is_some() {
         return Some(held);
     }
-    held.let_pass();
+    held.stop_counting();
     None
 }
 
-/// Returns the token that ends an event stream with its connection. A response that is stored is not cut.
-fn ends_with<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken> {
+/// Returns the token that ends an event stream when its connection must close; `None` for a claimed
+/// request, whose stored response must not be cut.
+fn end_of_connection<B>(request: &Request<B>, claimed: bool) -> Option<CancellationToken> {
     let peer = request.extensions().get::<Peer>().filter(|_| !claimed)?;
     Some(peer.permit.ending())
 }
@@ -312,7 +322,7 @@ pub(super) fn count(result: &'static str) {
     counter!("semel_gateway_upstream_requests_total", "result" => result).increment(1);
 }
 
-/// Returns an upstream's response as its caller gets it.
+/// Converts the upstream's response into the response for the caller.
 fn pass(
     mut response: Response<Body<Incoming>>,
     sent: &SentRequest,
@@ -341,8 +351,8 @@ fn pass(
     response.map(|body| ResponseBody::new(body, cut))
 }
 
-/// Whether a status means that the service may have received the request, although its response was lost:
-/// a proxy in between got none, or the protocol was switched.
+/// Returns whether a status means that the service may have received the request although its
+/// response was lost: a proxy in between got no response, or the protocol was switched.
 fn is_doubtful(status: StatusCode) -> bool {
     matches!(
         status,
@@ -350,14 +360,14 @@ fn is_doubtful(status: StatusCode) -> bool {
     )
 }
 
-/// Whether a response is an event stream, which has no end to wait for.
+/// Returns whether a response is an event stream, which may never end.
 fn is_endless(headers: &HeaderMap) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.get(..STREAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(STREAM))
 }
 
-/// Returns a plain text of the gateway.
+/// Returns a plain text response of the gateway.
 pub(super) fn plain(status: StatusCode, words: &'static str) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::from(Bytes::from_static(words.as_bytes())));
     *response.status_mut() = status;

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 use http_body::Body;
 use semel_core::Context;
 
-/// Hop-by-hop headers, whether `Connection` names them or not.
+/// Headers that are always hop-by-hop, even if `Connection` does not list them.
 static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("proxy-connection"),
@@ -28,7 +28,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Headers about a request's origin, which callers can forge.
+/// Headers about the origin of a request, which callers can forge.
 static FROM: [HeaderName; 6] = [
     FORWARDED_FOR,
     HeaderName::from_static("forwarded"),
@@ -38,21 +38,23 @@ static FROM: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-server"),
 ];
 
-/// Headers that carry the claim to the upstream: an operation has one id across its attempts, and its fence
-/// never decreases.
+/// The header with the operation id of the claim, for the upstream. The id is the same in all
+/// attempts.
 const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
+/// The header with the number of the attempt, for the upstream.
 const ATTEMPT: HeaderName = HeaderName::from_static("semel-attempt");
+/// The header with the fence of the claim, for the upstream. It never decreases.
 const FENCE: HeaderName = HeaderName::from_static("semel-fence");
 
-/// Headers that the gateway sets or trusts. Other spellings of their names are not forwarded: many services
-/// read `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id` as one name.
+/// The headers that the gateway sets or trusts. Other spellings of their names are not forwarded,
+/// because many services treat `X-Tenant-Id`, `X_Tenant_Id` and `X.Tenant.Id` as the same name.
 #[derive(Clone, Debug)]
 pub(super) struct ReservedHeaders {
     names: Vec<HeaderName>,
 }
 
 impl ReservedHeaders {
-    /// Reserves the gateway's own headers and those that the settings name.
+    /// Reserves the gateway's own headers and the headers in `named`, which come from the settings.
     pub(super) fn new(named: impl IntoIterator<Item = HeaderName>) -> Self {
         let more = [OPERATION_ID, ATTEMPT, FENCE, FORWARDED_PROTO, FORWARDED_HOST];
         let framing = [CONTENT_LENGTH, HOST, EXPECT, VIA, TRAILER, AUTHORIZATION, COOKIE];
@@ -71,7 +73,7 @@ impl ReservedHeaders {
         }
     }
 
-    /// Removes the reserved names in any spelling: they are no trailers.
+    /// Removes the reserved names in any spelling, because none of them is valid in trailers.
     pub(super) fn strip_trailers(&self, trailers: &mut HeaderMap) {
         let ours = |name: &&HeaderName| self.names.iter().any(|ours| same(ours, name));
         let found: Vec<HeaderName> = trailers.keys().filter(ours).cloned().collect();
@@ -81,7 +83,7 @@ impl ReservedHeaders {
     }
 }
 
-/// Folds a character of a name as services do that turn headers into variables.
+/// Folds a character of a header name as services do that turn headers into variables.
 fn folded(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
@@ -91,16 +93,17 @@ fn same(ours: &HeaderName, theirs: &HeaderName) -> bool {
     ours.as_str().len() == theirs.as_str().len() && letters(ours) == letters(theirs)
 }
 
-/// Returns the address that a request comes from: as a trusted proxy reports it, else the peer's.
+/// Returns the address that a request comes from: the one that a trusted proxy reports, else the
+/// address of the peer.
 pub(super) fn caller(headers: &HeaderMap, peer: IpAddr, trusted: bool) -> IpAddr {
     let lines = headers.get_all(FORWARDED_FOR);
     let last = lines.iter().next_back().filter(|_| trusted).and_then(|line| line.to_str().ok());
-    // The proxy in front appends; earlier entries may be forged.
-    let said = last.and_then(|line| line.rsplit(',').next()).map(str::trim);
-    said.and_then(|text| text.parse().ok()).unwrap_or(peer).to_canonical()
+    // The proxy in front appends the last entry; earlier entries may be forged.
+    let reported = last.and_then(|line| line.rsplit(',').next()).map(str::trim);
+    reported.and_then(|text| text.parse().ok()).unwrap_or(peer).to_canonical()
 }
 
-/// How a request arrived.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) peer: Option<IpAddr>,
@@ -128,7 +131,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether `TE` has `trailers`, which is forwarded.
+/// Returns whether `TE` contains `trailers`, which is forwarded.
 fn accepts_trailers(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(TE).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|word| word.trim().eq_ignore_ascii_case("trailers"))
@@ -144,7 +147,7 @@ pub(super) fn forward(
 ) {
     strip(headers);
     owned.strip_spellings(headers);
-    // The server here answers it when the body is read.
+    // The gateway's own server answers `Expect` when the body is read.
     headers.remove(EXPECT);
     one_cookie_line(headers);
     let host = match target.authority() {
@@ -152,7 +155,7 @@ pub(super) fn forward(
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
         None => headers.get(HOST).cloned(),
     };
-    // Replaced by the upstream's.
+    // The client sets `Host` to the upstream's authority.
     headers.remove(HOST);
     if !from.trusted {
         for name in &FROM {
@@ -176,7 +179,7 @@ pub(super) fn forward(
     }
 }
 
-/// Joins the cookies that HTTP/2 may send in several lines; HTTP/1.1 allows one (RFC 9113, 8.2.3).
+/// Joins the lines of `Cookie`. HTTP/2 may send several; HTTP/1.1 allows one (RFC 9113, 8.2.3).
 fn one_cookie_line(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -186,8 +189,8 @@ fn one_cookie_line(headers: &mut HeaderMap) {
     }
 }
 
-/// Announces a body of unknown length on GET, HEAD and CONNECT, which the HTTP/1.1 client would omit
-/// otherwise. HTTP/2 needs and allows no such header.
+/// Adds `Transfer-Encoding` for a body of unknown length on GET, HEAD and CONNECT: without it the
+/// HTTP/1.1 client would drop the body. HTTP/2 neither needs nor allows the header.
 pub(super) fn announce<B: Body>(request: &mut Request<B>) {
     let bodiless = [Method::GET, Method::HEAD, Method::CONNECT].contains(request.method());
     let body = request.body();
@@ -197,7 +200,7 @@ pub(super) fn announce<B: Body>(request: &mut Request<B>) {
     }
 }
 
-/// Adds the headers of the claim.
+/// Adds the headers that describe the claim.
 pub(super) fn claimed(headers: &mut HeaderMap, claim: &Context) {
     if let Ok(operation) = HeaderValue::try_from(claim.operation_id().to_string()) {
         headers.insert(OPERATION_ID, operation);
@@ -219,7 +222,7 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// Sets a header; one that is present stays if it is trusted.
+/// Sets a header. If the request's own headers are trusted, an existing value is kept.
 fn set(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>, trusted: bool) {
     match (headers.entry(name), value) {
         (Entry::Occupied(_), _) if trusted => {}
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn naming_an_added_header_in_connection_does_not_take_it_away() {
+    fn a_header_listed_in_connection_is_still_added() {
         let headers = through(&[("connection", "x-forwarded-for, via"), ("host", "a")], false);
         assert_eq!(headers["x-forwarded-for"], "10.0.0.7");
         assert_eq!(headers["via"], "1.1 semel");

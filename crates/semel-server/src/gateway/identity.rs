@@ -1,6 +1,6 @@
-//! The principal and the tenant of a request, found as the gateway's settings say.
+//! The principal and the tenant of a request, found according to the gateway's settings.
 //!
-//! Tokens are verified by `token`.
+//! The module `token` verifies tokens.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use semel_tower::{PrincipalFrom, Tenant};
 use super::token::TokenVerifier;
 use crate::settings::PrincipalSource;
 
-/// The tenant of requests that name none.
+/// The tenant of requests without a tenant header.
 const DEFAULT_TENANT: &str = "default";
 
-/// Returns how a layer finds the caller of a request.
+/// Returns the rule by which a layer finds the principal of a request.
 pub(super) fn principal(source: &PrincipalSource, tokens: TokenVerifier) -> PrincipalFrom {
     match source.clone() {
         PrincipalSource::Global => PrincipalFrom::global(),
@@ -31,7 +31,8 @@ pub(super) fn principal(source: &PrincipalSource, tokens: TokenVerifier) -> Prin
     }
 }
 
-/// Returns how a layer finds the tenant of a request: by this header, else the default tenant.
+/// Returns the rule by which a layer finds the tenant of a request: the header `name`, or the
+/// default tenant if it is missing.
 pub(super) fn tenant(name: HeaderName) -> Tenant {
     let default: Arc<str> = DEFAULT_TENANT.into();
     Tenant::by(move |parts| match lines(parts, &name) {
@@ -44,7 +45,7 @@ pub(super) fn tenant(name: HeaderName) -> Tenant {
 enum Lines<'h> {
     None,
     One(&'h HeaderValue),
-    /// Ambiguous, so the request is refused.
+    /// Several lines are ambiguous, so the request is refused.
     Several,
 }
 
@@ -64,9 +65,10 @@ fn bearer(parts: &Parts) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Returns the value of a cookie; two of one name are ambiguous, and none is taken.
+/// Returns the value of a cookie; `None` if there are several cookies of this name, which is
+/// ambiguous.
 fn cookie<'p>(parts: &'p Parts, name: &str) -> Option<&'p str> {
-    // By bytes: other cookies on the line need not be UTF-8.
+    // Compares bytes, because other cookies on the line need not be UTF-8.
     let lines = parts.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
     let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
     let named = |pair: &'p [u8]| {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_bearer_token_is_one() {
+    fn several_bearer_tokens_are_none() {
         let found = |headers: &[(&str, &str)]| bearer(&parts(headers)).map(str::to_owned);
         assert_eq!(found(&[("authorization", "Bearer a.b.c")]).as_deref(), Some("a.b.c"));
         assert_eq!(found(&[("authorization", "bearer a.b.c")]).as_deref(), Some("a.b.c"));

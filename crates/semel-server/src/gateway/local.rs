@@ -1,7 +1,7 @@
 //! Headers that the gateway adds to its own responses: problems and 202s.
 //!
-//! Responses of the upstream and their replays are not changed: which origins may read them is the upstream's
-//! decision, and its cross-origin headers are stored with the response.
+//! Responses of the upstream and their replays are not changed: the upstream decides which origins
+//! may read them, and its cross-origin headers are stored with the response.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -19,14 +19,14 @@ use crate::settings::{GatewaySettings, PrincipalSource, is_prefix};
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// Headers of the gateway that a page of another origin may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Retry-After, Location, Preference-Applied");
-/// How long a browser may cache the preflight of an operation, in seconds.
+/// The time for which a browser may cache a preflight, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// Marks a response of the upstream, in its extensions.
+/// Marks a response of the upstream, in the response's extensions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FromUpstream;
 
-/// Finishes the gateway's own responses.
+/// Adds the final headers to the gateway's own responses.
 #[derive(Clone, Debug)]
 pub(super) struct LocalResponses {
     origins: Vec<HeaderValue>,
@@ -37,7 +37,7 @@ pub(super) struct LocalResponses {
     tenant: HeaderValue,
 }
 
-/// The parts of a request that its response depends on.
+/// The parts of a request on which the headers of its response depend.
 #[derive(Clone, Debug)]
 pub(super) struct RequestContext {
     origin: Option<HeaderValue>,
@@ -70,14 +70,15 @@ impl LocalResponses {
         }
     }
 
-    pub(super) fn asked(&self, headers: &HeaderMap) -> RequestContext {
-        let said = headers.get(FORWARDED_PREFIX).filter(|_| self.trusted);
-        let said = said.and_then(|value| value.to_str().ok()).filter(|text| is_prefix(text));
-        let prefix = said.unwrap_or(&self.public_path).to_owned();
+    pub(super) fn context(&self, headers: &HeaderMap) -> RequestContext {
+        let given = headers.get(FORWARDED_PREFIX).filter(|_| self.trusted);
+        let given = given.and_then(|value| value.to_str().ok()).filter(|text| is_prefix(text));
+        let prefix = given.unwrap_or(&self.public_path).to_owned();
         RequestContext { origin: headers.get(ORIGIN).cloned(), prefix }
     }
 
-    /// Returns the target of a request for an operation without the public path.
+    /// Returns the target without the public path, if it is the URL of an operation below that
+    /// path.
     pub(super) fn below_public_path(&self, target: &Uri) -> Option<Uri> {
         if self.public_path.is_empty() {
             return None;
@@ -86,29 +87,31 @@ impl LocalResponses {
         below.starts_with(OPERATIONS).then(|| PathAndQuery::try_from(below).ok())?.map(Uri::from)
     }
 
-    /// Returns the response to the preflight of an operation.
+    /// Returns the response to a preflight request for the URL of an operation; `None` if the
+    /// request is not one.
     pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<bytes::Bytes>> {
         let headers = request.headers();
-        let asks = request.method() == Method::OPTIONS
+        let is_preflight = request.method() == Method::OPTIONS
             && request.uri().path().starts_with(OPERATIONS)
             && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-        let origin = headers.get(ORIGIN).filter(|origin| asks && self.allows(origin))?;
+        let origin = headers.get(ORIGIN).filter(|origin| is_preflight && self.allows(origin))?;
         let mut response = Response::new(bytes::Bytes::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
         self.allow(origin, response.headers_mut());
-        let said = response.headers_mut();
-        said.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
-        said.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+        let allowed = response.headers_mut();
+        allowed.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
+        allowed.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         if let Some(wanted) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
-            said.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+            allowed.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
         }
         Some(response)
     }
 
-    /// Finishes a response, unless it is the upstream's or a replay. `cors` does not apply to a replay: an
-    /// origin that the upstream refused must not read the response here.
-    pub(super) fn finish<B>(&self, asked: &RequestContext, answer: &mut Response<B>) {
-        // Of the gateway's own responses, only a replay has a receipt.
+    /// Adds the final headers to a response, unless it comes from the upstream or is a replay. The
+    /// setting `cors` does not apply to a replay, because an origin that the upstream refused must
+    /// not get to read the response.
+    pub(super) fn finish<B>(&self, context: &RequestContext, answer: &mut Response<B>) {
+        // A receipt without the upstream's mark means that the response is a replay.
         let (passed, receipt) =
             (answer.extensions().get::<FromUpstream>(), answer.extensions().get::<Receipt>());
         if passed.is_some() || receipt.is_some() {
@@ -124,18 +127,20 @@ impl LocalResponses {
         if let Some(challenge) = challenge {
             headers.insert(WWW_AUTHENTICATE, challenge);
         }
-        if let Some(place) = headers.get(LOCATION).filter(|_| accepted && !asked.prefix.is_empty())
+        if let Some(place) =
+            headers.get(LOCATION).filter(|_| accepted && !context.prefix.is_empty())
             && place.as_bytes().starts_with(OPERATIONS.as_bytes())
             && let Ok(place) =
-                HeaderValue::from_bytes(&[asked.prefix.as_bytes(), place.as_bytes()].concat())
+                HeaderValue::from_bytes(&[context.prefix.as_bytes(), place.as_bytes()].concat())
         {
             headers.insert(LOCATION, place);
         }
-        if let Some(origin) = asked.origin.as_ref().filter(|origin| self.allows(origin)) {
+        if let Some(origin) = context.origin.as_ref().filter(|origin| self.allows(origin)) {
             self.allow(origin, headers);
         }
         if !self.origins.is_empty() && !self.any_origin() {
-            // Also for other origins: a shared cache must not give this response to an allowed one.
+            // Added for other origins too: a shared cache must not give this response to an allowed
+            // origin.
             headers.append(VARY, HeaderValue::from_static("Origin"));
         }
     }
@@ -148,7 +153,8 @@ impl LocalResponses {
         self.any_origin() || self.origins.contains(origin)
     }
 
-    /// Lets pages of `origin` read a response; with credentials only if the origin is listed.
+    /// Lets pages of `origin` read a response. Credentials are only allowed if the origin is
+    /// listed.
     fn allow(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
         if self.any_origin() {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
@@ -179,7 +185,7 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         let mut answer = answer;
-        own.finish(&own.asked(&headers), &mut answer);
+        own.finish(&own.context(&headers), &mut answer);
         answer.into_parts().0.headers
     }
 
@@ -240,11 +246,11 @@ mod tests {
         assert_eq!(place(&trusting, &prefix), format!("/shop{OPERATIONS}01"));
         for bad in ["//evil", "http://evil", "/a/../b", "/", "/a?b"] {
             let bad: &'static str = bad;
-            let said = place(&trusting, &[("x-forwarded-prefix", bad)]);
-            assert_eq!(said, format!("/api{OPERATIONS}01"), "{bad}");
+            let location = place(&trusting, &[("x-forwarded-prefix", bad)]);
+            assert_eq!(location, format!("/api{OPERATIONS}01"), "{bad}");
         }
-        let asked = format!("/api{OPERATIONS}01").parse().unwrap();
-        assert_eq!(fixed.below_public_path(&asked).unwrap().path(), format!("{OPERATIONS}01"));
+        let target = format!("/api{OPERATIONS}01").parse().unwrap();
+        assert_eq!(fixed.below_public_path(&target).unwrap().path(), format!("{OPERATIONS}01"));
         assert_eq!(fixed.below_public_path(&"/api/orders".parse().unwrap()), None);
     }
 }

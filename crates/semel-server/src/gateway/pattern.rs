@@ -1,31 +1,31 @@
-//! Patterns of routes, and the plain form of a request's path.
+//! The patterns of routes, and the normal form of a request's path.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Refuses a path that is not a pattern, with the spelling that was probably intended.
+/// Refuses a path that is not a pattern. The error contains the pattern that was probably expected.
 pub(super) fn check(path: &str) -> Result<(), String> {
     if !path.starts_with('/') {
         return Err("a path begins with a slash".to_owned());
     }
     let last = path.split('/').count() - 1;
-    let meant: Vec<Cow<'_, str>> =
+    let expected: Vec<Cow<'_, str>> =
         path.split('/').enumerate().map(|(n, part)| translated(part, n == last)).collect();
-    let meant = meant.join("/");
-    if meant.contains(['?', '#']) {
+    let expected = expected.join("/");
+    if expected.contains(['?', '#']) {
         return Err("a path has no query and no fragment: the route matches all of them".to_owned());
     }
-    match meant == path {
+    match expected == path {
         true => Ok(()),
-        false => {
-            Err(format!("{{name}} is one part and {{*rest}} all that follow; write it as {meant}"))
-        }
+        false => Err(format!(
+            "{{name}} is one part and {{*rest}} all that follow; write it as {expected}"
+        )),
     }
 }
 
-/// Translates one part of a path from other tools' spellings: `:id`, `<int:id>`, `{id:[0-9]+}`, `*`, `**`,
-/// `*rest`, `{rest...}`, `{rest+}`, `{**rest}`, `{rest:path}` and `(.*)`.
+/// Translates one part of a path from the notation of other tools: `:id`, `<int:id>`,
+/// `{id:[0-9]+}`, `*`, `**`, `*rest`, `{rest...}`, `{rest+}`, `{**rest}`, `{rest:path}` and `(.*)`.
 fn translated(part: &str, last: bool) -> Cow<'_, str> {
     let ours = |name: &str, rest: bool| {
         let name: String = name.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect();
@@ -65,7 +65,8 @@ fn translated(part: &str, last: bool) -> Cow<'_, str> {
     ours(name, many)
 }
 
-/// Whether a path is in its plain form already. Most are: they are matched once and not copied.
+/// Returns whether a path is already in its normal form. Most paths are: they are matched once and
+/// not copied.
 pub(super) fn is_plain(path: &str) -> bool {
     let odd = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
     let bytes = path.as_bytes();
@@ -77,8 +78,8 @@ pub(super) fn is_plain(path: &str) -> bool {
         && (bytes.len() == 1 || !path.ends_with('/'))
 }
 
-/// Returns the plain form of a path, as a lenient server may read it: escapes decoded, empty and dot segments
-/// and parameters (`/orders;v=1`) removed, case folded.
+/// Returns the normal form of a path, as a lenient server may interpret it: escapes decoded, empty
+/// and dot segments and parameters (`/orders;v=1`) removed, case folded.
 pub(super) fn plain(path: &str) -> String {
     let read = percent_decode_str(path).decode_utf8_lossy();
     let mut segments = Vec::new();
@@ -99,8 +100,8 @@ fn folded(text: &str) -> String {
     text.to_uppercase().to_lowercase()
 }
 
-/// Returns the pattern that [`plain`] paths match. Patterns that differ only in case or in the names of their
-/// parts become one.
+/// Returns the pattern for [`plain`] paths. Patterns that differ only in case or in the names of
+/// their parameters become the same.
 pub(super) fn folded_pattern(pattern: &str) -> String {
     let (mut ours, mut count) = (String::with_capacity(pattern.len()), 0);
     let mut rest = pattern;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_of_another_tool_is_refused_with_our_spelling() {
+    fn a_pattern_of_another_tool_is_refused_with_the_right_notation() {
         for (theirs, ours) in [
             ("/orders/:id", "/orders/{id}"),
             ("/orders/:id/pay", "/orders/{id}/pay"),

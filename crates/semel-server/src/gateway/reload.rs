@@ -12,7 +12,7 @@ use super::service::GatewayService;
 use crate::exit::ExitError;
 use crate::settings::{GatewaySettings, LedgerSettings, RouteSettings, ServerSettings};
 
-/// What a reload needs.
+/// The arguments, files and settings that a reload needs.
 #[derive(Debug)]
 pub(super) struct Reload {
     pub(super) arguments: GatewayArguments,
@@ -23,9 +23,9 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Reloads routes, keys and the certificate on every SIGHUP.
-    pub(super) async fn run(self, mut asked: Signal, service: GatewayService) {
+    pub(super) async fn run(self, mut hangup: Signal, service: GatewayService) {
         let mut routes = self.started.route.clone();
-        while asked.recv().await.is_some() {
+        while hangup.recv().await.is_some() {
             match self.read(&service) {
                 Ok(settings) => {
                     tracing::info!(routes = settings.route.len(), "settings reloaded");
@@ -33,7 +33,7 @@ impl Reload {
                     routes = settings.route;
                 }
                 Err(failure) => {
-                    tracing::error!(%failure, "settings could not be reloaded; the old ones stay");
+                    tracing::error!(%failure, "the settings could not be reloaded; the old settings stay");
                 }
             }
         }
@@ -41,14 +41,15 @@ impl Reload {
 
     fn read(&self, service: &GatewayService) -> Result<ServerSettings, ExitError> {
         let settings = self.arguments.over(ServerSettings::read(self.file.as_deref())?);
-        // What can fail comes first: routes and certificate change both, or neither.
+        // The steps that can fail come first, so that routes and certificate are both changed, or
+        // neither is.
         let active = service.prepare(&self.started.gateway, &settings.route)?;
         self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.reload())?;
         service.change(active);
         Ok(settings)
     }
 
-    /// Logs which changed settings need a restart, and what changed patterns mean.
+    /// Logs the changed settings that need a restart, and warns about changed patterns.
     fn report(&self, now: &ServerSettings, before: &[RouteSettings]) {
         let changed = gateway_changed(&self.started.gateway, &now.gateway);
         if !changed.is_empty() {
@@ -66,7 +67,7 @@ impl Reload {
             tracing::warn!(
                 ?gone,
                 ?new,
-                "patterns have changed: they name operations, so a retry of a request under an old \
+                "patterns have changed: they are part of keys, so a retry of a request under an old \
                  pattern counts as a first request"
             );
         }
@@ -85,7 +86,7 @@ fn missing(routes: &[RouteSettings], others: &[RouteSettings]) -> Vec<String> {
     names(routes).into_iter().filter(|name| !others.contains(name)).collect()
 }
 
-/// Returns the names of the settings that differ. A setting that is left out does not compile.
+/// Returns the names of the settings that differ. It does not compile if a setting is left out.
 macro_rules! differing {
     ($of:ident, $before:expr, $now:expr, $($name:ident)+) => {{
         let (before, now) = ($before, $now);

@@ -1,4 +1,5 @@
-//! `[[route]]`s: matches requests to routes, and turns routes into rules of the layers.
+//! Matches requests to the routes of the settings (`[[route]]`), and converts routes into rules of
+//! the layers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use super::pattern;
 use crate::exit::ExitError;
 use crate::settings::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings, waits};
 
-/// The route that a request matched. In the extensions of the request and of its response.
+/// The route that a request matched, in the extensions of the request and of its response.
 #[derive(Debug)]
 pub(super) struct Matched {
-    /// The operation: `POST /orders/{id}`.
+    /// The name of the operation, such as `POST /orders/{id}`.
     pub(super) operation: String,
-    /// `/orders/{id}`.
+    /// The pattern of the route, such as `/orders/{id}`.
     pub(super) pattern: String,
     /// The pattern with its case folded.
     folded: String,
@@ -27,11 +28,11 @@ pub(super) struct Matched {
     pub(super) max_response: Option<usize>,
 }
 
-/// All routes. The most specific one matches, whatever their order.
+/// All routes. The most specific route matches, whatever their order.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     by_method: HashMap<Method, matchit::Router<Arc<Matched>>>,
-    /// The same routes for paths in their plain form.
+    /// The same routes, for paths in their normal form.
     folded: HashMap<Method, matchit::Router<Arc<Matched>>>,
 }
 
@@ -56,7 +57,8 @@ impl Routes {
                 router.insert(&route.path, Arc::clone(&matched)).map_err(|error| {
                     ExitError::usage(format_args!("the route {shown}: {error}"))
                 })?;
-                // Of two that differ only in case one is enough: exact paths match above.
+                // Of two patterns that differ only in case, one is enough here: exact paths match
+                // `by_method`.
                 let router = all.folded.entry(method.clone()).or_default();
                 let _ = router.insert(matched.folded.clone(), matched);
             }
@@ -64,21 +66,22 @@ impl Routes {
         Ok(all)
     }
 
-    /// Returns the route that the plain form of a path matches, if the path itself matches another or none.
-    /// The upstream may read the plain form, and would bypass the rules of that route.
+    /// Returns the route that the normal form of a path matches, if the path itself matches another
+    /// route or none. The upstream may interpret the path in its normal form, and the request would
+    /// bypass the rules of that route.
     pub(super) fn evaded(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
         if pattern::is_plain(path) {
             return None;
         }
-        let meant = self.folded.get(method)?.at(&pattern::plain(path)).ok()?.value;
+        let expected = self.folded.get(method)?.at(&pattern::plain(path)).ok()?.value;
         match self.matched(method, path) {
-            Some(found) if found.folded == meant.folded => None,
-            Some(_) | None => Some(meant),
+            Some(found) if found.folded == expected.folded => None,
+            Some(_) | None => Some(expected),
         }
     }
 
-    /// Returns the upper-case form of a method in lower case, if that has rules. The upstream may ignore the
-    /// case.
+    /// Returns the upper-case form of a method that is not in upper case, if rules exist for it.
+    /// The upstream may ignore the case of methods.
     pub(super) fn upper_case(&self, method: &Method) -> Option<Method> {
         let capital = Method::from_bytes(method.as_str().to_ascii_uppercase().as_bytes()).ok()?;
         let takes_part = [Method::POST, Method::PATCH].contains(&capital)
@@ -86,19 +89,19 @@ impl Routes {
         (capital != *method && takes_part).then_some(capital)
     }
 
-    /// Returns the route of a request.
+    /// Returns the route that a request matches.
     pub(super) fn matched(&self, method: &Method, path: &str) -> Option<&Arc<Matched>> {
         let found = self.by_method.get(method)?.at(path).ok()?;
         Some(found.value)
     }
 }
 
-/// Returns the operation of a route: its name in the layer and in keys.
+/// Returns the name of a route's operation, which the layer and the keys contain.
 pub(super) fn operation(method: &Method, route: &RouteSettings) -> String {
     format!("{method} {}", route.path)
 }
 
-/// Checks what the types of the settings cannot express.
+/// Checks a route for mistakes that the types of the settings cannot prevent.
 fn check(route: &RouteSettings) -> Result<(), ExitError> {
     let wrong = |why: &dyn std::fmt::Display| {
         Err(ExitError::usage(format_args!("the route {}: {why}", route.path)))
@@ -184,7 +187,7 @@ pub(super) fn rules(route: &RouteSettings, settings: &GatewaySettings) -> Rules 
     shared_rules!(rules, route, settings)
 }
 
-/// Returns the rules of a route for gRPC. Settings without a meaning there are ignored.
+/// Returns the rules of a route for gRPC. Settings that only apply to HTTP are ignored.
 pub(super) fn grpc_rules(route: &RouteSettings, settings: &GatewaySettings) -> GrpcRules {
     let kept = match route.preset {
         PresetName::SuccessOnly => Codes::ok_only(),
@@ -236,15 +239,15 @@ mod tests {
             "path = \"/orders\"\nmethods = [\"PUT\"]",
         ])
         .unwrap();
-        let met = |method: &Method, path| {
+        let matched = |method: &Method, path| {
             routes.matched(method, path).map(|found| found.operation.as_str())
         };
-        assert_eq!(met(&Method::POST, "/orders/new"), Some("POST /orders/new"));
-        assert_eq!(met(&Method::POST, "/orders/7"), Some("POST /orders/{id}"));
-        assert_eq!(met(&Method::PATCH, "/orders/7/x"), Some("PATCH /{*rest}"));
-        assert_eq!(met(&Method::PUT, "/orders"), Some("PUT /orders"));
-        assert_eq!(met(&Method::PUT, "/orders/7"), None);
-        assert_eq!(met(&Method::GET, "/orders"), None);
+        assert_eq!(matched(&Method::POST, "/orders/new"), Some("POST /orders/new"));
+        assert_eq!(matched(&Method::POST, "/orders/7"), Some("POST /orders/{id}"));
+        assert_eq!(matched(&Method::PATCH, "/orders/7/x"), Some("PATCH /{*rest}"));
+        assert_eq!(matched(&Method::PUT, "/orders"), Some("PUT /orders"));
+        assert_eq!(matched(&Method::PUT, "/orders/7"), None);
+        assert_eq!(matched(&Method::GET, "/orders"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the response needs of a request that was sent.
+//! The parts of a sent request that are needed to handle its response.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -9,17 +9,18 @@ use semel_tower::http::Problem;
 use super::body::ResponseBody;
 use super::concurrency::Call;
 
-/// What is kept of a request that was sent.
+/// The parts of a sent request that are needed to handle its response.
 #[derive(Debug)]
 pub(super) struct SentRequest {
     path: String,
     pub(super) grpc: bool,
     pub(super) claimed: bool,
-    /// The operation of its claim.
+    /// The operation id of the request's claim, if it has one.
     pub(super) operation: Option<OperationId>,
-    /// Whether its method is idempotent (RFC 9110, 9.2.2).
+    /// Whether the request's method is idempotent (RFC 9110, 9.2.2).
     pub(super) idempotent: bool,
-    /// Whether its connection must be closed if a part of it was not read.
+    /// Whether the request came over HTTP/1.x, whose connection must be closed if a part of the
+    /// request was not read.
     pub(super) http1: bool,
 }
 
@@ -36,17 +37,18 @@ impl SentRequest {
         }
     }
 
-    /// Returns which permits it needs.
+    /// Returns the kind of call, which determines the permits that it needs.
     pub(super) fn call(&self, body: &impl HttpBody) -> Call {
         match self.claimed {
             true => Call::Claimed,
-            false if body.is_end_stream() => Call::AtHand,
+            false if body.is_end_stream() => Call::Complete,
             false => Call::Upload,
         }
     }
 
-    /// Returns whether the request may be retried, and the text of the problem. Only a claim keeps a retry
-    /// from taking effect twice, and only a claimed request has a key to retry with.
+    /// Returns whether the request may be retried, and the text of the problem. Only a claim
+    /// prevents a retry from taking effect twice, and only a claimed request has a key for the
+    /// retry.
     pub(super) fn advice(&self, unsent: bool) -> (bool, &'static str) {
         match (unsent, self.claimed) {
             (true, true) => (true, "nothing was sent; retry with the same key"),
@@ -76,7 +78,7 @@ impl SentRequest {
     }
 }
 
-/// Whether a request is a gRPC call. gRPC-Web counts as HTTP.
+/// Returns whether a request is a gRPC call. gRPC-Web counts as HTTP.
 fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_without_a_key_is_not_told_to_retry_with_it() {
+    fn a_request_without_a_key_gets_no_advice_to_retry_with_one() {
         for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
             let request = Request::builder().method(&method).body(()).unwrap();
             let sent = SentRequest::of(&request);

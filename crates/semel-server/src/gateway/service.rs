@@ -1,6 +1,7 @@
-//! The gateway's service: matches a request to its route and passes it to the HTTP or the gRPC layer.
+//! The gateway's service, which matches a request to its route and passes it to the HTTP or the
+//! gRPC layer.
 //!
-//! Everything that a reload changes is swapped at once: a request sees the old routes or the new ones.
+//! A reload swaps everything at once: a request sees either the old routes or the new ones.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,30 +35,30 @@ use crate::exit::ExitError;
 use crate::serve::Peer;
 use crate::settings::{GatewaySettings, PrincipalSource, RouteSettings};
 
-/// The largest request that the layers hold, unless a route sets another limit.
+/// The largest request body that the layers hold, in bytes, unless a route sets another limit.
 const MAX_REQUEST: usize = 1 << 20;
-/// The bytes before a gRPC message.
+/// The number of bytes before a gRPC message: its flag and its length.
 const PREFIX: usize = 5;
 
-/// Everything that a reload changes.
+/// The routes and layers that a reload replaces.
 pub(super) struct ActiveRoutes {
     routes: Routes,
     http: Idempotency<Forward, AnyStore, Fenced>,
     grpc: GrpcService<Forward, AnyStore, Fenced>,
-    /// Tells which paths are gRPC methods.
+    /// The gRPC layer, which determines which paths are gRPC methods.
     methods: GrpcLayer<AnyStore>,
     /// Headers that may carry the key.
     keys: Vec<HeaderName>,
-    /// Headers that identify a request, and the problem of one without them.
+    /// The headers that identify a request, each with the problem of a request without it.
     identifying: Vec<(HeaderName, Slug)>,
     problems: String,
     error_object: bool,
-    own: LocalResponses,
+    local: LocalResponses,
     /// Whether the forwarding headers of a proxy in front are trusted.
     trusted: bool,
 }
 
-/// The gateway's service.
+/// The service that the gateway's listener calls.
 #[derive(Clone)]
 pub(super) struct GatewayService {
     active: Arc<ArcSwap<ActiveRoutes>>,
@@ -78,7 +79,7 @@ impl GatewayService {
         Ok(Self { active: Arc::new(ArcSwap::from_pointee(active)), executor, forward, budget })
     }
 
-    /// Builds the routes, and reads the files that the settings name again.
+    /// Builds new routes, and reads the files in the settings again.
     pub(super) fn prepare(
         &self,
         settings: &GatewaySettings,
@@ -87,7 +88,7 @@ impl GatewayService {
         active(settings, routes, &self.executor, &self.forward)
     }
 
-    /// Uses these routes from now on.
+    /// Replaces the routes by `active`.
     pub(super) fn change(&self, active: ActiveRoutes) {
         self.active.store(Arc::new(active));
     }
@@ -148,7 +149,7 @@ fn active(
         identifying: identifying(settings),
         problems: settings.problem_types.clone(),
         error_object: settings.error_object,
-        own: LocalResponses::new(settings),
+        local: LocalResponses::new(settings),
         trusted: settings.trust_forwarded,
     })
 }
@@ -158,7 +159,7 @@ fn most_held(settings: &GatewaySettings) -> usize {
     usize::try_from(settings.max_buffered).unwrap_or(usize::MAX)
 }
 
-/// Returns how bearer tokens are read: verified if `jwks` is given.
+/// Returns the verifier of bearer tokens. It verifies tokens only if `jwks` is given.
 fn token_verifier(settings: &GatewaySettings) -> Result<TokenVerifier, ExitError> {
     let GatewaySettings { jwks, jwt_issuer, jwt_audience, principal, .. } = settings;
     let Some(path) = jwks else {
@@ -169,7 +170,7 @@ fn token_verifier(settings: &GatewaySettings) -> Result<TokenVerifier, ExitError
             false => Ok(TokenVerifier::unverified()),
         };
     };
-    // With keys, an operator expects tokens to be verified.
+    // An operator who gives keys expects tokens to be verified.
     if !matches!(principal, PrincipalSource::Claim(_)) {
         return Err(ExitError::usage(format_args!(
             "--jwks verifies tokens, but callers are distinguished by {principal}, so no token would be \
@@ -187,14 +188,14 @@ fn identifying(settings: &GatewaySettings) -> Vec<(HeaderName, Slug)> {
 }
 
 impl ActiveRoutes {
-    /// Returns the problem of a request whose `Connection` names an identifying header: it would be removed
-    /// here, and the upstream would take the request for another caller's.
-    fn divided(&self, headers: &HeaderMap) -> Option<(Slug, String)> {
+    /// Returns the problem of a request whose `Connection` lists an identifying header: the gateway
+    /// would remove the header, and the upstream would take the request for that of another caller.
+    fn lists_identifying_header(&self, headers: &HeaderMap) -> Option<(Slug, String)> {
         options(headers).find_map(|option| {
             let named =
                 |(name, _): &&(HeaderName, Slug)| name.as_str().eq_ignore_ascii_case(option);
             let (name, slug) = self.identifying.iter().find(named)?;
-            let detail = format!("Connection names {name}, which must reach the service");
+            let detail = format!("Connection lists {name}, which must reach the service");
             Some((*slug, detail))
         })
     }
@@ -210,14 +211,15 @@ impl ActiveRoutes {
         problem.error_object(self.error_object).written(&self.problems, path)
     }
 
-    /// Returns the response to a request that is refused before the layers.
+    /// Returns the response to a request that is refused before it reaches the layers; `None` if it
+    /// is not refused.
     fn refuse<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
         let (method, path) = (request.method(), request.uri().path());
-        if let Some((slug, detail)) = self.divided(request.headers()) {
+        if let Some((slug, detail)) = self.lists_identifying_header(request.headers()) {
             let problem = Problem::new(slug, detail);
             return Some(self.written(problem, path).map(ResponseBody::from));
         }
-        if let Some(answer) = self.own.preflight(request) {
+        if let Some(answer) = self.local.preflight(request) {
             return Some(answer.map(ResponseBody::from));
         }
         if let Some(meant) = self.routes.upper_case(method) {
@@ -226,12 +228,13 @@ impl ActiveRoutes {
             return Some(plain(StatusCode::BAD_REQUEST, words));
         }
         let meant = self.routes.evaded(method, path)?;
-        tracing::debug!(route = meant.operation, "refused a path that is not in its plain form");
+        tracing::debug!(route = meant.operation, "refused a path that is not in its normal form");
         let words = "write the path in its plain form: it matches a route that has rules here\n";
         Some(plain(StatusCode::BAD_REQUEST, words))
     }
 
-    /// Returns how much of a request's body a layer may hold; `None` if it is streamed.
+    /// Returns the number of bytes of a request's body that a layer may hold; `None` if the body is
+    /// streamed.
     fn holds<B: http_body::Body>(
         &self,
         request: &Request<B>,
@@ -256,7 +259,8 @@ struct Buffered {
 }
 
 impl Buffered {
-    /// Returns the layer's response, or a 503 if the budget was the reason for an incomplete body.
+    /// Returns the layer's response, or a 503 if the body is incomplete because the memory budget
+    /// was exhausted.
     fn answered(&self, answer: Response<Body<ResponseBody>>) -> Response<Body<ResponseBody>> {
         let unread = [Some(&Slug::BodyIncomplete), Some(&Slug::BodyTimeout)];
         if !self.held.was_refused() || !unread.contains(&answer.extensions().get::<Slug>()) {
@@ -287,7 +291,8 @@ fn described(grpc: GrpcLayer<AnyStore>, path: &Path) -> Result<GrpcLayer<AnyStor
     grpc.descriptor_set(&encoded).map_err(|invalid| wrong(&invalid))
 }
 
-/// Returns the route's operation; without a route the layer names it after the path.
+/// Returns the operation of the request's route; without a route the layer uses the path as the
+/// name.
 fn named(request: &Parts) -> Option<String> {
     request.extensions.get::<Arc<Matched>>().map(|matched| matched.operation.clone())
 }
@@ -304,12 +309,12 @@ impl Service<Request<Incoming>> for GatewayService {
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let active = self.active.load_full();
-        let asked = active.own.asked(request.headers());
-        if let Some(below) = active.own.below_public_path(request.uri()) {
+        let context = active.local.context(request.headers());
+        if let Some(below) = active.local.below_public_path(request.uri()) {
             *request.uri_mut() = below;
         }
         if let Some(mut answer) = active.refuse(&request) {
-            active.own.finish(&asked, &mut answer);
+            active.local.finish(&context, &mut answer);
             return Box::pin(std::future::ready(Ok(answer.map(Body::through))));
         }
         let (method, path) = (request.method(), request.uri().path());
@@ -339,7 +344,7 @@ impl Service<Request<Incoming>> for GatewayService {
             if let Some((_, buffered)) = buffered {
                 answer = buffered.answered(answer);
             }
-            active.own.finish(&asked, &mut answer);
+            active.local.finish(&context, &mut answer);
             if let Some(matched) = matched {
                 answer.extensions_mut().insert(matched);
             }

@@ -1,9 +1,9 @@
-//! Bearer tokens: reads one claim of a JSON Web Token, verified where keys are configured.
+//! Bearer tokens: reads one claim of a JSON Web Token, which is verified if keys are configured.
 //!
-//! `jsonwebtoken` parses and validates; [`signature`] makes it verify with ring. The key decides the
-//! algorithm, never the token: a public key verifies signatures of its own type and curve, and `none`
-//! and the symmetric algorithms verify nothing. A verified claim belongs to its issuer: the same
-//! subject from two issuers is two callers.
+//! `jsonwebtoken` parses and validates tokens; [`signature`] makes it verify signatures with ring.
+//! The key determines the algorithm, never the token: a public key verifies only signatures of its
+//! own type and curve, and `none` and the symmetric algorithms are refused. A verified claim
+//! includes its issuer: the same subject from two issuers is two callers.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,28 +20,28 @@ use crate::exit::ExitError;
 
 mod signature;
 
-/// Tolerated clock difference to the issuer, in seconds.
+/// The tolerated difference between the clocks of this machine and of the issuer, in seconds.
 const LEEWAY: u64 = 60;
-/// Longer tokens are not parsed. Servers accept 8 to 16 KiB of headers.
+/// The greatest length of a token that is parsed, in bytes. Servers accept 8 to 16 KiB of headers.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// Reads claims from bearer tokens, after verification if it has keys.
+/// Reads claims from bearer tokens, and verifies the tokens if it has keys.
 #[derive(Clone, Debug)]
 pub(super) struct TokenVerifier {
-    /// `None` reads claims without verifying them.
+    /// The keys that verify tokens; with `None`, claims are read without verification.
     keys: Option<Arc<[VerificationKey]>>,
-    /// Set once a token without `exp` has been reported.
+    /// Whether a token without `exp` has been reported.
     reported_no_expiry: Arc<AtomicBool>,
 }
 
 impl TokenVerifier {
-    /// Reads claims without verifying them.
+    /// Creates a verifier that reads claims without verifying them.
     pub(super) fn unverified() -> Self {
         Self { keys: None, reported_no_expiry: Arc::default() }
     }
 
-    /// Verifies tokens with the keys in this file, a JSON Web Key Set, and requires `iss` and `aud`
-    /// where they are given.
+    /// Creates a verifier with the keys in this file, a JSON Web Key Set. It requires `iss` and
+    /// `aud` if they are given.
     pub(super) fn from_file(
         path: &Path,
         issuer: Option<&str>,
@@ -63,7 +63,7 @@ impl TokenVerifier {
         for jwk in &set.keys {
             match VerificationKey::new(jwk, issuer, audience) {
                 Ok(key) => keys.push(key),
-                // Sets are shared between applications: a key of another type is not a mistake.
+                // Applications share key sets, so a key of another type is not a mistake.
                 Err(why) => {
                     tracing::warn!(kid = jwk.common.key_id.as_deref(), why, "ignoring a key");
                 }
@@ -77,7 +77,7 @@ impl TokenVerifier {
         }
     }
 
-    /// Returns the claim `name` as JSON text, with its issuer if the token names one; `None` if the
+    /// Returns the claim `name` as JSON text, with the issuer if the token has one; `None` if the
     /// token is invalid or has no such claim.
     pub(super) fn claim(&self, token: &str, name: &str) -> Option<String> {
         if token.len() > MAX_TOKEN {
@@ -93,12 +93,12 @@ impl TokenVerifier {
         match claims.get("iss") {
             None => Some(claim),
             Some(issuer @ Value::String(_)) => Some(format!("[{issuer},{claim}]")),
-            // The crate accepts a list of issuers, which names no one issuer.
+            // The crate accepts a list of issuers, which does not identify one issuer.
             Some(_) => None,
         }
     }
 
-    /// Logs once that a token never expires. Whether tokens expire is the issuer's decision.
+    /// Logs once that a token never expires. The issuer decides whether tokens expire.
     fn report_missing_expiry(&self, claims: &Map<String, Value>) {
         if !claims.contains_key("exp") && !self.reported_no_expiry.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -112,7 +112,7 @@ impl TokenVerifier {
 fn verified(keys: &[VerificationKey], token: &str) -> Option<Map<String, Value>> {
     let header = decode_header(token).ok()?;
     // The crate parses `crit` and does not act on it. RFC 7515 requires a token with an extension
-    // that is not understood to be rejected, and none is understood here.
+    // that is not supported to be rejected, and none is supported here.
     if header.crit.is_some() {
         return None;
     }
@@ -124,18 +124,19 @@ fn verified(keys: &[VerificationKey], token: &str) -> Option<Map<String, Value>>
     keys.iter().filter(may_verify).find_map(decoded).map(|token| token.claims)
 }
 
-/// Returns a claim as JSON text, so that `7` and `"7"` differ; `None` if it identifies no caller.
+/// Returns a claim as JSON text, so that `7` and `"7"` differ; `None` if the claim cannot identify
+/// a caller.
 fn distinct(claim: &Value) -> Option<String> {
     let identifies = match claim {
         Value::String(text) => !text.is_empty(),
-        // Other numbers are rounded: two callers could become one.
+        // Other numbers are rounded, so that two callers could become one.
         Value::Number(number) => number.is_u64() || number.is_i64(),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
     };
     identifies.then(|| claim.to_string())
 }
 
-/// A public key, and what a token signed with it must satisfy.
+/// A public key, and the rules for tokens that are signed with it.
 struct VerificationKey {
     id: Option<String>,
     key: DecodingKey,
@@ -156,7 +157,7 @@ impl VerificationKey {
         validation.validate_nbf = true;
         validation.validate_aud = audience.is_some();
         // By default the crate requires `exp`, and accepts tokens without the configured `iss` or
-        // `aud`. Here tokens may lack `exp`, and must have what is configured.
+        // `aud`. This verifier accepts tokens without `exp`, and requires the configured claims.
         validation.required_spec_claims = HashSet::new();
         if let Some(issuer) = issuer {
             validation.set_issuer(&[issuer]);
@@ -170,10 +171,11 @@ impl VerificationKey {
     }
 }
 
-/// Returns the algorithms that a key may verify: those of its type and curve, or the one it names.
+/// Returns the algorithms that a key may verify: those of its type and curve, or only its own
+/// `alg`.
 ///
-/// The crate knows only the family of a key; a point of the wrong length would be found out at the
-/// first token.
+/// The crate knows only the family of a key; without this check, a point of the wrong length would
+/// only be detected with the first token.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "the crate may add key types: none is taken unseen"

@@ -1,18 +1,18 @@
-//! A span for every request, in the trace of its caller, propagated to the upstream.
+//! A span for every request in the trace of its caller. The trace is propagated to the upstream.
 //!
-//! Only with the feature `otlp`.
+//! Without the feature `otlp` there are no spans.
 
 #[cfg(feature = "otlp")]
-mod wire {
+mod export {
     use http::{HeaderMap, HeaderName, HeaderValue, Request};
     use opentelemetry::propagation::{Extractor, Injector};
     use opentelemetry::{Context, global};
     use tracing::Span;
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-    struct Read<'h>(&'h HeaderMap);
+    struct HeaderExtractor<'h>(&'h HeaderMap);
 
-    impl Extractor for Read<'_> {
+    impl Extractor for HeaderExtractor<'_> {
         fn get(&self, key: &str) -> Option<&str> {
             self.0.get(key).and_then(|value| value.to_str().ok())
         }
@@ -22,9 +22,9 @@ mod wire {
         }
     }
 
-    struct Write<'h>(&'h mut HeaderMap);
+    struct HeaderInjector<'h>(&'h mut HeaderMap);
 
-    impl Injector for Write<'_> {
+    impl Injector for HeaderInjector<'_> {
         fn set(&mut self, key: &str, value: String) {
             if let (Ok(name), Ok(value)) = (key.parse::<HeaderName>(), value.parse::<HeaderValue>())
             {
@@ -33,7 +33,7 @@ mod wire {
         }
     }
 
-    /// Returns the span of a request, in its caller's trace.
+    /// Returns the span of a request, as a part of its caller's trace.
     pub(in crate::gateway) fn span<B>(request: &Request<B>) -> Span {
         let (method, path) = (request.method(), request.uri().path());
         let span = tracing::info_span!(
@@ -45,9 +45,9 @@ mod wire {
             url.path = path,
         );
         let parent = global::get_text_map_propagator(|traces| {
-            traces.extract_with_context(&Context::new(), &Read(request.headers()))
+            traces.extract_with_context(&Context::new(), &HeaderExtractor(request.headers()))
         });
-        // Fails for a span that is not recorded.
+        // The call fails for a span that is not recorded.
         let _ = span.set_parent(parent);
         span
     }
@@ -60,13 +60,13 @@ mod wire {
         }
         let context = span.context();
         global::get_text_map_propagator(|traces| {
-            traces.inject_context(&context, &mut Write(headers))
+            traces.inject_context(&context, &mut HeaderInjector(headers))
         });
     }
 }
 
 #[cfg(not(feature = "otlp"))]
-mod wire {
+mod export {
     use http::{HeaderMap, Request};
     use tracing::Span;
 
@@ -79,4 +79,4 @@ mod wire {
     pub(in crate::gateway) fn propagate(_: &mut HeaderMap) {}
 }
 
-pub(super) use wire::{propagate, span};
+pub(super) use export::{propagate, span};

@@ -1,4 +1,5 @@
-//! Upgraded connections (WebSocket): negotiated by caller and upstream, then copied both ways.
+//! Upgraded connections (WebSocket): caller and upstream negotiate the protocol, then the gateway
+//! copies bytes in both directions.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -8,19 +9,19 @@ use hyper_util::rt::TokioIo;
 use super::headers;
 use crate::serve::{ConnectionPermit, Peer};
 
-/// A request for another protocol.
+/// A request to switch the connection to another protocol.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     protocol: HeaderValue,
     caller: OnUpgrade,
-    /// Held as long as the upgraded connection is open.
+    /// The permit of the connection, held as long as the upgraded connection is open.
     permit: ConnectionPermit,
 }
 
 impl Upgrade {
-    /// Returns the upgrade that a request asks for, if it is possible. HTTP/2 is negotiated otherwise, and a
-    /// request whose response is stored cannot be upgraded.
-    pub(super) fn asked<B>(request: &mut Request<B>, claimed: bool) -> Option<Self> {
+    /// Returns the upgrade that a request asks for, if it is possible. An upgrade to HTTP/2 is not,
+    /// and neither is that of a request whose response is stored.
+    pub(super) fn requested<B>(request: &mut Request<B>, claimed: bool) -> Option<Self> {
         let caller = hyper::upgrade::on(&mut *request);
         let protocol = request.headers().get(UPGRADE)?.clone();
         let fit = request.version() == Version::HTTP_11 && !claimed;
@@ -28,20 +29,20 @@ impl Upgrade {
         let h2c = words.any(|word| {
             word.trim_ascii().get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"h2c"))
         });
-        // Without `upgrade` in `Connection` the header is not for this hop.
-        let meant =
+        // Without `upgrade` in `Connection` the header `Upgrade` is not for this hop.
+        let for_this_hop =
             headers::options(request.headers()).any(|word| word.eq_ignore_ascii_case("upgrade"));
         let permit = request.extensions().get::<Peer>()?.permit.clone();
-        (fit && !h2c && meant).then_some(Self { protocol, caller, permit })
+        (fit && !h2c && for_this_hop).then_some(Self { protocol, caller, permit })
     }
 
-    /// Adds the request for the upgrade.
-    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+    /// Adds the headers that request the upgrade.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         headers.insert(UPGRADE, self.protocol.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
 
-    /// Connects both sides after the upstream agreed.
+    /// Connects caller and upstream after the upstream has agreed to the upgrade.
     pub(super) fn join<B>(self, response: &mut Response<B>) {
         let upstream = hyper::upgrade::on(&mut *response);
         let protocol = response.headers().get(UPGRADE).cloned().unwrap_or(self.protocol);
@@ -59,7 +60,7 @@ impl Upgrade {
     }
 }
 
-/// Copies bytes both ways until one side closes.
+/// Copies bytes in both directions until one side closes.
 async fn pass_on(caller: OnUpgrade, upstream: OnUpgrade) {
     let (upstream, caller) = match tokio::try_join!(upstream, caller) {
         Ok(both) => both,

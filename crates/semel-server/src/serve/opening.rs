@@ -1,7 +1,7 @@
 //! A time limit for the first bytes of a connection.
 //!
-//! The server looks for the preface of HTTP/2 first, and has no timer until it has read enough to tell. After
-//! that the limits of the protocol apply.
+//! The server first reads enough bytes to recognise the preface of HTTP/2, and has no timer until
+//! then. After that the limits of the protocol apply.
 
 use std::io;
 use std::pin::Pin;
@@ -18,29 +18,30 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #[derive(Debug)]
 pub(super) struct Opening<I> {
     stream: I,
-    /// `Some` while the bytes so far may become the preface.
+    /// `Some` as long as the bytes so far may be the beginning of the preface.
     open: Option<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// Bytes of the preface so far.
-    said: usize,
+    /// The number of bytes of the preface that have arrived.
+    received: usize,
     end: Pin<Box<Sleep>>,
 }
 
 impl<I> Opening<I> {
     pub(super) fn new(stream: I, patience: Duration) -> Self {
         let end = Box::pin(tokio::time::sleep(patience));
-        Self { stream, open: Some(Open { said: 0, end }) }
+        Self { stream, open: Some(Open { received: 0, end }) }
     }
 }
 
 impl Open {
-    /// Whether the bytes with `more` may still become the preface.
-    fn hear(&mut self, more: &[u8]) -> bool {
-        let rest = &PREFACE[self.said..];
-        self.said += more.len();
+    /// Adds `more` bytes. Returns whether all bytes so far may still be the beginning of the
+    /// preface.
+    fn may_be_preface(&mut self, more: &[u8]) -> bool {
+        let rest = &PREFACE[self.received..];
+        self.received += more.len();
         !more.is_empty() && more.len() < rest.len() && rest.starts_with(more)
     }
 }
@@ -56,7 +57,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Opening<I> {
         let before = into.filled().len();
         match Pin::new(stream).poll_read(cx, into) {
             Poll::Ready(read) => {
-                if read.is_err() || !opening.hear(&into.filled()[before..]) {
+                if read.is_err() || !opening.may_be_preface(&into.filled()[before..]) {
                     *open = None;
                 }
                 Poll::Ready(read)
@@ -109,31 +110,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_a_protocol_times_out() {
-        for said in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
+        for received in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n"] {
             let (mut caller, server) = duplex(64);
             let mut server = Opening::new(server, PATIENCE);
-            caller.write_all(said.as_bytes()).await.unwrap();
+            caller.write_all(received.as_bytes()).await.unwrap();
             let read = server.read_to_end(&mut Vec::new()).await;
-            assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut, "{said}");
+            assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut, "{received}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_whose_protocol_is_known_may_be_silent() {
-        for said in ["GET", "PRO", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PRI * HTTP/1"] {
+        for received in ["GET", "PRO", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PRI * HTTP/1"] {
             let (mut caller, server) = duplex(64);
             let mut server = Opening::new(server, PATIENCE);
-            let saying = async {
-                for byte in said.bytes() {
+            let sending = async {
+                for byte in received.bytes() {
                     caller.write_all(&[byte]).await.unwrap();
                     tokio::task::yield_now().await;
                 }
                 tokio::time::sleep(2 * PATIENCE).await;
                 drop(caller);
             };
-            let mut heard = String::new();
-            let (read, ()) = tokio::join!(server.read_to_string(&mut heard), saying);
-            assert_eq!((read.unwrap(), heard.as_str()), (said.len(), said));
+            let mut read_text = String::new();
+            let (read, ()) = tokio::join!(server.read_to_string(&mut read_text), sending);
+            assert_eq!((read.unwrap(), read_text.as_str()), (received.len(), received));
         }
     }
 }

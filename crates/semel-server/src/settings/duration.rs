@@ -1,4 +1,4 @@
-//! Durations: `30s`, `1h 30m`, `7d`, or `PT30S`.
+//! Parses durations: `30s`, `1h 30m`, `7d`, or `PT30S`.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from(signed).map_err(|_| wrong())
 }
 
-/// For `#[serde(with = …)]`.
+/// Deserializes a duration, for `#[serde(with = …)]`.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    /// A bare number gets a better error than its type.
+    /// The text of a duration, or a number, which gets a better error message than serde's.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Written {
@@ -30,7 +30,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration
     }
 }
 
-/// The same for an optional setting.
+/// Deserializes an optional duration.
 pub(crate) fn optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     deserialize(from).map(Some)
 }

@@ -6,10 +6,10 @@ use super::names;
 use crate::exit::ExitError;
 
 const PREFIX: &str = "SEMEL_";
-/// Prefixes of variables that are no settings: of tests and benchmarks.
+/// Prefixes of variables that are not settings but belong to tests and benchmarks.
 const OTHERS: [&str; 3] = ["SEMEL_TEST_", "SEMEL_SABOTAGE", "SEMEL_BENCH_"];
 
-/// Whether Kubernetes has set a variable for a Service whose name begins with `semel`:
+/// Returns whether Kubernetes has set a variable for a Service whose name begins with `semel`:
 /// `SEMEL_SERVICE_HOST`, `SEMEL_PORT`, `SEMEL_GATEWAY_PORT_7080_TCP_ADDR`.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
@@ -31,7 +31,7 @@ fn is_of_a_service(name: &str, value: &str) -> bool {
         || [Some(name), about].into_iter().flatten().any(|name| of_a_port(name).is_some())
 }
 
-/// Returns the variables that may be settings; one that is not UTF-8 is refused.
+/// Returns the variables that may be settings; an error if one of them is not UTF-8.
 pub(super) fn variables() -> Result<Vec<(String, String)>, ExitError> {
     let ours = |name: &str| name.starts_with(PREFIX);
     let named =
@@ -43,8 +43,8 @@ pub(super) fn variables() -> Result<Vec<(String, String)>, ExitError> {
     named.filter(|(name, _)| ours(name)).map(read).collect()
 }
 
-/// Lays the variables over the settings of the file.
-pub(super) fn lay_over(
+/// Overrides the settings of the file with the variables.
+pub(super) fn override_with(
     table: &mut Table,
     variables: impl Iterator<Item = (String, String)>,
 ) -> Result<(), ExitError> {
@@ -55,7 +55,7 @@ pub(super) fn lay_over(
         if is_of_a_service(&name, &value) {
             continue;
         }
-        // The store has a short name too.
+        // The variable of the store has a short name too.
         let path = match name.as_str() {
             "SEMEL_STORE" => "ledger__store".to_owned(),
             other => other[PREFIX.len()..].to_ascii_lowercase(),
@@ -72,16 +72,16 @@ pub(super) fn lay_over(
             let below = innermost.entry(section).or_insert_with(|| Value::Table(Table::new()));
             innermost = below.as_table_mut().ok_or_else(unknown)?;
         }
-        innermost.insert(names::canonical(sections, leaf).to_owned(), meant(&value));
-        // Checked at once, so that an error names the variable.
-        super::ServerSettings::meant(table.clone())
+        innermost.insert(names::canonical(sections, leaf).to_owned(), parsed(&value));
+        // Each variable is checked at once, so that the error contains its name.
+        super::ServerSettings::from_table(table.clone())
             .map_err(|failure| failure.during(format_args!("the variable {name}")))?;
     }
     Ok(())
 }
 
 /// Converts the text of a variable: numbers, booleans and lists are recognised by their form.
-fn meant(value: &str) -> Value {
+fn parsed(value: &str) -> Value {
     let written = format!("value = {value}");
     match written.parse::<Table>().ok().and_then(|mut table| table.remove("value")) {
         Some(known @ (Value::Integer(_) | Value::Boolean(_) | Value::Array(_))) => known,
@@ -93,34 +93,35 @@ fn meant(value: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn laid(file: &str, variables: &[(&str, &str)]) -> Result<Table, String> {
+    fn overridden(file: &str, variables: &[(&str, &str)]) -> Result<Table, String> {
         let mut table: Table = file.parse().unwrap();
         let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-        lay_over(&mut table, variables).map(|()| table).map_err(|failure| failure.to_string())
+        override_with(&mut table, variables).map(|()| table).map_err(|failure| failure.to_string())
     }
 
     #[test]
-    fn a_variable_counts_for_more_than_the_file() {
+    fn a_variable_overrides_the_file() {
         let file = "[ledger]\nlease = \"1s\"\nprefix = \"a:\"";
-        let table = laid(file, &[("SEMEL_LEDGER__LOCK_TTL", "2s"), ("HOME", "x")]).unwrap(); // an alias
+        let table = overridden(file, &[("SEMEL_LEDGER__LOCK_TTL", "2s"), ("HOME", "x")]).unwrap(); // an alias
         assert_eq!(table["ledger"]["lease"].as_str(), Some("2s"));
         assert_eq!(table["ledger"]["prefix"].as_str(), Some("a:"));
-        let table = laid("", &[("SEMEL_STORE", "memory:"), ("SEMEL_RELAY__BATCH", "7")]).unwrap();
+        let table =
+            overridden("", &[("SEMEL_STORE", "memory:"), ("SEMEL_RELAY__BATCH", "7")]).unwrap();
         assert_eq!(table["ledger"]["store"].as_str(), Some("memory:"));
         assert_eq!(table["relay"]["batch"].as_integer(), Some(7));
     }
 
     #[test]
-    fn a_variable_that_nobody_knows_is_refused_by_name() {
+    fn an_unknown_variable_is_refused_by_name() {
         for name in ["SEMEL_LOCK_TTL", "SEMEL_LEDGER__LOCK", "SEMEL_X__Y", "SEMEL_"] {
-            let refused = laid("", &[(name, "30s")]).unwrap_err();
+            let refused = overridden("", &[(name, "30s")]).unwrap_err();
             assert!(refused.contains(name), "{refused}");
         }
-        assert!(laid("", &[("SEMEL_TEST_SERVERS", "1")]).is_ok());
+        assert!(overridden("", &[("SEMEL_TEST_SERVERS", "1")]).is_ok());
     }
 
     #[test]
-    fn what_kubernetes_says_of_a_service_called_semel_is_no_setting() {
+    fn variables_of_a_kubernetes_service_are_no_settings() {
         let set = [
             ("SEMEL_SERVICE_HOST", "10.0.0.1"),
             ("SEMEL_SERVICE_PORT", "7080"),
@@ -134,10 +135,10 @@ mod tests {
             ("SEMEL_GATEWAY_PORT_7080_UDP_ADDR", "10.0.0.1"),
             ("SEMEL__LEDGER_SERVICE_HOST", "10.0.0.1"),
         ];
-        assert_eq!(laid("", &set).unwrap(), Table::new());
+        assert_eq!(overridden("", &set).unwrap(), Table::new());
         for (name, value) in [("SEMEL_PORT", "7080"), ("SEMEL_PORT_TCP", "x"), ("SEMEL_HOST", "x")]
         {
-            let refused = laid("", &[(name, value)]).unwrap_err();
+            let refused = overridden("", &[(name, value)]).unwrap_err();
             assert!(refused.contains(name), "{refused}");
         }
     }

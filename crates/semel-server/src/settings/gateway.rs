@@ -1,4 +1,4 @@
-//! `[gateway]` and `[[route]]`.
+//! The settings of `[gateway]` and `[[route]]`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,69 +12,75 @@ use super::duration;
 use super::principal::PrincipalSource;
 use super::upstream::Upstream;
 
-/// `[gateway]`.
+/// The settings of `[gateway]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewaySettings {
     /// The service behind the gateway.
-    #[serde(deserialize_with = "written")]
+    #[serde(deserialize_with = "optional_from_text")]
     pub upstream: Option<Upstream>,
     /// The address to listen on.
     pub listen: String,
-    /// The address of metrics and health, or `off`.
+    /// The address of metrics and health checks, or `off`.
     pub admin_listen: String,
-    /// What distinguishes callers.
-    #[serde(deserialize_with = "said")]
+    /// The part of a request that distinguishes callers.
+    #[serde(deserialize_with = "from_text")]
     pub principal: PrincipalSource,
-    /// The keys that verify tokens. Without them claims are not verified.
+    /// The file with the keys that verify tokens. Without keys, claims are not verified.
     pub jwks: Option<PathBuf>,
-    /// The required `iss` of a token; any if `None`.
+    /// The required `iss` of a token; with `None`, any.
     pub jwt_issuer: Option<String>,
-    /// The required `aud` of a token; any if `None`.
+    /// The required `aud` of a token; with `None`, any.
     pub jwt_audience: Option<String>,
-    /// The header that names the tenant. A request without it belongs to the default tenant.
-    #[serde(deserialize_with = "said")]
+    /// The header that contains the tenant. A request without the header belongs to the default
+    /// tenant.
+    #[serde(deserialize_with = "from_text")]
     pub tenant_header: HeaderName,
-    /// Headers that may carry the key.
+    /// The headers that may carry the key.
     #[serde(deserialize_with = "list")]
     pub key_headers: Vec<HeaderName>,
-    /// Time limit of a call with a key; the longest silence of any other.
+    /// The time limit of a call with a key. For any other call, the longest time without progress.
     #[serde(with = "duration")]
     pub upstream_timeout: Duration,
-    /// Whether an upstream without TLS uses HTTP/2. With TLS it is negotiated.
+    /// Whether an upstream without TLS uses HTTP/2. With TLS the version is negotiated.
     pub upstream_http2: bool,
-    /// The authorities that the upstream's certificate is checked against, instead of the system's.
+    /// The file with the certificate authorities for the upstream's certificate, instead of those
+    /// of the system.
     pub upstream_ca: Option<PathBuf>,
-    /// The certificate chain of the gateway, PEM.
+    /// The file with the certificate chain of the gateway, PEM.
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The file with the private key of the gateway's certificate, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Concurrent connections of callers; further ones wait to be accepted.
+    /// The largest number of concurrent connections of callers; further ones wait to be accepted.
     pub max_connections: u32,
-    /// Concurrent calls to the upstream; further ones are refused unsent.
+    /// The largest number of concurrent calls to the upstream; further requests are refused and not
+    /// sent.
     pub max_calls: u32,
-    /// Bytes of requests with a key that are held at once; further ones are refused unsent.
+    /// The largest number of body bytes of requests with a key that are held at once; further
+    /// requests are refused and not sent.
     pub max_buffered: u64,
-    /// Of these, the bytes of requests from one address. A single request may take more.
+    /// The part of `max_buffered` that requests from one address may take together. A single
+    /// request may take more.
     pub max_buffered_per_peer: u64,
-    /// Time limit of a TLS handshake and of a request's head.
+    /// The time limit of a TLS handshake and of a request's head.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
-    /// Time limit of the body of a request with a key.
+    /// The time limit of the body of a request with a key.
     #[serde(with = "duration")]
     pub body_timeout: Duration,
-    /// Whether forwarding headers are trusted: a proxy in front sets them.
+    /// Whether forwarding headers are trusted, because a proxy in front sets them.
     pub trust_forwarded: bool,
-    /// Time limit for calls under way after SIGTERM.
+    /// The time limit for calls under way after SIGTERM.
     #[serde(with = "duration")]
     pub drain: Duration,
-    /// An encoded `google.protobuf.FileDescriptorSet` whose unary methods get rules.
+    /// The file of an encoded `google.protobuf.FileDescriptorSet`, whose unary methods become
+    /// idempotent.
     pub descriptor_set: Option<PathBuf>,
-    /// The prefix of the type of problems.
+    /// The prefix of the `type` of problems.
     pub problem_types: String,
-    /// Whether problems also carry an `error` object, as Stripe's SDKs expect it.
+    /// Whether problems also have an `error` object, which Stripe's SDKs expect.
     pub error_object: bool,
-    /// Origins whose pages may read the gateway's own responses.
+    /// The origins whose pages may read the gateway's own responses.
     #[serde(deserialize_with = "origins")]
     pub cors: Vec<String>,
     /// The prefix of the gateway's paths that a proxy in front removes.
@@ -126,7 +132,7 @@ impl GatewaySettings {
         keys.chain([self.tenant_header.clone()]).chain(self.principal.header()).collect()
     }
 
-    /// Returns the name of a limit that is 0.
+    /// Returns the name of the first limit that is 0.
     pub(crate) fn zero_limit(&self) -> Option<&'static str> {
         let limits = [
             ("--upstream-timeout", self.upstream_timeout.is_zero()),
@@ -141,102 +147,103 @@ impl GatewaySettings {
     }
 }
 
-/// One `[[route]]`.
+/// The settings of one `[[route]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
     /// The pattern of paths: `/orders/{id}/refunds`, `/files/{*rest}`.
     pub path: String,
-    /// The methods. Default POST and PATCH.
+    /// The methods of the route. Default POST and PATCH.
     #[serde(default = "writing", alias = "method", deserialize_with = "methods")]
     pub methods: Vec<Method>,
-    /// Whether the path is that of a unary gRPC method.
+    /// Whether the path is the path of a unary gRPC method.
     #[serde(default)]
     pub grpc: bool,
     /// Whether a request without a key is refused.
     #[serde(default)]
     pub required: bool,
-    /// How long a duplicate waits for the first response. Default `[ledger] wait`.
+    /// The longest time that a duplicate waits for the first response. Default `[ledger] wait`.
     #[serde(default, deserialize_with = "period")]
     pub wait: Option<Duration>,
-    /// How long responses are stored. Default `[ledger] keep`.
+    /// The time for which responses are stored. Default `[ledger] keep`.
     #[serde(default, deserialize_with = "period")]
     pub keep: Option<Duration>,
-    /// How long a claim lives without renewal. Default `[ledger] lease`.
+    /// The time for which a claim lives without renewal. Default `[ledger] lease`.
     #[serde(default, deserialize_with = "period")]
     pub lease: Option<Duration>,
-    /// Time limit of the upstream. Default `[gateway] upstream_timeout`.
+    /// The time limit of the upstream. Default `[gateway] upstream_timeout`.
     #[serde(default, deserialize_with = "period")]
     pub upstream_timeout: Option<Duration>,
-    /// Which responses are stored.
+    /// The preset that determines which responses are stored.
     #[serde(default)]
     pub preset: PresetName,
-    /// Time limit of a request's body. Default `[gateway] body_timeout`.
+    /// The time limit of a request's body. Default `[gateway] body_timeout`.
     #[serde(default, deserialize_with = "period")]
     pub body_timeout: Option<Duration>,
-    /// Largest request body, in bytes.
+    /// The largest request body, in bytes.
     pub max_request: Option<usize>,
-    /// Largest response body that is stored, in bytes.
+    /// The largest response body that is stored, in bytes.
     pub max_response: Option<usize>,
-    /// Headers that are stored with a response, beside the default ones.
+    /// The headers that are stored with a response, in addition to the default ones.
     #[serde(default, deserialize_with = "list")]
     pub kept_headers: Vec<HeaderName>,
-    /// Request headers that are part of the fingerprint.
+    /// The request headers that are part of the fingerprint.
     #[serde(default, deserialize_with = "list")]
     pub matched_headers: Vec<HeaderName>,
-    /// The only parts of a JSON body that are part of the fingerprint, as JSON pointers.
+    /// The parts of a JSON body that are part of the fingerprint, as JSON pointers. All others are
+    /// ignored.
     #[serde(default, deserialize_with = "pointers")]
     pub matched: Vec<Pointer>,
-    /// Parts of a JSON body that are not part of the fingerprint.
+    /// The parts of a JSON body that are not part of the fingerprint, as JSON pointers.
     #[serde(default, deserialize_with = "pointers")]
     pub ignored: Vec<Pointer>,
     /// The status for a key that was used with another request: 422, or 409.
     #[serde(default = "unprocessable", deserialize_with = "refusal")]
     pub mismatch_status: StatusCode,
-    /// `Retry-After` of a request in progress. Default 1 s.
+    /// The value of `Retry-After` while a request is in progress. Default 1 s.
     #[serde(default, deserialize_with = "period")]
     pub retry_after: Option<Duration>,
-    /// Whether requests run unprotected while the store is unavailable.
+    /// Whether requests run without a claim while the store is unavailable.
     #[serde(default)]
     pub fail_open: bool,
-    /// What happens to an attempt that crashed.
+    /// The action after an attempt that crashed.
     #[serde(default)]
     pub on_crash: OnCrashSetting,
     /// Whether a 5xx of the upstream counts as a crash: under `hold` the request is then not sent again
     /// before an operator has decided.
     #[serde(default)]
     pub doubt_5xx: bool,
-    /// Attempts before an operation is dead.
+    /// The number of attempts after which an operation is dead.
     pub max_attempts: Option<u32>,
     /// Whether `Prefer: respond-async` is honoured.
     #[serde(default = "yes")]
     pub respond_async: bool,
 }
 
-/// Which responses are stored.
+/// The choice of responses that are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PresetName {
-    /// 2xx and 3xx; of gRPC, `OK`.
+    /// Stores 2xx and 3xx; for gRPC, `OK`.
     #[default]
     SuccessOnly,
-    /// Everything below 500 that a retry would get too.
+    /// Stores everything below 500 that a retry would get too.
     #[serde(rename = "below_500")]
     Below500,
-    /// 2xx, 3xx, and the 4xx that no retry can change.
+    /// Stores 2xx, 3xx, and the 4xx that no retry can change.
     Terminal,
-    /// Everything.
+    /// Stores everything.
     StripeV1,
 }
 
-/// What happens to an attempt that crashed: the gateway died, or the upstream did not answer.
+/// The action after an attempt that crashed: the gateway died, or the upstream did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCrashSetting {
-    /// The next request with the key runs it again.
+    /// The next request with the key runs the operation again.
     #[default]
     Rerun,
-    /// It is not run again before an operator has decided.
+    /// The operation is not run again before an operator has decided.
     Hold,
 }
 
@@ -253,25 +260,25 @@ fn unprocessable() -> StatusCode {
 }
 
 /// Deserializes a value from its text.
-fn said<'de, D, T>(from: D) -> Result<T, D::Error>
+fn from_text<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
 {
-    spelt(&String::deserialize(from)?)
+    parse(&String::deserialize(from)?)
 }
 
-fn written<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+fn optional_from_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
 {
-    said(from).map(Some)
+    from_text(from).map(Some)
 }
 
-fn spelt<T, E>(text: &str) -> Result<T, E>
+fn parse<T, E>(text: &str) -> Result<T, E>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
@@ -298,10 +305,10 @@ fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Ve
 }
 
 fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error> {
-    several::<D, String>(from)?.iter().map(|text| spelt(text)).collect()
+    several::<D, String>(from)?.iter().map(|text| parse(text)).collect()
 }
 
-/// Deserializes origins as browsers write them, or `*`.
+/// Deserializes origins in the form that browsers send, or `*`.
 fn origins<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     let all = several::<D, String>(from)?;
     let wrong = |text: &String| {
@@ -335,7 +342,7 @@ fn public_path<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     }
 }
 
-/// Whether `text` can be the prefix of a path: `/api`, `/a/b`.
+/// Returns whether `text` can be the prefix of a path: `/api`, `/a/b`.
 pub(crate) fn is_prefix(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
     let parts = text.strip_prefix('/').unwrap_or_default();
@@ -348,7 +355,7 @@ pub(crate) fn is_prefix(text: &str) -> bool {
 fn methods<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Method>, D::Error> {
     let mut methods = Vec::new();
     for text in several::<D, String>(from)? {
-        let method: Method = spelt(&text.to_ascii_uppercase())?;
+        let method: Method = parse(&text.to_ascii_uppercase())?;
         if ["*", "ANY", "ALL"].contains(&method.as_str()) {
             return Err(D::Error::custom(format_args!(
                 "`{text}` is not a method: list the methods, as in [\"POST\", \"PUT\"]"

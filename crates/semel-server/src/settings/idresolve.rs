@@ -1,7 +1,7 @@
-//! `[idresolve]`: how public ids are resolved.
+//! The settings of `[idresolve]`, which control how public ids are resolved.
 //!
-//! Names and defaults are the resolver's own. Added is the URL of the shared cache, which the resolver is
-//! given as an object.
+//! The names and defaults are those of the resolver. This program adds the URL of the shared cache,
+//! which the resolver takes as an object.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::{Table, Value};
 
-/// `[idresolve]`.
+/// The settings of `[idresolve]`.
 #[derive(Clone, Default)]
 pub struct IdResolveSettings {
-    /// The resolver's own settings.
+    /// The settings that the resolver itself has.
     pub resolver: semel_ids::ResolverSettings,
-    /// `l2_url` under `cache`: the Redis of the shared cache.
+    /// The setting `l2_url` under `cache`: the URL of the Redis of the shared cache.
     pub l2_url: Option<String>,
-    /// `l2_prefix` under `cache`: the prefix of its keys and its channel. Default `semel:pid:`; services
-    /// that share ids use the same one.
+    /// The setting `l2_prefix` under `cache`: the prefix of the shared cache's keys and channel.
+    /// Default `semel:pid:`; services that share ids use the same prefix.
     pub l2_prefix: Option<String>,
 }
 
@@ -29,7 +29,8 @@ impl IdResolveSettings {
         self.l2_url.as_deref().filter(|_| self.resolver.cache.l2_enabled)
     }
 
-    /// Returns the shared cache, without connecting. Its calls take `limit` at most, or the default.
+    /// Returns the shared cache, without connecting. `limit` is the time limit of its calls, if it
+    /// is not the default.
     pub(crate) fn cache(
         &self,
         limit: Option<Duration>,
@@ -87,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn the_url_is_the_programs_and_all_else_the_resolvers() {
+    fn the_url_is_a_setting_of_the_program_and_the_rest_of_the_resolver() {
         let text = "batch_max_in = 7\n[cache]\nl2_url = \"redis://:pw@a\"\nl1_ttl = \"2d\"";
-        let read_ = read(text).unwrap();
-        assert_eq!(read_.resolver.batch_max_in, 7);
-        assert_eq!(read_.resolver.cache.l1_ttl.as_secs(), 2 * 24 * 60 * 60);
-        assert_eq!(read_.shared(), Some("redis://:pw@a"));
-        assert!(!format!("{read_:?}").contains("pw"), "{read_:?}");
+        let settings = read(text).unwrap();
+        assert_eq!(settings.resolver.batch_max_in, 7);
+        assert_eq!(settings.resolver.cache.l1_ttl.as_secs(), 2 * 24 * 60 * 60);
+        assert_eq!(settings.shared(), Some("redis://:pw@a"));
+        assert!(!format!("{settings:?}").contains("pw"), "{settings:?}");
         let off = read("[cache]\nl2_url = \"redis://a\"\nl2_enabled = false").unwrap();
         assert_eq!(off.shared(), None);
         assert!(off.cache(None).is_none());
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_resolver_does_not_know_is_refused_by_name() {
+    fn unknown_settings_of_the_resolver_are_refused_by_name() {
         for (text, named) in [
             ("batch = 7", "batch"),
             ("[cache]\nl3 = true", "l3"),

@@ -1,4 +1,4 @@
-//! `[inbox]`: how events are handled.
+//! The settings of `[inbox]`, which control how events are handled.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::duration;
 
-/// `[inbox]`.
+/// The settings of `[inbox]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InboxSettings {
@@ -17,15 +17,15 @@ pub struct InboxSettings {
     pub lease: Option<Duration>,
     /// Whether a second delivery waits for the first.
     pub wait_if_in_progress: bool,
-    /// The longest wait.
+    /// The longest time that a second delivery waits for the first.
     #[serde(with = "duration")]
     pub wait_max: Duration,
-    /// Attempts before an event is dead.
+    /// The number of attempts after which an event is dead.
     pub max_attempts: Option<u32>,
-    /// The pause before the second attempt; it doubles.
+    /// The pause before the second attempt; it doubles with every attempt.
     #[serde(deserialize_with = "duration::optional")]
     pub base_backoff: Option<Duration>,
-    /// The longest pause.
+    /// The longest pause between two attempts.
     #[serde(deserialize_with = "duration::optional")]
     pub max_backoff: Option<Duration>,
 }
@@ -35,7 +35,7 @@ impl Default for InboxSettings {
         Self {
             lease: None,
             wait_if_in_progress: false,
-            // The library has no default: it does not wait unless it is asked to.
+            // The library has no default, because it does not wait by default.
             wait_max: Duration::from_secs(5),
             max_attempts: None,
             base_backoff: None,
@@ -50,7 +50,7 @@ impl InboxSettings {
         super::pauses(self.base_backoff, self.max_backoff)
     }
 
-    /// Returns the policy as set, with the library's defaults.
+    /// Returns the policy with these settings; a missing value gets the library's default.
     pub(crate) fn policy(&self) -> Policy {
         let usual = semel_core::inbox::Inbox::<AnyStore>::default_policy();
         Policy {

@@ -1,4 +1,4 @@
-//! `[ledger]`: the store, and the default policy of operations.
+//! The settings of `[ledger]`: the store, and the default policy of operations.
 
 use std::time::Duration;
 
@@ -12,42 +12,43 @@ use super::{duration, waits};
 use crate::exit::ExitError;
 use crate::store::StoreUrl;
 
-/// `[ledger]`.
+/// The settings of `[ledger]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LedgerSettings {
-    /// The store's URL; `None` uses the command's default.
+    /// The store's URL; with `None`, the default of the command.
     #[serde(deserialize_with = "address")]
     pub store: Option<StoreUrl>,
     /// The prefix of a Redis ledger's keys.
     pub prefix: String,
-    /// How long outcomes are stored.
+    /// The time for which outcomes are stored.
     #[serde(deserialize_with = "duration::optional")]
     pub keep: Option<Duration>,
-    /// How long a claim lives without renewal.
+    /// The time for which a claim lives without renewal.
     #[serde(deserialize_with = "duration::optional")]
     pub lease: Option<Duration>,
-    /// How long a duplicate waits for the first outcome. Zero does not wait.
+    /// The longest time that a duplicate waits for the first outcome. With zero, it does not wait.
     pub wait: Option<WaitTimeout>,
     /// The first polling interval of a waiting duplicate.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_interval: Option<Duration>,
-    /// The longest polling interval.
+    /// The longest polling interval of a waiting duplicate.
     #[serde(deserialize_with = "duration::optional")]
     pub wait_max_interval: Option<Duration>,
 }
 
-/// How long a duplicate waits for the first outcome.
+/// The longest time that a duplicate waits for the first outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitTimeout {
-    /// This long at most; zero does not wait.
+    /// The duplicate waits at most this long; with zero, not at all.
     UpTo(Duration),
-    /// `"caller"`: until its caller disconnects, an hour at most.
+    /// The value `"caller"`: the duplicate waits until its caller disconnects, at most an hour.
     Caller,
 }
 
 impl WaitTimeout {
-    /// The longest wait: the caller holds a connection for all of it.
+    /// The longest wait of [`WaitTimeout::Caller`]. It is limited because the caller holds a
+    /// connection for all of it.
     const CALLER: Duration = Duration::from_secs(60 * 60);
 
     /// Returns the longest wait.

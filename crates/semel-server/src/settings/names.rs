@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use crate::exit::ExitError;
 
-/// Aliases, by section, and the name of the setting. One name per setting is documented.
+/// The section, alias and name of each setting that has an alias. Only the name is documented.
 const ALIASES: [(&str, &str, &str); 6] = [
     ("ledger", "default_ttl", "keep"),
     ("ledger", "lock_ttl", "lease"),
@@ -24,7 +24,7 @@ pub(super) fn canonical<'n>(section: &str, name: &'n str) -> &'n str {
 }
 
 /// Returns the same settings under canonical section and setting names.
-pub(super) fn ours(table: Table) -> Result<Table, ExitError> {
+pub(super) fn canonical_names(table: Table) -> Result<Table, ExitError> {
     let mut table = snake_case(table)?;
     if let Some(bluecone) = table.remove("bluecone") {
         let Value::Table(mut bluecone) = bluecone else {
@@ -36,7 +36,7 @@ pub(super) fn ours(table: Table) -> Result<Table, ExitError> {
         if let Some(section) = bluecone.keys().next() {
             let there = match section.as_str() {
                 "outbox" => "it is [relay] here: batch for dispatch-batch-size, keep for retention",
-                _ => "docs/how-to/from-the-originals.md says what it is called here",
+                _ => "see docs/how-to/from-the-originals.md for its name here",
             };
             return Err(ExitError::usage(format_args!(
                 "[bluecone.{section}] is not read; {there}"
@@ -67,11 +67,11 @@ pub(super) fn ours(table: Table) -> Result<Table, ExitError> {
 }
 
 /// Moves a section to its canonical name.
-fn adopt(table: &mut Table, theirs: &str, name: &str, section: Value) -> Result<(), ExitError> {
+fn adopt(table: &mut Table, alias: &str, name: &str, section: Value) -> Result<(), ExitError> {
     match table.insert(name.to_owned(), section) {
         None => Ok(()),
         Some(_) => Err(ExitError::usage(format_args!(
-            "`{theirs}` and `{name}` are one section; give it once"
+            "`{alias}` and `{name}` are one section; give it once"
         ))),
     }
 }
@@ -80,13 +80,13 @@ fn adopt(table: &mut Table, theirs: &str, name: &str, section: Value) -> Result<
 fn snake_case(table: Table) -> Result<Table, ExitError> {
     let (mut renamed, mut written) = (Table::new(), BTreeMap::<String, String>::new());
     for (name, value) in table {
-        let ours = snake(&name);
-        if let Some(other) = written.insert(ours.clone(), name.clone()) {
+        let converted = snake(&name);
+        if let Some(other) = written.insert(converted.clone(), name.clone()) {
             return Err(ExitError::usage(format_args!(
                 "`{other}` and `{name}` are one setting; give it once"
             )));
         }
-        renamed.insert(ours, below(value)?);
+        renamed.insert(converted, below(value)?);
     }
     Ok(renamed)
 }
@@ -103,7 +103,7 @@ fn below(mut value: Value) -> Result<Value, ExitError> {
 
 /// Converts `lockTtl`, `lock-ttl` and `LockTTL` to `lock_ttl`. An abbreviation is one word.
 fn snake(name: &str) -> String {
-    let mut ours = String::with_capacity(name.len() + 4);
+    let mut converted = String::with_capacity(name.len() + 4);
     let letters: Vec<char> = name.chars().collect();
     for (at, letter) in letters.iter().enumerate() {
         let before = at.checked_sub(1).map(|at| letters[at]);
@@ -115,11 +115,11 @@ fn snake(name: &str) -> String {
                     || (before.is_ascii_uppercase() && after.is_some_and(char::is_ascii_lowercase))
             });
         if begins {
-            ours.push('_');
+            converted.push('_');
         }
-        ours.push(if *letter == '-' { '_' } else { letter.to_ascii_lowercase() });
+        converted.push(if *letter == '-' { '_' } else { letter.to_ascii_lowercase() });
     }
-    ours
+    converted
 }
 
 #[cfg(test)]
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_name_is_ours() {
-        for (theirs, name) in [
+    fn every_spelling_of_a_name_becomes_snake_case() {
+        for (alias, name) in [
             ("lock_ttl", "lock_ttl"),
             ("lockTtl", "lock_ttl"),
             ("lock-ttl", "lock_ttl"),
@@ -140,7 +140,7 @@ mod tests {
             ("fallback-to-biz-table", "fallback_to_biz_table"),
             ("store", "store"),
         ] {
-            assert_eq!(snake(theirs), name, "{theirs}");
+            assert_eq!(snake(alias), name, "{alias}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `principal` of `[gateway]`: what distinguishes callers.
+//! The setting `principal` of `[gateway]`: the part of a request that distinguishes callers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE};
 
-/// What distinguishes callers: an idempotency key belongs to its caller.
+/// The part of a request that distinguishes callers. An idempotency key belongs to its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrincipalSource {
     /// The value of a header.
     Header(HeaderName),
     /// The value of a cookie.
     Cookie(String),
-    /// A claim of the bearer's token.
+    /// The claim of this name in the bearer token.
     Claim(String),
-    /// Nothing: all callers of a tenant share its keys.
+    /// Callers are not distinguished: all callers of a tenant share its keys.
     Global,
 }
 
@@ -58,7 +58,8 @@ impl fmt::Display for PrincipalSource {
 }
 
 impl PrincipalSource {
-    /// Returns what an operator should know about this choice, in sentences.
+    /// Returns the warnings for an operator about this choice. `verified` means that tokens are
+    /// verified.
     pub fn warnings(&self, verified: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         match self {
@@ -86,7 +87,7 @@ impl PrincipalSource {
         warnings
     }
 
-    /// Returns the header that it is read from.
+    /// Returns the header from which the principal is read.
     pub(crate) fn header(&self) -> Option<HeaderName> {
         match self {
             PrincipalSource::Header(name) => Some(name.clone()),
@@ -114,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_principal_costs_is_said() {
-        let said = |text: &str, verified| {
+    fn a_risky_principal_gives_a_warning() {
+        let warnings = |text: &str, verified| {
             text.parse::<PrincipalSource>().unwrap().warnings(verified).len()
         };
-        assert_eq!(said("header:authorization", false), 1);
-        assert_eq!(said("header:x-user", false), 0);
-        assert_eq!((said("jwt-claim:sub", false), said("jwt-claim:sub", true)), (1, 0));
-        assert_eq!((said("global", false), said("cookie:sid", false)), (1, 1));
+        assert_eq!(warnings("header:authorization", false), 1);
+        assert_eq!(warnings("header:x-user", false), 0);
+        assert_eq!((warnings("jwt-claim:sub", false), warnings("jwt-claim:sub", true)), (1, 0));
+        assert_eq!((warnings("global", false), warnings("cookie:sid", false)), (1, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! `[relay]`: how events leave the outbox.
+//! The settings of `[relay]`, which control how events are published from the outbox.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use serde::Deserialize;
 
 use super::duration;
 
-/// `[relay]`.
+/// The settings of `[relay]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelaySettings {
-    /// Most events in one claim.
+    /// The largest number of events in one claim.
     pub batch: Option<u32>,
     /// The lease of claimed events.
     #[serde(deserialize_with = "duration::optional")]
     pub lease: Option<Duration>,
-    /// The pause before the second attempt to publish an event; it doubles.
+    /// The pause before the second attempt to publish an event; it doubles with every attempt.
     #[serde(deserialize_with = "duration::optional")]
     pub base_backoff: Option<Duration>,
-    /// The longest pause.
+    /// The longest pause between two attempts.
     #[serde(deserialize_with = "duration::optional")]
     pub max_backoff: Option<Duration>,
-    /// Attempts before an event is dead.
+    /// The number of attempts after which an event is dead.
     pub max_attempts: Option<u32>,
-    /// How long published events are kept.
+    /// The time for which published events are kept.
     #[serde(deserialize_with = "duration::optional")]
     pub keep: Option<Duration>,
 }

@@ -1,6 +1,7 @@
-//! Bounds of settings: values that parse but cannot work, such as a lease of 0, are refused at start.
+//! The bounds of settings. Values that parse but cannot work, such as a lease of 0, are refused at
+//! start.
 //!
-//! The bounds of `[gateway]` are checked by the gateway.
+//! The gateway checks the bounds of `[gateway]`.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use super::{
 };
 use crate::exit::ExitError;
 
-/// The shortest pause: timers have a resolution of a millisecond.
+/// The shortest pause that a setting may have: timers have a resolution of a millisecond.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The longest duration: ten years.
+/// The longest duration that a setting may have: ten years.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-/// Most events in one claim: a relay holds them in memory.
+/// The largest number of events in one claim, which a relay holds in memory.
 const BATCH: u32 = 10_000;
-/// Most ids in one statement, as one call of the resolver takes.
+/// The largest number of ids in one statement, which is also that of one call of the resolver.
 const IDS: u64 = 1_000;
 
 /// Checks each value by itself.
@@ -81,7 +82,8 @@ fn resolving(idresolve: &IdResolveSettings) -> Result<(), ExitError> {
     }
 }
 
-/// Checks that the values fit together. Called when all are known: variables are applied one by one.
+/// Checks that the values fit together. Called when all values are known, because variables are
+/// applied one by one.
 pub(super) fn together(settings: &ServerSettings) -> Result<(), ExitError> {
     let ServerSettings { ledger, relay, inbox, .. } = settings;
     let polling = ledger.polling();
@@ -159,15 +161,15 @@ mod tests {
             ("[idresolve.cache]\nl2_prefix = \"\"", "idresolve.cache.l2_prefix"),
             ("[idresolve]\nfallback_to_biz_table = true", "semel map backfill"),
         ] {
-            let failure = ServerSettings::written(text).unwrap_err().to_string();
+            let failure = ServerSettings::parse_table(text).unwrap_err().to_string();
             assert!(failure.contains(named), "{text}: {failure}");
         }
     }
 
     #[test]
-    fn values_that_do_not_go_together_are_refused_once_all_are_known() {
-        let table = ServerSettings::written("[relay]\nbase_backoff = \"1h\"").unwrap();
-        let settings = ServerSettings::meant(table).unwrap();
+    fn contradictory_values_are_refused_once_all_are_known() {
+        let table = ServerSettings::parse_table("[relay]\nbase_backoff = \"1h\"").unwrap();
+        let settings = ServerSettings::from_table(table).unwrap();
         let failure = together(&settings).unwrap_err().to_string();
         assert!(failure.contains("relay.max_backoff"), "{failure}");
     }

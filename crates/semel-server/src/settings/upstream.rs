@@ -1,4 +1,4 @@
-//! `upstream` of `[gateway]`: the fixed address of the service behind it.
+//! The setting `upstream` of `[gateway]`: the fixed URL of the service behind the gateway.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
-/// The URL that requests are forwarded to. Its path is the prefix of theirs.
+/// The URL to which requests are forwarded. Its path is a prefix for the paths of requests.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     scheme: Scheme,
     authority: Authority,
-    /// Without the last slash: empty, or `/api`.
+    /// The path of the URL without the last slash: empty, or `/api`.
     base: String,
 }
 
@@ -34,7 +34,7 @@ impl FromStr for Upstream {
         }
         let path = parts.path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
         if path.query().is_some() {
-            return Err("has a query; requests bring their own".to_owned());
+            return Err("has a query, but requests have their own".to_owned());
         }
         let base = path.path().trim_end_matches('/').to_owned();
         Ok(Self { scheme, authority, base })
@@ -42,13 +42,14 @@ impl FromStr for Upstream {
 }
 
 impl Upstream {
-    /// Whether it uses TLS.
+    /// Returns whether the upstream uses TLS.
     pub fn is_secure(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Returns where a request for `target` is forwarded: with the scheme and the authority of the upstream.
-    /// `None` if the target has no path, or one that would leave the upstream's.
+    /// Returns the URL to which a request for `target` is forwarded, with the scheme and the
+    /// authority of the upstream. Returns `None` if the target has no path, or a path that would
+    /// leave that of the upstream.
     pub(crate) fn join(&self, target: &Uri) -> Option<Uri> {
         let path = target.path_and_query()?;
         if !path.as_str().starts_with('/') {
@@ -64,7 +65,7 @@ impl Upstream {
     }
 }
 
-/// Whether a server may read a segment as `.` or `..`, in any spelling.
+/// Returns whether a server may interpret a segment as `.` or `..`, in any spelling.
 fn climbs(path: &str) -> bool {
     let plain =
         path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_upstream_is_refused() {
+    fn invalid_upstreams_are_refused() {
         for wrong in ["", "orders:8080", "/a", "ftp://x", "http://", "http://a@b/", "http://a/?b=c"]
         {
             assert!(wrong.parse::<Upstream>().is_err(), "{wrong}");

@@ -44,6 +44,7 @@ impl CapacityWatch {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Store for CapacityWatch {
     type Renewer = AnyRenewer;
 
@@ -126,6 +127,7 @@ impl Store for CapacityWatch {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Inspect for CapacityWatch {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.store.list(filter, after, limit).await

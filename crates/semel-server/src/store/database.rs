@@ -132,6 +132,7 @@ macro_rules! end_transaction {
     };
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Store for Database {
     type Renewer = AnyRenewer;
 
@@ -188,6 +189,7 @@ impl Store for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Inspect for Database {
     async fn list(&self, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Page> {
         self.ledger.list(filter, after, limit).await
@@ -207,6 +209,7 @@ impl Inspect for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl TransactionalStore for Database {
     type Connection = DatabaseTransaction;
     type Transaction = DatabaseTransaction;
@@ -305,6 +308,7 @@ impl TransactionalStore for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl Outbox for Database {
     type Connection = DatabaseTransaction;
 
@@ -360,6 +364,7 @@ impl Outbox for Database {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl IdMap for Database {
     type Connection = DatabaseTransaction;
 

@@ -59,7 +59,7 @@ fn no_service_starts(ground: &Ground, words: &str) {
 async fn what_no_migration_mends_is_told_and_no_service_starts(ground: Ground) {
     for (damage, words) in [
         ("ALTER TABLE semel_record DROP COLUMN owner", "semel_record has no column owner"),
-        ("DROP TABLE semel_outbox", "table semel_outbox is not there"),
+        ("DROP TABLE semel_outbox", "table semel_outbox does not exist"),
     ] {
         sql(&ground, damage).await;
         for flags in [&[][..], &["--dry-run"]] {

@@ -197,7 +197,7 @@ async fn left_alone(ground: Ground, indexes: &str) {
         ground.execute(&format!("INSERT INTO {table} VALUES (1, 2)")).await;
         let output = ground.demo(&[]).output().expect("the program can be started");
         let said = Ended::from(output).badly(2);
-        let named = format!("its table `{table}` is not the demo's");
+        let named = format!("its table `{table}` belongs to another program");
         assert!(said.contains(&named) && said.contains("--store"), "{said}");
         let made = format!("{indexes} = '{table}'");
         assert_eq!(ground.number(&made).await, 0, "no index of ours");

@@ -102,7 +102,7 @@ async fn a_caller_is_the_same_before_and_behind_the_gateway() {
             raw.say(&asked).await;
             let told = raw.hear("}").await;
             assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{named}: {told}");
-            assert!(told.contains(slug) && told.contains("Connection names"), "{named}: {told}");
+            assert!(told.contains(slug) && told.contains("Connection lists"), "{named}: {told}");
         }
     }
     assert_eq!(shop.seen("/orders").len(), 0);

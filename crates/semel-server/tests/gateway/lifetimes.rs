@@ -232,7 +232,7 @@ async fn routes_are_read_again_when_asked_and_a_bad_file_changes_nothing() {
     {
         ground.write("semel.toml", bad);
         gateway.signal("HUP");
-        ground.logged("the old ones stay", n + 1).await;
+        ground.logged("the old settings stay", n + 1).await;
         assert_eq!((wants_key("/old").await, wants_key("/new").await), (false, true), "{bad}");
     }
     ground.write("semel.toml", "[gateway]\ntrust_forwarded = true");

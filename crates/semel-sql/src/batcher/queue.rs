@@ -1,4 +1,4 @@
-//! The steps that wait for a connection, and which goes next.
+//! Queues the steps that wait for a connection, and selects the next.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -18,7 +18,7 @@ pub(crate) struct Waiting<S: Step<D>, D: Dialect> {
 
 /// A step that can be queued.
 pub(crate) trait Queued<D: Dialect>: Step<D> {
-    /// Returns the line in which steps of this kind wait.
+    /// Returns the part of the queue in which steps of this kind wait.
     fn line(queue: &mut Queue<D>) -> &mut VecDeque<Waiting<Self, D>>;
 }
 
@@ -40,22 +40,22 @@ impl<D: Dialect> Queued<D> for Digest {
     }
 }
 
-/// A queued caller that wants a connection to itself.
-pub(super) struct Standing<D: Dialect> {
+/// A queued caller that needs a connection for itself.
+pub(super) struct WaitingSingle<D: Dialect> {
     pub(super) ticket: u64,
     pub(super) reply: oneshot::Sender<Checkout<D>>,
 }
 
-/// Steps that found no idle connection, oldest first in each line.
+/// Steps that found no idle connection, by kind, oldest first.
 pub(crate) struct Queue<D: Dialect> {
     next_ticket: u64,
     pub(super) opens: VecDeque<Waiting<Draft, D>>,
     pub(super) settles: VecDeque<Waiting<SettleRequest, D>>,
     pub(super) peeks: VecDeque<Waiting<Digest, D>>,
-    pub(super) singles: VecDeque<Standing<D>>,
+    pub(super) singles: VecDeque<WaitingSingle<D>>,
 }
 
-/// Which line is next.
+/// The kind of a queued step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Open,
@@ -84,7 +84,7 @@ impl<D: Dialect> Queue<D> {
         self.next_ticket
     }
 
-    /// Returns the line whose first step has waited longest, so that no verb starves another.
+    /// Returns the kind of the step that has waited longest, so that no kind starves another.
     pub(super) fn oldest(&self) -> Option<Verb> {
         let fronts = [
             (self.opens.front().map(|w| w.ticket), Verb::Open),
@@ -99,8 +99,8 @@ impl<D: Dialect> Queue<D> {
             .map(|f| f.1)
     }
 
-    /// Takes up to [`BATCH`] steps with different digests, in order of arrival. A second step on a digest
-    /// stays where it is: in one statement neither of the two would see what the other did.
+    /// Takes up to [`BATCH`] steps with different digests, in order of arrival. A second step on a
+    /// digest stays queued: in one statement, neither of the two would see the other's effect.
     pub(super) fn take<S: Queued<D>>(&mut self) -> Vec<Waiting<S, D>> {
         let line = S::line(self);
         let mut seen = HashSet::with_capacity(line.len().min(BATCH));
@@ -109,7 +109,7 @@ impl<D: Dialect> Queue<D> {
         while batch.len() < BATCH {
             let Some(waiting) = line.pop_front() else { break };
             if waiting.reply.is_closed() {
-                // Its caller left before anything was sent: not running it is the better answer.
+                // The caller was cancelled before anything was sent, so the step is not run.
                 continue;
             }
             if seen.insert(waiting.step.digest()) {

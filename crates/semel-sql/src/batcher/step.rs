@@ -8,7 +8,7 @@ use semel_core::store::{Draft, Opened, Peeked, Result, Settled, Settlement};
 
 use super::Dialect;
 
-/// A claim and how it ends.
+/// The lease of a claim, and the settlement that ends the claim.
 #[derive(Clone, Debug)]
 pub(crate) struct SettleRequest {
     pub(crate) lease: Lease,
@@ -17,15 +17,15 @@ pub(crate) struct SettleRequest {
 
 /// A step that can share a statement with others of its kind.
 pub(crate) trait Step<D: Dialect>: Clone + Send + Sync + 'static {
-    /// Its answer.
+    /// The answer to a step.
     type Answer: Send + 'static;
-    /// Its name in errors.
+    /// The name of the operation in errors.
     const NAME: &'static str;
 
-    /// Returns the digest of the record that it is about.
+    /// Returns the digest of the record that the step reads or writes.
     fn digest(&self) -> Digest;
 
-    /// Runs some of them in one statement.
+    /// Runs `steps` in one statement and returns their answers in the same order.
     fn run(
         dialect: &D,
         connection: &mut D::Connection,

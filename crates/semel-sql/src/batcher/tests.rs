@@ -1,4 +1,4 @@
-//! The batcher over a database that the test controls.
+//! Tests the batcher over a database that the test controls.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::pool::Lifecycle;
 
-/// Runs a statement when it is let, and remembers what was in it.
+/// A fake database: a statement waits for a permit of `go`, and `sent` records its steps.
 struct Script {
     go: Semaphore,
     sent: Mutex<Vec<(&'static str, Vec<Digest>)>>,
@@ -92,7 +92,7 @@ fn draft(id: usize) -> Draft {
     }
 }
 
-/// How long a connection is used.
+/// The lifetime of a connection.
 const LIFETIME: Duration = Duration::from_secs(3_600);
 
 fn one_connection(script: &Arc<Script>) -> Batcher<Script> {
@@ -100,7 +100,7 @@ fn one_connection(script: &Arc<Script>) -> Batcher<Script> {
     Batcher::new(Arc::clone(script), pool, Duration::from_secs(60))
 }
 
-/// Starts a step and lets it come as far as it gets.
+/// Spawns a step and yields until it waits.
 async fn start<T: Send + 'static>(
     step: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
@@ -117,7 +117,7 @@ async fn opening(batcher: &Batcher<Script>, id: usize) -> tokio::task::JoinHandl
 }
 
 #[tokio::test]
-async fn what_waits_while_the_connection_is_busy_travels_together_and_in_order_of_arrival() {
+async fn steps_that_wait_for_a_busy_connection_are_batched_in_order_of_arrival() {
     let script = Script::new();
     let batcher = one_connection(&script);
     let mut tasks = vec![opening(&batcher, 0).await];
@@ -135,7 +135,7 @@ async fn what_waits_while_the_connection_is_busy_travels_together_and_in_order_o
     }
     assert!(peek.await.unwrap().unwrap().is_none());
     assert_eq!(swap.await.unwrap().unwrap(), Swapped::Lost);
-    // The last open joined those before it; the peek and the swap came before nothing else.
+    // The last open joined the batch of the earlier ones; the peek and the swap were queued alone.
     assert_eq!(script.sent(), [("open", 1), ("open", 4), ("peek", 1), ("swap", 1)]);
 }
 
@@ -155,7 +155,7 @@ async fn a_second_step_on_a_digest_goes_into_the_next_statement() {
 }
 
 #[tokio::test]
-async fn a_statement_carries_no_more_than_a_batch() {
+async fn a_statement_has_at_most_one_batch_of_steps() {
     let script = Script::new();
     let batcher = one_connection(&script);
     let mut tasks = vec![];
@@ -187,7 +187,7 @@ async fn a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_connection() {
+async fn a_batch_that_vanishes_is_ambiguous_for_all_its_steps_and_frees_its_connection() {
     let script = Script::new();
     let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;
@@ -205,7 +205,7 @@ async fn a_batch_that_vanishes_is_ambiguous_for_all_of_it_and_frees_its_connecti
 }
 
 #[tokio::test]
-async fn a_caller_that_left_the_queue_is_not_sent() {
+async fn the_step_of_a_cancelled_caller_is_not_sent() {
     let script = Script::new();
     let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;
@@ -226,7 +226,7 @@ async fn when_no_connection_can_be_opened_the_whole_queue_fails_at_once() {
     let waiting =
         [opening(&batcher, 1).await, opening(&batcher, 1).await, opening(&batcher, 1).await];
     script.reachable.store(false, Ordering::SeqCst);
-    // The first statement is never answered: its time runs out and its connection is thrown away.
+    // The first statement is never answered: it times out, and its connection is closed.
     assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Ambiguous);
     for task in waiting {
         let error = task.await.unwrap().unwrap_err();
@@ -244,10 +244,18 @@ async fn a_connection_is_replaced_when_its_lifetime_is_over_even_under_constant_
     for id in 0..3 {
         assert!(batcher.step(&draft(id)).await.is_ok());
     }
-    assert_eq!(script.connects.load(Ordering::SeqCst), 1, "it is reused until then");
+    assert_eq!(
+        script.connects.load(Ordering::SeqCst),
+        1,
+        "a connection is reused within its lifetime"
+    );
     tokio::time::advance(LIFETIME).await;
     assert!(batcher.step(&draft(3)).await.is_ok());
-    assert_eq!(script.connects.load(Ordering::SeqCst), 2, "an idle one is replaced");
+    assert_eq!(
+        script.connects.load(Ordering::SeqCst),
+        2,
+        "an idle connection is replaced after its lifetime"
+    );
     script.go.forget_permits(100);
     let first = opening(&batcher, 4).await;
     let queued = opening(&batcher, 5).await;
@@ -255,11 +263,15 @@ async fn a_connection_is_replaced_when_its_lifetime_is_over_even_under_constant_
     script.go.add_permits(2);
     assert!(first.await.unwrap().is_ok());
     assert!(queued.await.unwrap().is_ok());
-    assert_eq!(script.connects.load(Ordering::SeqCst), 3, "one that goes from step to step, too");
+    assert_eq!(
+        script.connects.load(Ordering::SeqCst),
+        3,
+        "so is a connection that goes from step to step"
+    );
 }
 
 #[tokio::test]
-async fn a_closed_batcher_answers_what_is_under_way_and_refuses_what_comes() {
+async fn a_closed_batcher_answers_queued_steps_and_refuses_new_ones() {
     let script = Script::new();
     let batcher = one_connection(&script);
     let first = opening(&batcher, 0).await;

@@ -1,22 +1,23 @@
-//! Whether a table is fit to have public ids, and which statements would make it so.
+//! Checks whether a business table can have public ids, and suggests the statements that would fix
+//! it.
 
 use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 
 use super::names::Names;
 
-/// What a column can hold.
+/// The kind of values that a column can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Integer,
     Text,
     Bytes,
     Uuid,
-    /// Whatever is put there.
+    /// Any value, as in SQLite.
     Any,
     Other,
 }
 
-/// What a column is for.
+/// The role of a column for public ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Key,
@@ -47,15 +48,15 @@ impl Role {
     }
 }
 
-/// A column that is there.
+/// A column of a table, as the database describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// As the database writes it.
+    /// The declared type, as the database writes it.
     pub(crate) declared: String,
     pub(crate) class: Class,
     pub(crate) nullable: bool,
-    /// Character set and collation, where comparing needs them said.
+    /// Character set and collation, in databases where comparisons must state them.
     pub(crate) collation: Option<(String, String)>,
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct Index {
     pub(crate) unique: bool,
 }
 
-/// A table that is there.
+/// The columns and indexes of an existing table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) columns: Vec<Column>,
@@ -91,23 +92,23 @@ impl Facts {
     }
 }
 
-/// How a database spells what is suggested.
+/// How a database writes the suggested types and statements.
 pub(crate) struct Dialect {
     pub(crate) tenant: &'static str,
     pub(crate) public: &'static str,
     pub(crate) internal: &'static str,
-    /// `CREATE UNIQUE INDEX`, in the way that disturbs least.
+    /// `CREATE UNIQUE INDEX`, in the form that disturbs writers least.
     pub(crate) create_unique: &'static str,
 }
 
-/// What is not as it should be about a business table, and what would make it so.
+/// What is wrong with a business table, and the statements that would fix it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Inspection {
-    /// What was found. An empty list is good news.
+    /// What is wrong. An empty list means that nothing is.
     pub findings: Vec<Finding>,
-    /// Statements that would fix it, in the database's dialect. To be read before they are run:
-    /// columns are suggested as nullable, since rows are there already.
+    /// Statements that would fix the table, in the database's dialect. Read them before running
+    /// them: columns are suggested as nullable, because the table may have rows already.
     pub ddl: Vec<String>,
     unusable: bool,
 }
@@ -122,16 +123,16 @@ impl Inspection {
         self.found(Severity::Error, code, found, fix);
     }
 
-    /// Whether nothing was found.
+    /// Returns whether nothing is wrong.
     pub fn clean(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// The facts of a table that can be read.
+/// Returns the facts of a table if its ids can be read.
 ///
 /// # Errors
-/// `Misconfigured`, with everything that stands against it.
+/// `Misconfigured`, with everything that is wrong with the table.
 pub(crate) fn usable(names: &Names, facts: Option<Facts>, dialect: &Dialect) -> Result<Facts> {
     let inspection = inspect(names, facts.as_ref(), dialect);
     match facts {
@@ -144,7 +145,7 @@ pub(crate) fn usable(names: &Names, facts: Option<Facts>, dialect: &Dialect) -> 
     }
 }
 
-/// Judges a table; nothing where it is not there.
+/// Inspects a table; `facts` is `None` if the table does not exist.
 pub(crate) fn inspect(names: &Names, facts: Option<&Facts>, dialect: &Dialect) -> Inspection {
     let mut inspection = Inspection::default();
     let table = names.shown();
@@ -157,7 +158,7 @@ pub(crate) fn inspect(names: &Names, facts: Option<&Facts>, dialect: &Dialect) -
     columns(&mut inspection, names, facts, dialect);
     if facts.column(&names.key).is_some() && !facts.unique(&[&names.key]) {
         let found =
-            format!("{} of {table} is not unique, so a walk would pass rows over", names.key);
+            format!("{} of {table} is not unique, so a backfill would skip rows", names.key);
         let fix =
             String::from("choose the primary key, or a column with a unique index, as the key");
         inspection.refuse("business-key-not-unique", found, fix);
@@ -203,15 +204,16 @@ fn columns(inspection: &mut Inspection, names: &Names, facts: &Facts, dialect: &
         }
         let folds = |(_, collation): &(String, String)| !collation.ends_with("_bin");
         if role == Role::Public && column.collation.as_ref().is_some_and(folds) {
-            let found =
-                format!("{name} of {table} is compared by a collation that may call two ids one");
+            let found = format!(
+                "{name} of {table} is compared by a collation that may treat two ids as equal"
+            );
             let fix = format!("declare it {}", dialect.public);
             inspection.found(Severity::Warning, "business-collation", found, fix);
         }
     }
 }
 
-/// Lookups are by tenant and public id, and no two rows of a tenant share one.
+/// Adds a finding if no unique index serves lookups by tenant and public id.
 fn index(inspection: &mut Inspection, names: &Names, facts: &Facts, dialect: &Dialect) {
     let public = names.public.as_str();
     let wanted: Vec<&str> = names.tenant.as_deref().into_iter().chain([public]).collect();

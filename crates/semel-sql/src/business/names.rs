@@ -1,16 +1,16 @@
-//! The names of a table and its columns. They become part of statements, so they are checked and
-//! quoted, and nothing else gets in.
+//! Validates the names of a table and its columns. They become part of statements, so they are
+//! checked and quoted.
 
 use semel_core::key::check_tenant;
 use semel_core::store::{Error, ErrorKind, Result};
 
-/// The longest name that every database takes.
+/// The length of the longest name that every database accepts.
 const MAX_NAME: usize = 63;
 
-/// Which table, and which of its columns are what. The defaults are the names that most tables have.
+/// The name of a business table and of its columns. The defaults are common names.
 ///
-/// Names are taken as they are written, case and all: letters, digits, `_` and `$`, not beginning
-/// with a digit. A table may be `schema.table`.
+/// Names are case-sensitive and consist of letters, digits, `_` and `$`, not beginning with a
+/// digit. A table may be `schema.table`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Layout {
@@ -45,44 +45,46 @@ impl Layout {
         }
     }
 
-    /// The column that a walk goes by: unique, integers, text or bytes. Default `id`.
+    /// Sets the column by which rows are read in order: unique; integers, text, bytes or UUIDs.
+    /// Default `id`.
     pub fn key(mut self, column: &str) -> Self {
         column.clone_into(&mut self.key);
         self
     }
 
-    /// The column with the tenant of a row: text or integers. Default `tenant_id`.
+    /// Sets the column with the tenant of a row: text, integers or UUIDs. Default `tenant_id`.
     pub fn tenant_column(mut self, column: &str) -> Self {
         self.tenant = Tenancy::Column(column.to_owned());
         self
     }
 
-    /// All rows are this tenant's.
+    /// Declares that all rows belong to this tenant, instead of a column with tenants.
     pub fn tenant(mut self, tenant: &str) -> Self {
         self.tenant = Tenancy::Fixed(tenant.to_owned());
         self
     }
 
-    /// The column of public ids. Default `public_id`.
+    /// Sets the column with the public ids. Default `public_id`.
     pub fn public_id(mut self, column: &str) -> Self {
         column.clone_into(&mut self.public);
         self
     }
 
-    /// The column of internal ids: 16 bytes, a UUID, or the text of a ULID. Default `internal_id`.
+    /// Sets the column with the internal ids: 16 bytes, a UUID, or the text of a ULID. Default
+    /// `internal_id`.
     pub fn internal_id(mut self, column: &str) -> Self {
         column.clone_into(&mut self.internal);
         self
     }
 }
 
-/// Names that were checked.
+/// The validated names of a [`Layout`].
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     pub(crate) schema: Option<String>,
     pub(crate) table: String,
     pub(crate) key: String,
-    /// Nothing where all rows are one tenant's.
+    /// The column with the tenants; `None` if all rows belong to the tenant `fixed`.
     pub(crate) tenant: Option<String>,
     pub(crate) fixed: Option<String>,
     pub(crate) public: String,
@@ -91,7 +93,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Checks the names of a layout, to be quoted with `quote`.
+    /// Validates the names of a layout. `quote` is the character that quotes them in statements.
     pub(crate) fn of(layout: Layout, quote: char) -> Result<Self> {
         let Layout { table, key, tenant, public, internal } = layout;
         let (schema, table) = match table.split_once('.') {
@@ -111,12 +113,12 @@ impl Names {
         Ok(Self { schema, table, key, tenant, fixed, public, internal, quote })
     }
 
-    /// A column, quoted.
+    /// Returns a name in quotes.
     pub(crate) fn quoted(&self, name: &str) -> String {
         format!("{0}{name}{0}", self.quote)
     }
 
-    /// The table, quoted.
+    /// Returns the table in quotes, with its schema.
     pub(crate) fn from(&self) -> String {
         match &self.schema {
             Some(schema) => format!("{}.{}", self.quoted(schema), self.quoted(&self.table)),
@@ -124,7 +126,7 @@ impl Names {
         }
     }
 
-    /// The table as people write it.
+    /// Returns the table without quotes, for messages.
     pub(crate) fn shown(&self) -> String {
         match &self.schema {
             Some(schema) => format!("{schema}.{}", self.table),
@@ -132,7 +134,7 @@ impl Names {
         }
     }
 
-    /// What is read, for checkpoints.
+    /// Describes the table and its columns in one line, for checkpoints.
     pub(crate) fn describe(&self, dialect: &str) -> String {
         let tenant = match (&self.tenant, &self.fixed) {
             (Some(column), _) => format!("tenant in {column}"),
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_could_be_more_than_a_name_is_refused() {
+    fn a_name_that_could_inject_sql_is_refused() {
         for good in ["orders", "_o", "Orders2", "shop.orders", "a$b"] {
             Names::of(Layout::new(good), '"').expect(good);
         }

@@ -1,8 +1,8 @@
 //! The ledger's batches: steps that share a statement, each with an answer of its own.
 //!
-//! A batch may take several statements, and each of them commits by itself. So an error belongs to
-//! the steps of the statement that met it: what was answered before stands, and what was not sent
-//! yet is sent, or answered as not sent. What a single step is, is in `ledger`.
+//! A batch may take several statements, each of which commits by itself. So an error belongs to the
+//! steps of the statement that failed: earlier answers stand, and steps not sent yet are sent, or
+//! answered as not sent. Single steps are in `ledger`.
 
 use std::io;
 
@@ -21,25 +21,26 @@ use super::session::{Idle, deadlock, held, is_lost, number};
 use crate::batcher::{Dialect, SettleRequest};
 use crate::error::{Stage, again, timed_out};
 
-/// How often a statement of ours that lost a deadlock is sent again before its caller learns of it.
+/// How often a statement that lost a deadlock is sent again before its caller gets the error.
 const DEADLOCKS: usize = 5;
-/// Most bytes of outcomes or retry payloads in one statement: well below what any server takes, and more than a
-/// batch of ordinary answers has.
+/// The largest number of bytes of outcomes or retry payloads in one statement: well below what any
+/// server accepts, and more than a batch of ordinary outcomes has.
 const BYTES: usize = 1 << 20;
 
 impl Ledger {
-    /// When a batch that starts now must have its answers: a little before the batcher gives up on the
-    /// whole of it, or steps that were served would be answered as ambiguous.
+    /// Returns when a batch that starts now must have its answers: a little before the batcher's
+    /// own timeout, after which steps that were served would be answered as ambiguous.
     fn deadline(&self) -> Instant {
         Instant::now() + self.limit / 10 * 9
     }
 
-    /// Most bytes of outcomes or retry payloads that one statement of a batch carries.
+    /// Returns the largest number of bytes of outcomes or retry payloads in one statement of a
+    /// batch.
     fn room(&self) -> usize {
         BYTES.min(self.server.packet / 4)
     }
 
-    /// The batcher's connection, which is put back after a clean use only.
+    /// Takes the batcher's connection out of its slot. It is put back only after a clean use.
     async fn taken(
         &self,
         slot: &mut Option<Idle>,
@@ -57,7 +58,7 @@ impl Ledger {
     }
 }
 
-/// Runs a statement of a batch; no answer in time is as good as a lost connection.
+/// Runs a statement of a batch. A missing answer counts as a lost connection.
 async fn in_time<T>(
     deadline: Instant,
     statement: impl Future<Output = sqlx::Result<T>>,
@@ -69,7 +70,8 @@ async fn in_time<T>(
 }
 
 impl Dialect for Ledger {
-    /// `None` once a statement on it did not end cleanly: the next batch opens another.
+    /// `None` after a statement on the connection did not end cleanly: the next batch opens
+    /// another.
     type Connection = Option<Idle>;
 
     async fn connect(&self) -> Result<Self::Connection> {
@@ -84,8 +86,9 @@ impl Dialect for Ledger {
         let deadline = self.deadline();
         let mut connection = self.taken(slot, "open", deadline).await?;
         let mut answers = Answers::new("open", drafts.len());
-        // A statement fails whole when one of its keys is held. Then those that are there are read
-        // (a reader does not wait), and the rest is halved until only the held ones are left.
+        // A statement fails as a whole if another transaction holds one of its keys. Then the
+        // existing records are read (a read does not wait), and the rest is halved until only the
+        // held keys are left.
         let mut todo = draft_groups(drafts, self.room());
         while let Some(group) = todo.pop() {
             let some: Vec<&Draft> = group.iter().map(|i| &drafts[*i]).collect();
@@ -98,7 +101,7 @@ impl Dialect for Ledger {
                     let mut found = match in_time(deadline, read).await {
                         Ok(found) => found,
                         Err(error) => {
-                            // The insert was refused and a read changes nothing.
+                            // The insert was refused, and a read changes nothing.
                             let lost = is_lost(&error);
                             let error = failed("open", error).with_kind(ErrorKind::Unavailable);
                             answers.fail(&group, &error);
@@ -213,7 +216,7 @@ impl Dialect for Ledger {
     ) -> Result<Swapped> {
         let mut connection = self.taken(slot, "swap", self.deadline()).await?;
         let swapped = match self.swap_one(&mut connection, key, judged, change).await {
-            // Alone in its transaction, a statement that lost a deadlock did nothing.
+            // A statement by itself that lost a deadlock did nothing.
             Err(error) if error.kind() == ErrorKind::RetryTransaction => Swapped::Lost,
             swapped => swapped?,
         };
@@ -222,7 +225,7 @@ impl Dialect for Ledger {
     }
 }
 
-/// Answers in the order of the questions, however they come in.
+/// Collects answers in the order of the steps, in whatever order they arrive.
 struct Answers<T> {
     operation: &'static str,
     each: Vec<Option<Result<T>>>,
@@ -241,7 +244,7 @@ impl<T> Answers<T> {
         }
     }
 
-    /// The statement of these steps failed.
+    /// Records that the statement of these steps failed.
     fn fail(&mut self, places: &[usize], error: &Error) {
         for place in places {
             self.each[*place] = Some(Err(again(error, self.operation)));
@@ -253,7 +256,8 @@ impl<T> Answers<T> {
         Ok(self.each.into_iter().map(|one| one.unwrap_or_else(|| Err(silent(operation)))).collect())
     }
 
-    /// What was answered, and for the others that they were not sent: their connection is gone.
+    /// Returns the answers so far, and for the other steps the error that they were not sent
+    /// because the connection is lost.
     fn cut_short(self) -> Result<Vec<Result<T>>> {
         let unsent = || {
             let text = "the connection was lost before this step was sent";
@@ -263,7 +267,8 @@ impl<T> Answers<T> {
     }
 }
 
-/// Returns whether a rival holds one of the keys, or wrote it between our look and our insert.
+/// Returns whether another transaction holds one of the keys, or wrote it between the read and the
+/// insert.
 fn contended(error: &sqlx::Error) -> bool {
     held(error) || deadlock(error) || number(error) == Some(1062)
 }

@@ -1,5 +1,5 @@
-//! Business tables in MySQL and MariaDB. Values travel as bytes and are compared in the column's own
-//! character set and collation, so that its indexes serve.
+//! Reads business tables in MySQL and MariaDB. Values are sent as bytes and compared in the
+//! column's own character set and collation, so that its indexes are used.
 
 use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
@@ -20,7 +20,7 @@ const DIALECT: Dialect = Dialect {
     create_unique: "CREATE UNIQUE INDEX",
 };
 
-/// A table of the application's in MySQL or MariaDB, read over the application's own pool.
+/// A business table in MySQL or MariaDB, read over the application's own pool.
 #[derive(Clone, Debug)]
 pub struct MySqlTable {
     pool: MySqlPool,
@@ -47,7 +47,7 @@ impl MySqlTable {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
+    /// `Misconfigured` if a name is invalid, a column is missing or of another type, or the key is
     /// not unique.
     pub async fn open(pool: MySqlPool, layout: Layout) -> Result<Self> {
         let names = Names::of(layout, '`')?;
@@ -66,13 +66,13 @@ impl MySqlTable {
     /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
-    /// If a name cannot be one, or the database cannot be asked.
+    /// If a name is invalid, or the database cannot be queried.
     pub async fn inspect(pool: &MySqlPool, layout: Layout) -> Result<Inspection> {
         let names = Names::of(layout, '`')?;
         Ok(inspect(&names, facts(pool, &names).await?.as_ref(), &DIALECT))
     }
 
-    /// A column as bytes: text as UTF-8, integers as digits.
+    /// Returns an expression for a column as bytes: text as UTF-8, integers as digits.
     fn shown(&self, column: &Column) -> String {
         let name = self.names.quoted(&column.name);
         match &column.collation {
@@ -108,10 +108,10 @@ impl MySqlTable {
     }
 }
 
-/// A parameter as what the column can be compared with.
-fn said(column: &Column) -> String {
+/// Returns an expression that converts a parameter to the column's type, for comparisons.
+fn converted(column: &Column) -> String {
     match &column.collation {
-        // Both come from the server's own lists of names.
+        // Both names come from the server's own lists.
         Some((set, collation)) => format!("CONVERT(? USING {set}) COLLATE {collation}"),
         None if column.class == Class::Bytes => String::from("?"),
         None if column.declared.contains("unsigned") => String::from("CAST(? AS UNSIGNED)"),
@@ -119,7 +119,7 @@ fn said(column: &Column) -> String {
     }
 }
 
-/// Whether a text can be said so without meaning another.
+/// Returns whether `text` can be converted to the column's type without changing its meaning.
 fn can_be(column: &Column, text: &str) -> bool {
     match column.class {
         Class::Integer if column.declared.contains("unsigned") => {
@@ -183,7 +183,7 @@ impl BusinessTable for MySqlTable {
                         add(&mut arguments, cursor.as_str().to_owned())?;
                     }
                 }
-                format!("> {}", said(&self.key))
+                format!("> {}", converted(&self.key))
             }
         };
         add(&mut arguments, i64::from(limit) + 1)?;
@@ -207,7 +207,7 @@ impl BusinessTable for MySqlTable {
         }
         let (columns, from) = (self.columns(), self.names.from());
         let public = self.names.quoted(&self.public.name);
-        let marks = vec![said(&self.public); publics.len()].join(", ");
+        let marks = vec![converted(&self.public); publics.len()].join(", ");
         let mut sql = format!("SELECT {columns} FROM {from} WHERE {public} IN ({marks})");
         let mut arguments = MySqlArguments::default();
         for public in publics {
@@ -219,7 +219,11 @@ impl BusinessTable for MySqlTable {
             }
         }
         if let Some(column) = &self.tenant {
-            sql.push_str(&format!(" AND {} = {}", self.names.quoted(&column.name), said(column)));
+            sql.push_str(&format!(
+                " AND {} = {}",
+                self.names.quoted(&column.name),
+                converted(column)
+            ));
             add(&mut arguments, tenant.to_owned())?;
         }
         let rows = self.fetch(sql, arguments).await?;
@@ -243,9 +247,9 @@ impl BusinessTable for MySqlTable {
     }
 }
 
-/// What the database says about the table.
+/// Reads the columns and indexes of the table; `None` if the table does not exist.
 async fn facts(pool: &MySqlPool, names: &Names) -> Result<Option<Facts>> {
-    // The lists call their columns differently in different versions: cast, and taken by position.
+    // Versions name the columns of these lists differently: they are cast, and read by position.
     let sql = "SELECT CAST(column_name AS CHAR), CAST(column_type AS CHAR), \
                    CAST(data_type AS CHAR), CAST(is_nullable AS CHAR), \
                    CAST(character_set_name AS CHAR), CAST(collation_name AS CHAR) \
@@ -265,7 +269,7 @@ async fn facts(pool: &MySqlPool, names: &Names) -> Result<Option<Facts>> {
         nullable: nullable == "YES",
         collation: set.zip(collation),
     };
-    // A column of which only a part is indexed has no name here, and is left out.
+    // A column of which only a prefix is indexed gets an empty name, and so is not used.
     let sql = "SELECT CAST(index_name AS CHAR), CAST(non_unique AS SIGNED), \
                    CAST(IF(sub_part IS NULL, COALESCE(column_name, ''), '') AS CHAR) \
                FROM information_schema.statistics \

@@ -1,6 +1,6 @@
-//! What about a server's set-up breaks or weakens a promise.
+//! Checks the set-up of a server for settings that break or weaken a guarantee.
 //!
-//! Reads settings; changes none. Whether the schema is ours is checked in `schema`.
+//! Only reads settings. `schema` checks the schema.
 
 use semel_core::event::{MAX_PACKED_ATTRIBUTES, MAX_PAYLOAD};
 use semel_core::store::{Finding, Replication, Result, Severity};
@@ -10,7 +10,7 @@ use super::replication::Observed;
 use super::session::{Flavour, OVERHEAD, Server, failed};
 use super::variables::{finding, is_on};
 
-/// All findings about the server, and about the columns that hold identity.
+/// Returns all findings about the server, and about the columns that identify records.
 pub(crate) async fn check(
     connection: &mut MySqlConnection,
     server: &Server,
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_break_a_promise_are_named_and_good_ones_are_not() {
+    fn settings_that_break_a_guarantee_are_reported_and_good_ones_are_not() {
         let good = || Settings {
             read_only: false,
             flush: "1".into(),

@@ -1,7 +1,7 @@
-//! Binds and reads the columns of `semel_record`, as this protocol carries them.
+//! Binds and reads the columns of `semel_record` in MySQL's protocol.
 //!
-//! Text travels as bytes in both directions, so that no character set of a session changes it. What the
-//! columns mean is in `crate::row`.
+//! Text is sent and read as bytes, so that no character set of a session changes it. The meaning of
+//! the columns is in `crate::row`.
 
 use semel_core::clock::Timestamp;
 use semel_core::key::Key;
@@ -52,7 +52,7 @@ pub(crate) fn read_outline(row: &MySqlRow, operation: &'static str) -> Result<Li
     Ok(outlined(read_entry(row, operation)?, size))
 }
 
-/// Returns the digest in a row of either.
+/// Returns the digest in a row of a listing.
 pub(crate) fn read_digest(row: &MySqlRow) -> Vec<u8> {
     row.try_get("digest").unwrap_or_default()
 }
@@ -100,7 +100,7 @@ pub(crate) fn bind_draft<'q>(query: Bound<'q>, draft: &Draft) -> Bound<'q> {
         .bind(row.reference.map(str::as_bytes))
 }
 
-/// The bytes under which a key is stored.
+/// Returns the bytes under which a key is stored.
 pub(crate) fn identity(key: &Key) -> [u8; 32] {
     #[cfg(feature = "testing")]
     if semel_core::testing::sabotaged(semel_core::testing::Guard::Identity) {
@@ -109,7 +109,8 @@ pub(crate) fn identity(key: &Key) -> [u8; 32] {
     *key.digest().as_bytes()
 }
 
-/// What a `utf8mb4_unicode_ci` key column would take for the same id.
+/// Returns the key that a `utf8mb4_unicode_ci` column would treat as equal. Used only when a test
+/// has disabled the guard of identity.
 #[cfg(feature = "testing")]
 fn merged(key: &Key) -> Key {
     let fold = |c: char| if c.is_ascii() { c.to_ascii_lowercase() } else { 'e' };

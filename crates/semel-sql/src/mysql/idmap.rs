@@ -1,8 +1,8 @@
-//! The id map in MySQL and MariaDB: registering in a caller's transaction, finding, repairing.
+//! The id map in MySQL and MariaDB: inserting in a caller's transaction, finding, repairing.
 //!
-//! What is not in a caller's transaction runs on connections of its own at READ COMMITTED, so that
-//! finding an id waits neither for the ledger nor for a relay. Texts travel as bytes, or in hex where
-//! many rows travel as one JSON parameter.
+//! Statements outside a caller's transaction have connections of their own at READ COMMITTED, so
+//! that finding an id waits neither for the ledger nor for a relay. Texts are sent as bytes, or in
+//! hex if many rows are sent as one JSON parameter.
 
 use std::fmt::Write as _;
 
@@ -18,33 +18,33 @@ use super::MySqlStore;
 use super::ledger::failed;
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, corrupt_map, timed_out};
-use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
+use crate::idmap::{ExistingRow, Raw, Rounds, Twins, Window, judged};
 use crate::row::undecodable;
 
 /// Many rows as one parameter: JSON of type, tenant, public id and internal id, in hex.
 const ASKED: &str = "JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, k VARCHAR(64) PATH '$[0]', \
      t VARCHAR(128) PATH '$[1]', p VARCHAR(128) PATH '$[2]', i VARCHAR(32) PATH '$[3]')) q";
 
-/// Bytes that a text may have to be in the table.
+/// The largest number of bytes of a text in the table.
 const LONGEST: usize = 64;
 
-/// The largest list of a find; also the sizes below it are powers of two, so that each is prepared
-/// once.
+/// The length of the longest list of a find. Smaller lists have lengths that are powers of two, so
+/// that each is prepared once.
 const LIST: usize = 1024;
 
-/// The row by its public id.
+/// The condition for the row with a binding's public id.
 const BY_PUBLIC: &str = "m.resource_type = UNHEX(q.k) AND m.tenant = UNHEX(q.t) \
      AND m.public_id = UNHEX(q.p)";
 
-/// A row that has the internal id and another public one.
+/// The condition for a row that has a binding's internal id but another public id.
 const BY_INTERNAL: &str = "m.resource_type = UNHEX(q.k) AND m.tenant = UNHEX(q.t) \
      AND m.internal_id = UNHEX(q.i) AND m.public_id <> UNHEX(q.p)";
 
 impl IdMap for MySqlStore {
     type Connection = MySqlConnection;
 
-    /// One statement, whose answer is that of the current row at every isolation level. A row that is in
-    /// the way stays as they are, and is locked until the transaction ends.
+    /// Inserts with one statement, whose answer reflects the current row at every isolation level.
+    /// A conflicting row stays as it is, and is locked until the transaction ends.
     async fn insert(
         &self,
         connection: &mut MySqlConnection,
@@ -106,7 +106,7 @@ impl IdMap for MySqlStore {
         }
         let texts = [[kind.name(), tenant, public.as_str()].map(hex)];
         let texts = serde_json::to_string(&texts).expect("texts");
-        Ok(self.in_callers("revoke", unmake(connection, &texts)).await? > 0)
+        Ok(self.in_callers("revoke", revoke(connection, &texts)).await? > 0)
     }
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
@@ -133,7 +133,7 @@ impl IdMap for MySqlStore {
         let texts = serde_json::to_string(&texts.collect::<Vec<_>>()).expect("texts");
         let mut session = self.lookups.get("revoke").await?;
         loop {
-            let writing = async |connection: &mut MySqlConnection| unmake(connection, &texts).await;
+            let writing = async |connection: &mut MySqlConnection| revoke(connection, &texts).await;
             if let Some(revoked) = session.settled(writing).await? {
                 return Ok(u32::try_from(revoked).unwrap_or(u32::MAX));
             }
@@ -162,7 +162,7 @@ impl IdMap for MySqlStore {
 }
 
 impl MySqlStore {
-    /// Does something in a caller's transaction. Whatever fails, that did not commit.
+    /// Runs a statement in a caller's transaction. If it fails, nothing was committed.
     async fn in_callers<T>(
         &self,
         operation: &'static str,
@@ -180,8 +180,8 @@ impl MySqlStore {
     }
 }
 
-/// Revokes the rows of these texts; gives how many were live.
-async fn unmake(connection: &mut MySqlConnection, texts: &str) -> sqlx::Result<u64> {
+/// Revokes the given rows, and returns how many were live.
+async fn revoke(connection: &mut MySqlConnection, texts: &str) -> sqlx::Result<u64> {
     let text = format!(
         "UPDATE {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (PRIMARY) ON {BY_PUBLIC} \
          SET m.status = 0, m.updated_at = {CLOCK} WHERE m.status = 1"
@@ -190,9 +190,10 @@ async fn unmake(connection: &mut MySqlConnection, texts: &str) -> sqlx::Result<u
     Ok(done.rows_affected())
 }
 
-/// The answers of the statement below: the row that is in the way, if any, by the id that it returns.
+/// Inserts one binding. If a row conflicts, the statement returns in the insert id what kind of row
+/// it is.
 async fn put(connection: &mut MySqlConnection, binding: &Binding) -> sqlx::Result<Inserted> {
-    // The row that is in the way is updated to what it is, which only locks it, and is looked at
+    // A conflicting row is updated to its own values, which only locks it, and is examined
     // meanwhile. It is found by its public id first.
     let text = format!(
         "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, \
@@ -238,8 +239,8 @@ async fn put_all(
         let all = asked(&round);
         let query = sqlx::query(AssertSqlSafe(look.as_str())).bind(&all).bind(&all);
         let rows = query.fetch_all(&mut *connection).await?;
-        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
-        let judged = judged(round.len(), &standing);
+        let existing = rows.iter().map(existing).collect::<sqlx::Result<Vec<_>>>()?;
+        let judged = judged(round.len(), &existing);
         let missing = round.iter().zip(&judged).filter(|(_, found)| found.is_none());
         let missing: Vec<&Binding> = missing.map(|(binding, _)| *binding).collect();
         if !missing.is_empty() {
@@ -252,12 +253,13 @@ async fn put_all(
     Ok(inserted)
 }
 
-/// Writes live rows; what follows says where from.
+/// Inserts live rows; the source of the rows follows.
 const WRITE: &str = "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, \
      created_at, updated_at) SELECT UNHEX(q.k), UNHEX(q.t), UNHEX(q.p), UNHEX(q.i), 1, {CLOCK}, \
      {CLOCK} FROM";
 
-/// Rivals are not kept out, but noticed: a key that was free and is taken fails the statement.
+/// Stores bindings in place of others. Concurrent transactions are not locked out but detected: if
+/// a free key is taken meanwhile, the statement fails.
 async fn overwrite(connection: &mut MySqlConnection, rounds: &Rounds<'_>) -> sqlx::Result<()> {
     let evict = format!(
         "DELETE m FROM {ASKED} STRAIGHT_JOIN semel_id_map m FORCE INDEX (semel_id_map_internal) \
@@ -285,7 +287,8 @@ async fn overwrite(connection: &mut MySqlConnection, rounds: &Rounds<'_>) -> sql
     Ok(())
 }
 
-/// Looks up at most [`LIST`] ids, the last of them several times to make the list a power of two long.
+/// Looks up at most [`LIST`] ids. The last one is repeated to make the length of the list a power
+/// of two.
 async fn find(
     connection: &mut MySqlConnection,
     tenant: &str,
@@ -315,7 +318,7 @@ fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<MySq
     query.push_bind(bytes(kind.name()));
     match window {
         Window::All => {}
-        // A comparison of pairs would walk the table.
+        // A comparison of pairs would scan the table.
         Window::After(tenant, public) => {
             query.push(" AND (m.tenant > ").push_bind(bytes(tenant));
             query.push(" OR m.tenant = ").push_bind(bytes(tenant));
@@ -333,7 +336,7 @@ fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<MySq
     query
 }
 
-/// Bindings as the statements want them.
+/// Returns bindings as the JSON that the statements expect.
 fn asked(bindings: &[&Binding]) -> String {
     let rows = bindings.iter().map(|binding| {
         let kind = binding.kind();
@@ -355,15 +358,15 @@ fn hex_of(bytes: &[u8]) -> String {
     })
 }
 
-fn standing(row: &MySqlRow) -> sqlx::Result<Standing> {
-    // Counted from 1.
+fn existing(row: &MySqlRow) -> sqlx::Result<ExistingRow> {
+    // Positions are counted from 1.
     let place: i64 = row.try_get(0)?;
     let same: i64 = row.try_get(1)?;
     let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
-    Ok(Standing { place, same: same != 0, status: row.try_get(2)? })
+    Ok(ExistingRow { place, same: same != 0, status: row.try_get(2)? })
 }
 
-/// A row of the map, from its public id on.
+/// Reads a row of the map, whose public id is at position `at`.
 fn read(row: &MySqlRow, operation: &'static str, at: usize, tenant: String) -> Result<MapRow> {
     let bad = |error| undecodable(operation, error);
     let raw = Raw {

@@ -1,7 +1,7 @@
-//! Listing for operators: filtered by the server, in the order of the digests.
+//! Lists records for operators, filtered by the server, in the order of their digests.
 //!
-//! Reads only, without locks. What did not succeed and is not running, what is due, references and
-//! tenants have an index; other filters walk the table a page at a time.
+//! Only reads, without locks. Indexes serve filters for records that neither succeeded nor run, for
+//! due records, references and tenants; other filters scan the table a window at a time.
 
 use semel_core::clock::micros;
 use semel_core::record::Record;
@@ -16,8 +16,8 @@ use super::ledger::failed;
 use super::statement::{CLOCK, outline, read_with_key};
 use crate::row::{is_open, page, undecodable};
 
-/// How many records one page may look at where no index narrows the search: such a page may come
-/// back short, or empty, and still have a next one.
+/// How many records one page may scan if no index narrows the search. Such a page may be short or
+/// empty and still have a next one.
 const WINDOW: u64 = 5_000;
 
 impl Inspect for MySqlStore {
@@ -38,7 +38,8 @@ impl Inspect for MySqlStore {
 
     async fn tally(&self, filter: &Filter) -> Result<Tally> {
         let (mut tally, mut after) = (Tally::default(), None);
-        // One statement where an index narrows the search; else a window each, so that none is long.
+        // One statement if an index narrows the search; otherwise one for each window, so that none
+        // takes long.
         loop {
             let session = self.operators.get("tally").await?;
             let part = async |connection: &mut MySqlConnection| {
@@ -54,7 +55,7 @@ impl Inspect for MySqlStore {
     }
 }
 
-/// Rows, and where a page goes on behind them.
+/// The rows read, and the digest after which the next page begins.
 type Rows = (Vec<MySqlRow>, Option<Vec<u8>>);
 
 impl MySqlStore {
@@ -88,7 +89,8 @@ async fn rows(
     Ok((rows, until))
 }
 
-/// How many match in one window, or of all where an index finds them; and where to go on.
+/// Counts the matches in one window, or all matches if an index finds them. Also returns the digest
+/// after which to continue.
 async fn part(
     connection: &mut MySqlConnection,
     filter: &Filter,
@@ -105,7 +107,7 @@ async fn part(
     Ok((Tally { records: records.cast_unsigned(), attempts }, until))
 }
 
-/// The end of the window that is looked at; nothing where an index finds the records.
+/// Returns the last digest of the window to scan; `None` if an index finds the records.
 async fn beyond(
     connection: &mut MySqlConnection,
     filter: &Filter,
@@ -115,7 +117,7 @@ async fn beyond(
     if indexed { Ok(None) } else { window(connection, after).await }
 }
 
-/// The statement `text` with the values of its conditions.
+/// Returns the statement `text` with the values of its conditions bound.
 fn bound(
     text: String,
     filter: &Filter,
@@ -150,7 +152,8 @@ fn bound(
     query
 }
 
-/// The last digest of the window that begins after this one; nothing if it reaches the end.
+/// Returns the last digest of the window that begins after `after`; `None` if the window reaches
+/// the end.
 async fn window(
     connection: &mut MySqlConnection,
     after: Option<&Cursor>,
@@ -168,18 +171,18 @@ async fn window(
     last.map(|row| row.try_get(0).map_err(|error| undecodable("list", error))).transpose()
 }
 
-/// `attention` is the state of those records that need some, and has an index. Of the claims that run
-/// it has those with a retry payload alone.
-fn needs_some(filter: &Filter) -> bool {
+/// Returns whether the filter selects records by the indexed column `attention`: the state of
+/// records that need attention. Of running claims, the column has only those with a retry payload.
+fn needs_attention(filter: &Filter) -> bool {
     filter.state.is_some_and(is_open)
 }
 
-/// The index by which the records are found. Named, because a server that is asked for a page in
-/// order walks the primary key to the end if it hopes to fill the page soon.
+/// Returns the index by which the records are found. It is forced, because a server that is to
+/// return a page in order scans the primary key to the end if it expects to fill the page soon.
 fn index(filter: &Filter) -> Option<&'static str> {
     if filter.reference.is_some() {
         Some("semel_record_reference")
-    } else if needs_some(filter) || filter.due {
+    } else if needs_attention(filter) || filter.due {
         Some("semel_record_open")
     } else if filter.tenant.is_some() {
         Some("semel_record_tenant")
@@ -189,7 +192,7 @@ fn index(filter: &Filter) -> Option<&'static str> {
 }
 
 fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
-    let needs_some = needs_some(filter);
+    let needs_attention = needs_attention(filter);
     let index = index(filter).map_or_else(String::new, |name| format!(" FORCE INDEX ({name})"));
     let mut text = format!("SELECT {columns} FROM semel_record{index} WHERE TRUE");
     let mut and = |wanted: bool, condition: &str| {
@@ -208,10 +211,10 @@ fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
     and(filter.reference.is_some(), "reference = ?");
     and(filter.digest.is_some(), "digest >= ? AND digest <= ?");
     and(filter.operation.is_some(), "operation_id = ?");
-    and(filter.state.is_some() && needs_some, "attention = ?");
-    and(filter.state.is_some() && !needs_some, "state = ?");
-    // The first condition is what the index is searched by. What was written ahead of the clock is
-    // due as well: its next attempt is dated anew.
+    and(filter.state.is_some() && needs_attention, "attention = ?");
+    and(filter.state.is_some() && !needs_attention, "state = ?");
+    // The index is searched by the first condition. A record written ahead of the clock is due as
+    // well: its next attempt gets a new date.
     let ahead = format!("attention_at > {CLOCK} + {}", micros(Record::AHEAD));
     let due = format!(
         "attention IN (0, 2) AND ((attention = 2 AND retry_at IS NOT NULL \

@@ -1,8 +1,8 @@
-//! The ledger's steps on a connection: what is sent, and what the server's answer means.
+//! The ledger's steps on a connection: sends the statements and reads the server's answers.
 //!
-//! No connection is chosen here and nothing is judged. Whether a write was ours is always read from
-//! the row (`attempt_id`) or from the rows that matched, never guessed from an affected-rows count
-//! that a driver's flag can change.
+//! The callers choose the connection, and nothing is judged here. Whether a write took place is
+//! always read from the row (`attempt_id`) or from the matched rows, never guessed from an
+//! affected-rows count, which a flag of the driver can change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use super::session::{self, Flavour, Role, Server, held};
 use super::statement::{Answer, Inside, Texts};
 use crate::row::{DraftRow, SettlementRow, undecodable};
 
-/// How long a settlement that met a lock waits before it is sent again. A rival that merely looks at
-/// the record is gone by then; one in a transaction of its own is not waited for any longer.
+/// The pauses after which a settlement that met a lock is sent again. A transaction that only reads
+/// the record has ended by then; one that holds it is not waited for any longer.
 pub(super) const PAUSES: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -34,7 +34,7 @@ pub(super) const PAUSES: [Duration; 5] = [
     Duration::from_millis(16),
 ];
 
-/// The statements, and the server they are for.
+/// Runs the ledger's statements on one server.
 pub(crate) struct Ledger {
     pub(crate) options: MySqlConnectOptions,
     pub(crate) server: Server,
@@ -54,19 +54,20 @@ impl Ledger {
         Self { options, server, limit, texts, replication }
     }
 
-    /// Looks which servers could take over; replicas come and go.
+    /// Observes which servers could take over. Replicas come and go, so this is repeated.
     pub(super) async fn observe(&self, connection: &mut MySqlConnection) -> Result<Observed> {
         let observed = replication::observe(connection, self.server.flavour).await?;
         self.replication.observe(observed.replication());
         Ok(observed)
     }
 
-    /// A connection for our own statements.
+    /// Opens a connection for the store's own statements.
     pub(crate) async fn session(&self) -> Result<MySqlConnection> {
         Ok(session::connect(&self.options, Role::Ledger, self.limit).await?.0)
     }
 
-    /// Inserts or reads some drafts with different digests. `Err(sqlx)` for all of them.
+    /// Inserts drafts with different digests, or reads their records. An outer error applies to all
+    /// of them.
     pub(super) async fn try_open(
         &self,
         connection: &mut MySqlConnection,
@@ -91,7 +92,8 @@ impl Ledger {
         query.fetch_all(connection).await
     }
 
-    /// Without RETURNING: look (without waiting), then insert what is missing.
+    /// Opens drafts on MySQL, which has no RETURNING: reads without waiting, then inserts what is
+    /// missing.
     async fn try_open_mysql(
         &self,
         connection: &mut MySqlConnection,
@@ -121,8 +123,8 @@ impl Ledger {
         Ok(digests.iter().map(answer).collect())
     }
 
-    /// Inserts rows that were not there a moment ago; gives their fences. Each row has its own, and
-    /// only the last one comes back by itself, so those of several are read.
+    /// Inserts rows that did not exist a moment ago, and returns their fences. Each row has its own
+    /// fence, and the server returns only the last one, so those of several rows are read.
     pub(crate) async fn insert_mysql(
         &self,
         connection: &mut MySqlConnection,
@@ -146,7 +148,7 @@ impl Ledger {
         drafts.iter().zip(&digests).map(fence).collect()
     }
 
-    /// Reads a record without waiting for a rival that holds it. MySQL only.
+    /// Reads a record without waiting for a transaction that holds it. Only on MySQL.
     pub(crate) async fn probe(
         &self,
         connection: &mut MySqlConnection,
@@ -157,8 +159,9 @@ impl Ledger {
         take(&mut found, &digest).map(existing).transpose().map_err(sqlx::Error::decode)
     }
 
-    /// [`Store::open`](semel_core::Store::open) in the caller's transaction, on MariaDB: one statement,
-    /// whose answer is the current row at every isolation level. `None` if a rival holds the key.
+    /// Runs [`Store::open`](semel_core::Store::open) in the caller's transaction, on MariaDB: one
+    /// statement, whose answer is the current row at every isolation level. `None` if another
+    /// transaction holds the key.
     pub(crate) async fn open_one(
         &self,
         connection: &mut MySqlConnection,
@@ -174,7 +177,7 @@ impl Ledger {
         }
     }
 
-    /// [`Store::swap`](semel_core::Store::swap), in whatever transaction the connection is in.
+    /// Runs [`Store::swap`](semel_core::Store::swap) in the transaction that the connection is in.
     pub(crate) async fn swap_one(
         &self,
         connection: &mut MySqlConnection,
@@ -183,7 +186,8 @@ impl Ledger {
         change: &Change,
     ) -> Result<Swapped> {
         let swapped = async {
-            // An UPDATE of MySQL always waits for a row.
+            // On MySQL an UPDATE always waits for a row, so the row is locked without waiting
+            // first.
             if self.server.flavour == Flavour::MySql {
                 let free = "SELECT 1 FROM semel_record WHERE digest = ? FOR UPDATE NOWAIT";
                 sqlx::query(free)
@@ -195,7 +199,7 @@ impl Ledger {
         };
         match swapped.await {
             Ok(swapped) => Ok(swapped),
-            // The lost row may be whatever it likes by now: the caller asks again.
+            // The row may have changed in any way: the caller reads it again.
             Err(error) if self.merely_held(&error) => Ok(Swapped::Lost),
             Err(error) => Err(failed("swap", error)),
         }
@@ -272,7 +276,7 @@ impl Ledger {
         })
     }
 
-    /// Ends one claim. Zero rows is Lost.
+    /// Settles one claim. Zero rows mean that the claim is lost.
     pub(crate) async fn settle_one(
         &self,
         connection: &mut MySqlConnection,
@@ -301,14 +305,15 @@ impl Ledger {
         })
     }
 
-    /// Whether the refusal means only that a rival holds the row, and nothing else was undone.
+    /// Returns whether the error means only that another transaction holds the row, and nothing was
+    /// rolled back.
     pub(super) fn merely_held(&self, error: &sqlx::Error) -> bool {
         held(error) && !self.server.timeout_rolls_back
     }
 }
 
-/// Names the failure of a read that shows what a write of ours did. The write is done and its outcome unknown:
-/// whatever the refusal says, it is not a refusal of the write.
+/// Converts the error of a read that was to show the result of a write. The write is done and its
+/// result unknown, so the error must not be treated as a refusal of the write.
 pub(super) fn unread(error: sqlx::Error) -> sqlx::Error {
     sqlx::Error::Protocol(format!("written, but what was written could not be read: {error}"))
 }
@@ -342,7 +347,7 @@ fn opened(draft: &Draft, row: &MySqlRow) -> Result<Opened> {
     if digest.as_slice() != identity(&draft.key) {
         return Err(undecodable("open", sqlx::Error::Protocol("rows in another order".into())));
     }
-    // All of a statement has one clock, so a row that this statement created carries it.
+    // A statement has one clock, so a row that this statement created has its time.
     let ours = raw.attempt_id == draft.attempt_id.to_bytes()
         && raw.created_at == now.as_micros()
         && raw.number == 1;
@@ -358,7 +363,7 @@ pub(super) fn existing(row: Result<Found>) -> Result<Opened> {
     Ok(Opened::Existing { record: Box::new(record), now })
 }
 
-/// Whether a settlement brings what takes a retry payload's place.
+/// Returns whether a settlement has an outcome, which replaces a retry payload.
 fn answer(settlement: &Settlement) -> Answer {
     if matches!(settlement, Settlement::Succeeded { .. }) { Answer::Given } else { Answer::None }
 }

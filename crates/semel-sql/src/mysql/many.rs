@@ -1,7 +1,7 @@
-//! Settlement and extending many claims in one statement, finding out which of them it met, and what may
-//! share a statement.
+//! Settles and renews many claims in one statement, finds out which of them were written, and
+//! groups the steps that may share a statement.
 //!
-//! Which steps come together is decided by the batcher; what a single step is, is in `ledger`.
+//! The batcher decides which steps run together; single steps are in `ledger`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::batcher::{BATCH, SettleRequest};
 use crate::row::{Raw, SettlementRow, span};
 
 impl Ledger {
-    /// Ends several claims in one statement; says of each whether it was done.
+    /// Settles several claims in one statement, and returns the answer for each.
     pub(super) async fn try_settle(
         &self,
         connection: &mut MySqlConnection,
@@ -57,7 +57,7 @@ impl Ledger {
         Ok(leases.iter().map(settled).collect())
     }
 
-    /// Extends leases, at most [`BATCH`].
+    /// Renews at most [`BATCH`] leases, and returns which of them were renewed.
     async fn try_renew(
         &self,
         connection: &mut MySqlConnection,
@@ -71,7 +71,8 @@ impl Ledger {
         if let Some(extended) = uniform(done.rows_affected(), group.len()) {
             return Ok(vec![extended; group.len()]);
         }
-        // A claim that runs under its lease now was met by the statement, for it ran then as well.
+        // A claim that still runs under its lease was renewed by the statement, because it ran then
+        // as well.
         let mut found = self.written(connection, &leases).await?;
         let extended = |lease: &Lease| match take(&mut found, lease.digest.as_bytes()) {
             Some(Ok(row)) => row.raw.state == RUNNING && is_of(lease, &row.raw),
@@ -80,8 +81,8 @@ impl Ledger {
         Ok(leases.iter().map(extended).collect())
     }
 
-    /// The records of these leases after a statement that met some of them and some not: there is no
-    /// UPDATE … RETURNING.
+    /// Reads the records of these leases after a statement that wrote only some of them: there is
+    /// no UPDATE … RETURNING.
     async fn written(
         &self,
         connection: &mut MySqlConnection,
@@ -91,8 +92,8 @@ impl Ledger {
         select(connection, self.texts.peek(digests.len()), &digests).await.map_err(unread)
     }
 
-    /// Renews any number of leases, and notes each answer as soon as it is known: whatever becomes
-    /// of a later statement, what an earlier one wrote is written.
+    /// Renews any number of leases, and records each answer as soon as it is known: a later
+    /// statement that fails does not undo an earlier one.
     pub(crate) async fn renew(
         &self,
         connection: &mut MySqlConnection,
@@ -101,9 +102,9 @@ impl Ledger {
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..leases.len()).collect();
         order.sort_by_key(|i| leases[*i].0.digest);
-        // One row that is held must not cost the others their leases, so a group that cannot
-        // be written whole is halved until only the held rows are left. The holder of one may be
-        // its own transaction as well as one that takes it over: that is unknown.
+        // One held row must not cost the other claims their leases, so a group that cannot be
+        // written as a whole is halved until only the held rows are left. A row may be held by its
+        // own claim's transaction or by one that takes the claim over: which is unknown.
         let mut todo: Vec<Vec<usize>> = order.chunks(BATCH).map(<[usize]>::to_vec).collect();
         while let Some(group) = todo.pop() {
             let some: Vec<&(Lease, Duration)> = group.iter().map(|i| &leases[*i]).collect();
@@ -123,7 +124,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// MySQL would wait for a held row. A look that does not wait comes first there.
+    /// On MySQL, fails if another transaction holds one of the rows. An UPDATE there would wait for
+    /// it.
     async fn none_held(
         &self,
         connection: &mut MySqlConnection,
@@ -137,10 +139,10 @@ impl Ledger {
     }
 }
 
-/// [`State::Running`](semel_core::State::Running) as it is stored.
+/// The stored code of [`State::Running`](semel_core::State::Running).
 const RUNNING: i16 = 0;
 
-/// What became of all rows of a statement, where that is the same for all of them.
+/// Returns whether all rows of a statement were written or none; `None` if only some were.
 fn uniform(affected: u64, count: usize) -> Option<bool> {
     match affected {
         0 => Some(false),
@@ -153,9 +155,10 @@ fn is_of(lease: &Lease, raw: &Raw) -> bool {
     raw.fence == lease.fence.as_i64() && raw.attempt_id == lease.attempt_id.to_bytes()
 }
 
-/// Whether a statement that wrote at `written_at` ended the claim, by what its record is now. Ended
-/// at another moment, the claim was ended by an earlier statement. Granted anew since, it is
-/// unknown whether it was still this lease's: asked alone, it is known.
+/// Returns whether a statement that wrote at `written_at` ended the claim, judged by the current
+/// record. If the claim ended at another time, an earlier statement ended it. If the key was
+/// granted again since, it is unknown whether the lease was still valid; sent alone, the settlement
+/// gets an answer.
 fn settled_by(lease: &Lease, raw: &Raw, written_at: i64) -> Result<Settled> {
     match (is_of(lease, raw), raw.state) {
         (true, RUNNING) => Err(silent("settle")),
@@ -166,7 +169,8 @@ fn settled_by(lease: &Lease, raw: &Raw, written_at: i64) -> Result<Settled> {
     }
 }
 
-/// Binds what [`Texts::settle`](super::statement::Texts::settle) picks one value of for each row.
+/// Binds the values of a column from which [`Texts::settle`](super::statement::Texts::settle)
+/// selects one for each row.
 fn bind_pick<'q, T>(
     query: Bound<'q>,
     leases: &[Lease],
@@ -180,7 +184,7 @@ where
     values.fold(query, |query, value| query.bind(value))
 }
 
-/// The last parameters of a statement on many rows: which they are, and under which leases.
+/// Binds the last parameters of a statement on many rows: the digests and the leases.
 fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
     let digest = |lease: &Lease| lease.digest.as_bytes().to_vec();
     let query = leases.iter().fold(query, |query, lease| query.bind(digest(lease)));
@@ -190,8 +194,8 @@ fn bind_leases<'q>(query: Bound<'q>, leases: &[Lease]) -> Bound<'q> {
     })
 }
 
-/// Settlements that can share a statement, in the order of their digests: removals alone, the
-/// others in groups of at most `bytes`.
+/// Groups settlements that can share a statement, in the order of their digests: removals alone,
+/// the others in groups of at most `bytes`.
 pub(super) fn settlement_groups(settlements: &[SettleRequest], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..settlements.len()).collect();
     order.sort_by_key(|i| settlements[*i].lease.digest);
@@ -205,21 +209,21 @@ pub(super) fn settlement_groups(settlements: &[SettleRequest], bytes: usize) -> 
     groups
 }
 
-/// Drafts that can share a statement, in the order of their digests: in groups whose retry payloads have at
-/// most `bytes`, which is one group where there are none.
+/// Groups drafts that can share a statement, in the order of their digests, so that the retry
+/// payloads of a group have at most `bytes`. Without retry payloads there is one group.
 pub(super) fn draft_groups(drafts: &[Draft], bytes: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|i| drafts[*i].key.digest());
     packed(order, bytes, |i| drafts[i].retry_payload.as_ref().map_or(0, Outcome::size))
 }
 
-/// Halves `rest`, whose statement could not be run whole.
+/// Halves `rest`, whose statement could not be run as a whole, and adds both halves to `todo`.
 pub(super) fn split(mut rest: Vec<usize>, todo: &mut Vec<Vec<usize>>) {
     let tail = rest.split_off(rest.len() / 2);
     todo.extend([rest, tail].into_iter().filter(|half| !half.is_empty()));
 }
 
-/// Cuts `order` into groups of at most `bytes`; what is larger goes alone.
+/// Splits `order` into groups of at most `bytes`; a larger item is a group of its own.
 fn packed(order: Vec<usize>, bytes: usize, size_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<usize> = Vec::new();
@@ -275,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn retry_payloads_count_towards_what_a_statement_carries() {
+    fn retry_payloads_count_towards_the_size_of_a_statement() {
         let groups = sizes(&[40; 9], 100);
         assert!(groups.iter().all(|group| group.iter().sum::<usize>() <= 100), "{groups:?}");
         assert_eq!(groups.len(), 5);
     }
 
     #[test]
-    fn a_retry_payload_above_the_limit_goes_alone() {
+    fn a_retry_payload_above_the_limit_has_its_own_statement() {
         let groups = sizes(&[500, 40, 40], 100);
         assert!(groups.iter().all(|group| group.len() == 1 || !group.contains(&500)), "{groups:?}");
     }

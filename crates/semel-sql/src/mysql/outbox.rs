@@ -1,8 +1,9 @@
 //! The outbox in MySQL and MariaDB: appending in a caller's transaction, leasing, marking.
 //!
 //! Claims and marks run on connections of their own, so that neither the ledger nor another batch
-//! waits for them. Their texts hold numbers and hexadecimal literals alone, never a caller's text, and
-//! travel several to a trip. What operators do is in `operators`, how rows are chosen in `claim`.
+//! waits for them. Their texts contain only numbers and hexadecimal literals, never a caller's
+//! text, and several are sent in one trip. The operators' verbs are in `operators`, the selection
+//! of rows in `claim`.
 
 mod claim;
 mod mark;
@@ -34,13 +35,13 @@ use crate::error::{Stage, timed_out};
 use crate::outbox::{Cursor, EventRow, Marks, Scanned, Search, Stored, chunks};
 use crate::pool::Lifecycle;
 
-/// Rows in one statement of an append. A power of two, as all smaller statements are: each size is
-/// prepared once.
+/// The largest number of rows in one statement of an append. It is a power of two, as in all
+/// smaller statements: each size is prepared once.
 const CHUNK: usize = 32;
-/// Bytes in one such statement, where a server takes as many.
+/// The largest number of bytes in one statement of an append, if the server accepts as many.
 const BYTES: usize = 4 << 20;
 
-/// What the outbox has beside the ledger: sessions, wake-ups, and how far a test's claims have come.
+/// The outbox's own sessions and bell, and how far a test's claims have come.
 pub(super) struct OutboxSessions {
     sessions: SessionPool,
     bell: Bell,
@@ -61,8 +62,8 @@ impl OutboxSessions {
 }
 
 impl MySqlStore {
-    /// Whether the server takes an event, here and as the retry payload of an inbox; an answer
-    /// beforehand, because its own is to hang up.
+    /// Fails if an event is too large for the server, here or as the retry payload of an inbox.
+    /// Checked beforehand, because the server would close the connection.
     fn takes(&self, event: &Event, row: &EventRow<'_>) -> Result<()> {
         let Server { packet, .. } = self.ledger.server;
         let most = packet.saturating_sub(OVERHEAD);
@@ -94,7 +95,7 @@ impl Outbox for MySqlStore {
                     Ok(done) => done.map(drop).map_err(|error| failed("append", error)),
                     Err(_) => Err(timed_out(Stage::Running, "append", limit)),
                 };
-                // Whatever failed, the caller's transaction did not commit.
+                // The caller's transaction did not commit, so nothing happened.
                 done.map_err(|error| {
                     let lost = error.kind() == ErrorKind::Ambiguous;
                     if lost { error.with_kind(ErrorKind::Unavailable) } else { error }
@@ -121,7 +122,7 @@ impl Outbox for MySqlStore {
                     continue;
                 }
             } else if more && leased.len() < ask.limit as usize {
-                // For the next claim. What was leased is the caller's, whatever comes of it.
+                // For the next claim. The leased rows are returned even if this fails.
                 if put_off(&mut session, &search).await.is_err() {
                     return Ok(leased);
                 }
@@ -222,7 +223,8 @@ impl Outbox for MySqlStore {
     }
 }
 
-/// Puts off what waits behind others of its partition, in what is due first.
+/// Puts off the due rows that wait behind others of their partition, among those that are due
+/// first.
 async fn put_off(session: &mut PooledSession<'_>, search: &Search) -> Result<Scanned> {
     loop {
         let putting = async |connection: &mut MySqlConnection| {
@@ -234,8 +236,8 @@ async fn put_off(session: &mut PooledSession<'_>, search: &Search) -> Result<Sca
     }
 }
 
-/// An event that is there already is left as it is, wherever it stands. Not INSERT IGNORE, which
-/// would also ignore what must not be.
+/// Builds an append. An event that already exists is not changed, whatever its status. INSERT
+/// IGNORE is not used, since it would also ignore other errors.
 fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
     let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
     let text = format!(
@@ -261,7 +263,7 @@ fn append<'q>(rows: &'q [EventRow<'q>]) -> Bound<'q> {
     })
 }
 
-/// The event's columns as bytes, in the order in which [`stored`] reads them.
+/// The columns of an event as bytes, in the order in which [`stored`] reads them.
 macro_rules! columns {
     ($payload:literal) => {
         concat!(
@@ -274,10 +276,10 @@ macro_rules! columns {
 }
 
 const COLUMNS: &str = columns!("payload");
-/// For lists, which leave the payload where it is.
+/// The columns of an event for lists, with an empty payload.
 const OUTLINE: &str = columns!("CAST('' AS BINARY)");
 
-/// The event's columns from `at` on, or why they cannot be read.
+/// Reads the columns of an event from position `at` on, or returns why they cannot be read.
 fn stored(row: &MySqlRow, at: usize) -> std::result::Result<Stored, String> {
     let maybe = |offset: usize, column: &str| -> std::result::Result<Option<String>, String> {
         let bytes: Option<Vec<u8>> = row.try_get(at + offset).map_err(|e| e.to_string())?;
@@ -301,7 +303,7 @@ fn stored(row: &MySqlRow, at: usize) -> std::result::Result<Stored, String> {
     })
 }
 
-/// Bytes as a literal.
+/// Returns bytes as a hexadecimal literal.
 fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len() + 3);
     text.push_str("x'");
@@ -312,7 +314,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Numbers as a list.
+/// Returns numbers as a comma-separated list.
 fn numbers(all: impl IntoIterator<Item = i64>) -> String {
     all.into_iter().map(|number| number.to_string()).collect::<Vec<_>>().join(",")
 }

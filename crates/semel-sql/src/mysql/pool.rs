@@ -1,7 +1,7 @@
 //! Connections for the store's own statements, outside callers' transactions.
 //!
-//! The outbox, the id map and the operators have a pool each, so that none waits for another or for the
-//! ledger. Their sessions run the store's own statements alone and need no reset.
+//! The outbox, the id map and the operators have a pool each, so that none waits for another or for
+//! the ledger. Their sessions run only the store's own statements and need no reset.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::time::timeout;
 use super::ledger::{Ledger, failed};
 use super::session::{SHORTEST_WAIT, deadlock, is_lost, number};
 use crate::error::{Stage, timed_out};
-use crate::pool::{ConnectionPool, Lifecycle, Pooled, RIVALS};
+use crate::pool::{ConnectionPool, Lifecycle, MAX_CONFLICTS, Pooled};
 
-/// How many statements' time an operator's use of a connection may take; a sweep of a full batch has
-/// about a dozen short ones.
+/// How many times the limit of one statement an operator's use of a connection may take. A sweep of
+/// a full batch has about a dozen short statements.
 const OPERATOR_STATEMENTS: u32 = 4;
 
-/// Sessions of one kind.
+/// A pool of sessions for one purpose.
 pub(super) struct SessionPool {
     connections: Arc<ConnectionPool<MySqlConnection>>,
     ledger: Arc<Ledger>,
@@ -28,7 +28,8 @@ pub(super) struct SessionPool {
 }
 
 impl SessionPool {
-    /// Creates a pool whose callers wait for one statement's time at most.
+    /// Creates a pool of at most `size` connections, whose callers wait at most for the limit of
+    /// one statement.
     pub(super) fn new(ledger: &Arc<Ledger>, size: usize, lifecycle: &Arc<Lifecycle>) -> Self {
         let connections = ConnectionPool::new(size, lifecycle);
         Self { connections, ledger: Arc::clone(ledger), wait: ledger.limit }
@@ -44,7 +45,7 @@ impl SessionPool {
         self.connections.close();
     }
 
-    /// Waits for a connection.
+    /// Waits for a free connection.
     pub(super) async fn get(&self, operation: &'static str) -> Result<PooledSession<'_>> {
         let limit = self.ledger.limit;
         let late = || timed_out(Stage::Connecting, operation, self.wait);
@@ -55,12 +56,13 @@ impl SessionPool {
             if was_idle { connection.keep() } else { connection.close() }
         }
         let ledger = &*self.ledger;
-        Ok(PooledSession { ledger, operation, connection, was_idle, rivals: 0 })
+        Ok(PooledSession { ledger, operation, connection, was_idle, conflicts: 0 })
     }
 }
 
-/// Returns whether the server is still there. It may have hung up on an idle connection (`wait_timeout`),
-/// and a write that is sent into a closed connection would have to be reported as ambiguous.
+/// Returns whether the server still answers. It may have closed an idle connection
+/// (`wait_timeout`), and a write that is sent on a closed connection would have to be reported as
+/// ambiguous.
 async fn answers(connection: &mut MySqlConnection, limit: Duration) -> bool {
     matches!(timeout(limit, connection.ping()).await, Ok(Ok(())))
 }
@@ -70,30 +72,31 @@ pub(super) struct PooledSession<'p> {
     ledger: &'p Ledger,
     operation: &'static str,
     connection: Pooled<MySqlConnection>,
-    /// Whether the connection was idle before: one that was may have died since.
+    /// Whether the connection was idle before: then it may have died since.
     was_idle: bool,
-    rivals: usize,
+    conflicts: usize,
 }
 
 impl PooledSession<'_> {
-    /// Runs what was sent, for a limited time. `None` if it lost a deadlock, or a concurrent transaction took
-    /// a key in its middle: nothing was done, and it is to be sent again.
+    /// Runs statements within the time limit. Returns `None` if they lost a deadlock, or if a
+    /// concurrent transaction took a key meanwhile: nothing was done, and they are to be sent
+    /// again.
     pub(super) async fn settled<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
     ) -> Result<Option<T>> {
         match self.run(sent).await? {
             Ok(done) => Ok(Some(done)),
-            Err(error) if rival(&error) && self.rivals < RIVALS => {
-                self.rivals += 1;
+            Err(error) if conflicts(&error) && self.conflicts < MAX_CONFLICTS => {
+                self.conflicts += 1;
                 Ok(None)
             }
             Err(error) => Err(alone(failed(self.operation, error))),
         }
     }
 
-    /// As [`settled`](Self::settled), of what only reads: also `None` if the connection had died while it was
-    /// idle, and otherwise harmless.
+    /// As [`settled`](Self::settled), for statements that only read. Also returns `None` if the
+    /// connection had died while it was idle, and never an ambiguous error.
     pub(super) async fn read<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
@@ -111,17 +114,17 @@ impl PooledSession<'_> {
         }
     }
 
-    /// Runs a single statement outside a transaction, and gives the server's own refusal: after one the
-    /// connection is as good as before.
-    pub(super) async fn ask<T>(
+    /// Runs a single statement outside a transaction, and returns the server's own error, after
+    /// which the connection can still be used.
+    pub(super) async fn run_single<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut MySqlConnection) -> sqlx::Result<T>,
     ) -> Result<sqlx::Result<T>> {
         self.run_keeping(sent, |error| !is_lost(error)).await
     }
 
-    /// Runs an operator's statements, for a few statements' time at most: a server that went silent must not
-    /// hold the connection for ever.
+    /// Runs an operator's statements, for at most the time of a few statements: a server that does
+    /// not answer must not keep the connection for ever.
     pub(super) async fn operate<T>(
         mut self,
         work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T>,
@@ -149,7 +152,8 @@ impl PooledSession<'_> {
         let limit = self.ledger.limit;
         self.connect().await?;
         let done = timeout(limit, sent(self.connection.connection())).await;
-        // After a failure it is not used again, unless the server says that it rolled back.
+        // After a failure the connection is not used again, unless the server reported that it
+        // rolled back.
         if done.as_ref().is_ok_and(|done| done.as_ref().map_or_else(keeps, |_| true)) {
             self.connection.keep();
         } else {
@@ -158,7 +162,7 @@ impl PooledSession<'_> {
         done.map_err(|_| timed_out(Stage::Running, self.operation, limit))
     }
 
-    /// Opens a connection where there is none.
+    /// Opens a connection if there is none.
     async fn connect(&mut self) -> Result<()> {
         if self.connection.is_open() {
             return Ok(());
@@ -174,12 +178,14 @@ impl PooledSession<'_> {
     }
 }
 
-/// Whether it was a deadlock, or a key that was free when it was looked at and is taken when it is written.
-fn rival(error: &sqlx::Error) -> bool {
+/// Returns whether the error was a deadlock, or a key that was free when it was read and taken when
+/// it was written.
+fn conflicts(error: &sqlx::Error) -> bool {
     deadlock(error) || number(error) == Some(1062)
 }
 
-/// There is no transaction of the caller's to run again: our own failed.
+/// Converts `RetryTransaction` to `Unavailable`: no transaction of the caller is to be run again,
+/// since the store's own failed.
 pub(super) fn alone(error: Error) -> Error {
     if error.kind() == ErrorKind::RetryTransaction {
         return error.with_kind(ErrorKind::Unavailable);
@@ -187,7 +193,7 @@ pub(super) fn alone(error: Error) -> Error {
     error
 }
 
-/// A read that was not answered has changed nothing.
+/// Converts `Ambiguous` to `Unavailable`: a read that was not answered has changed nothing.
 fn unread(error: Error) -> Error {
     if error.kind() == ErrorKind::Ambiguous {
         return error.with_kind(ErrorKind::Unavailable);

@@ -1,7 +1,7 @@
-//! Which servers could take over from this one, and what they would lack.
+//! Observes which servers could take over from this one, and what they would lack.
 //!
-//! Read from variables and counters that every account may see. A replica that is away at the moment,
-//! and one that follows a replica, is not seen: that is what a declaration is for.
+//! Reads variables and counters that every account may see. A replica that is away at the moment,
+//! and one that follows a replica, are not seen: declare the replication for those.
 
 use semel_core::store::{Finding, Replication, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
@@ -9,18 +9,19 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 use super::session::{Flavour, failed};
 use super::variables::{finding, is_on};
 
-/// A semi-synchronous wait that ends after less than this is no promise: a replica that is away for
-/// so long happens.
+/// A semi-synchronous wait that ends earlier than this guarantees nothing: a replica can be away
+/// for that long.
 const PATIENCE_MS: u64 = 60 * 60 * 1000;
 
-/// What the server says about its replicas.
+/// What the server reports about its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Observed {
-    /// Replicas that read its binary log.
+    /// The number of replicas that read the server's binary log.
     replicas: u64,
-    /// Whether a commit waits for one of them at present, and whether it is meant to.
+    /// Whether a commit waits for replicas at present, and whether it is configured to.
     semi_sync: SemiSync,
-    /// Members of the Galera cluster or replication group that it is in; 0 outside.
+    /// The number of members of the server's Galera cluster or replication group; 0 if it is in
+    /// none.
     members: u64,
     /// Whether a read may be older than what another node has acknowledged.
     stale_reads: bool,
@@ -30,12 +31,12 @@ pub(crate) struct Observed {
 struct SemiSync {
     enabled: bool,
     active: bool,
-    /// Replicas that a commit waits for.
+    /// The number of replicas for which a commit waits.
     waits_for: u64,
     timeout_ms: u64,
 }
 
-/// The variables and counters, by the names that either server has for them.
+/// The variables and counters to read, by the names that either server has for them.
 const ASKED: [&str; 18] = [
     "slaves_connected",
     "rpl_semi_sync_master_enabled",
@@ -57,7 +58,7 @@ const ASKED: [&str; 18] = [
     "log_bin",
 ];
 
-/// Reads what the server says about its replicas.
+/// Reads what the server reports about its replicas.
 pub(crate) async fn observe(
     connection: &mut MySqlConnection,
     flavour: Flavour,
@@ -74,7 +75,8 @@ pub(crate) async fn observe(
     }
     let mut observed = judge(&said);
     if flavour == Flavour::MySql {
-        // No counter there counts replicas; an account without the right to see the list sees its own threads alone.
+        // MySQL has no counter of replicas. An account without the privilege to see all threads
+        // sees only its own.
         let dumps = "SELECT COUNT(*) FROM information_schema.processlist \
                      WHERE command LIKE 'Binlog Dump%'";
         observed.replicas = observed.replicas.max(count(connection, dumps).await);
@@ -90,7 +92,7 @@ pub(crate) async fn observe(
     Ok(observed)
 }
 
-/// A count, or 0 where it may not be asked.
+/// Runs a query that counts; returns 0 if the account may not run it.
 async fn count(connection: &mut MySqlConnection, text: &'static str) -> u64 {
     let counted = sqlx::query_scalar::<_, i64>(text).fetch_one(connection).await;
     counted.map_or(0, i64::unsigned_abs)
@@ -130,7 +132,7 @@ fn judge(said: &[(String, String)]) -> Observed {
 }
 
 impl Observed {
-    /// What a failover may lose.
+    /// Returns what a failover may lose.
     pub(crate) fn replication(&self) -> Replication {
         let SemiSync { enabled, active, waits_for, .. } = self.semi_sync;
         if self.members > 1 {
@@ -138,7 +140,7 @@ impl Observed {
             return Replication::Synchronous;
         }
         match self.replicas {
-            // Meant to have a replica, and going on without one.
+            // Commits should wait for a replica, but none is connected.
             0 if enabled => Replication::Asynchronous,
             0 => Replication::None,
             replicas if active && waits_for >= replicas => Replication::Synchronous,
@@ -146,7 +148,7 @@ impl Observed {
         }
     }
 
-    /// What about it breaks or weakens a promise.
+    /// Returns what breaks or weakens a guarantee.
     pub(crate) fn findings(&self, declared: Option<Replication>) -> Vec<Finding> {
         let mut findings = Vec::new();
         let SemiSync { enabled, active, waits_for, timeout_ms } = self.semi_sync;
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_synchronous_and_stale_reads_are_named() {
+    fn a_cluster_is_synchronous_and_stale_reads_are_reported() {
         let galera = |wait| {
             of(&[("wsrep_on", "ON"), ("wsrep_cluster_size", "3"), ("wsrep_sync_wait", wait)])
         };
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declaration_is_believed_and_doubted_aloud() {
+    fn a_declaration_counts_and_a_contradiction_is_reported() {
         let asynchronous = of(&[("slaves_connected", "1")]);
         assert_eq!(asynchronous.findings(Some(Replication::None)), []);
         let doubted = asynchronous.findings(Some(Replication::Synchronous));

@@ -1,7 +1,7 @@
-//! The schema on MySQL and MariaDB: which migrations there are, and how two instances take turns.
+//! The schema on MySQL and MariaDB: its migrations, and how two instances take turns.
 //!
-//! Every DDL statement commits by itself here, so a migration is written to be run again after a
-//! crash in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
+//! Every DDL statement commits by itself, so a migration is written to be run again after a crash
+//! in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
 
 use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
@@ -11,7 +11,7 @@ use super::statement::CLOCK;
 use crate::migrate::{self, Applied, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
 
-/// All of them, in order.
+/// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 1,
@@ -36,11 +36,12 @@ const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
     applied_at BIGINT         NOT NULL
 ) ENGINE = InnoDB";
 
-/// The name is of this database: two databases on one server do not wait for each other.
+/// Takes the lock under which one instance migrates. Its name depends on the database: two
+/// databases on one server do not wait for each other.
 const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)), 60)";
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)))";
 
-/// The whole schema as a script.
+/// Returns the whole schema as a script.
 pub(crate) fn print() -> String {
     migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
         let Migration { version, .. } = migration;
@@ -52,7 +53,7 @@ pub(crate) fn print() -> String {
     })
 }
 
-/// A connection on which the schema is brought up to date.
+/// The connection over which the schema is migrated.
 pub(crate) struct SchemaMigrator(pub(crate) MySqlConnection);
 
 impl Migrator for SchemaMigrator {
@@ -75,11 +76,11 @@ impl Migrator for SchemaMigrator {
     async fn run(&mut self, migration: &Migration) -> Result<()> {
         match migration.version {
             1 => {
-                refuse_a_stranger(&RECORD, ledger_table(&mut self.0).await?)?;
-                refuse_a_stranger(&migrate::CLOCK, shape(&mut self.0, &migrate::CLOCK).await?)?;
+                refuse_other_table(&RECORD, ledger_table(&mut self.0).await?)?;
+                refuse_other_table(&migrate::CLOCK, shape(&mut self.0, &migrate::CLOCK).await?)?;
             }
-            2 => refuse_a_stranger(&OUTBOX, outbox_table(&mut self.0).await?)?,
-            3 => refuse_a_stranger(&ID_MAP, map_table(&mut self.0).await?)?,
+            2 => refuse_other_table(&OUTBOX, outbox_table(&mut self.0).await?)?,
+            3 => refuse_other_table(&ID_MAP, map_table(&mut self.0).await?)?,
             _ => {}
         }
         sqlx::raw_sql(migration.sql).execute(&mut self.0).await.map_err(migrating)?;
@@ -121,7 +122,7 @@ async fn applied(connection: &mut MySqlConnection) -> Result<Vec<Applied>> {
     rows.iter().map(read).collect::<sqlx::Result<_>>().map_err(migrating)
 }
 
-/// What is missing or wrong, in words.
+/// Checks the schema and returns what is missing or wrong.
 pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let history = "SELECT CAST(table_name AS BINARY) FROM information_schema.tables \
                    WHERE table_schema = DATABASE() AND table_name = ?";
@@ -135,13 +136,14 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     findings.extend(shape(connection, &migrate::CLOCK).await?);
     findings.extend(outbox_table(connection).await?);
     findings.extend(map_table(connection).await?);
-    migrate::unmended(&mut findings);
+    migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
 }
 
-/// A migration says IF NOT EXISTS, for it may have been cut short after its first statement. A table
-/// of that name is therefore taken for ours only if it is made like ours.
-fn refuse_a_stranger(shape: &Shape, findings: Vec<Finding>) -> Result<()> {
+/// Fails if a table with the name of a shape exists but has another shape. A migration uses IF NOT
+/// EXISTS, because it may have been interrupted after its first statement, so an existing table is
+/// accepted only if it has the right shape.
+fn refuse_other_table(shape: &Shape, findings: Vec<Finding>) -> Result<()> {
     if findings.iter().any(|finding| finding.code == "sql-table-missing") {
         return Ok(());
     }
@@ -155,14 +157,14 @@ fn refuse_a_stranger(shape: &Shape, findings: Vec<Finding>) -> Result<()> {
     Err(Error::new(ErrorKind::Misconfigured, "migrate", text))
 }
 
-/// What the ledger's table lacks. Its primary key is what keeps one key from being granted twice,
-/// and its generated columns are what the sweeper and the operators go by.
+/// Returns what the ledger's table lacks. Its primary key keeps a key from being granted twice, and
+/// the sweeper and the operators use its generated columns.
 async fn ledger_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let mut findings = shape(connection, &RECORD).await?;
     if findings.iter().any(|finding| finding.code == "sql-table-missing") {
         return Ok(findings);
     }
-    // With the length of a prefix, by which two digests could be one.
+    // Includes the length of a prefix, since an index on a prefix could treat two digests as equal.
     let primary = "SELECT CAST(CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), '')) AS \
                    BINARY) FROM information_schema.statistics WHERE table_schema = DATABASE() \
                    AND index_name = 'PRIMARY' AND table_name = ? ORDER BY seq_in_index";
@@ -194,8 +196,8 @@ async fn ledger_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-/// What the outbox's table lacks. Its unique key is what keeps an event from being there twice, and
-/// without AUTO_INCREMENT there would be no order.
+/// Returns what the outbox's table lacks. Its unique key keeps an event from being stored twice,
+/// and without AUTO_INCREMENT the rows would have no order.
 async fn outbox_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let mut findings = shape(connection, &OUTBOX).await?;
     if findings.iter().any(|finding| finding.code == "sql-table-missing") {
@@ -219,14 +221,14 @@ async fn outbox_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-/// Returns what the map's table lacks. Its two keys are what it is for, and must distinguish whatever differs
+/// Returns what the map's table lacks. Its two keys must be unique, and distinguish ids that differ
 /// in one byte.
 async fn map_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     let mut findings = shape(connection, &ID_MAP).await?;
     if findings.iter().any(|finding| finding.code == "sql-table-missing") {
         return Ok(findings);
     }
-    // With the length of a prefix, by which two ids could be one.
+    // Includes the length of a prefix, since an index on a prefix could treat two ids as equal.
     let unique = "SELECT CAST(GROUP_CONCAT(CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), \
                   '')) ORDER BY seq_in_index SEPARATOR ', ') AS BINARY) \
                   FROM information_schema.statistics WHERE table_schema = DATABASE() \
@@ -252,7 +254,7 @@ async fn map_table(connection: &mut MySqlConnection) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What a table lacks of its columns and indexes.
+/// Returns which columns and indexes a table lacks.
 async fn shape(connection: &mut MySqlConnection, shape: &Shape) -> Result<Vec<Finding>> {
     let columns = "SELECT CAST(column_name AS BINARY) FROM information_schema.columns \
                    WHERE table_schema = DATABASE() AND table_name = ?";

@@ -1,7 +1,7 @@
-//! A connection of ours: how it is opened, what its session is set to, and what its server is.
+//! Opens the store's connections, sets their sessions, and reads what the server is.
 //!
-//! Nothing of the ledger is here. Connections that a caller brings are never touched by these
-//! settings; what the ledger needs on them travels inside each statement.
+//! Nothing of the ledger is here. Connections that a caller brings never get these settings; what
+//! the ledger needs on them is part of each statement.
 
 use std::time::Duration;
 
@@ -13,38 +13,39 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::{Stage, classify};
 
-/// Prepared statements kept per connection: one per verb and batch size, with room for the work's.
+/// The number of prepared statements kept per connection: one per verb and batch size, and space
+/// for those of the work.
 const STATEMENTS: usize = 512;
 
-/// What a statement has beside its bodies, generously.
+/// The bytes that a statement has beside its bodies, estimated generously.
 pub(crate) const OVERHEAD: usize = 16 << 10;
 
-/// The two servers that speak this protocol, and where their SQL parts.
+/// The two servers with this protocol, and how their SQL differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
     /// Has `INSERT … RETURNING`, `SET STATEMENT … FOR` and a lock wait of zero.
     MariaDb,
-    /// Has none of the three; `NOWAIT` on reads is what keeps it from waiting.
+    /// Has none of the three; reads with `NOWAIT` keep it from waiting.
     MySql,
 }
 
-/// What a server answered about itself when the store connected.
+/// What the server reported about itself when the store connected.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) flavour: Flavour,
     pub(crate) version: String,
-    /// The largest statement that it takes, in bytes.
+    /// The largest statement that the server accepts, in bytes.
     pub(crate) packet: usize,
-    /// Whether a lock wait that times out takes the whole transaction with it.
+    /// Whether a lock wait that times out rolls back the whole transaction.
     pub(crate) timeout_rolls_back: bool,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Our own statements only: the batcher, a renewer, the sweeper.
+    /// Only the store's own statements: the batcher, a renewer, the sweeper.
     Ledger,
-    /// A transaction in which the caller's statements run as well.
+    /// A transaction that also runs the caller's statements.
     Transaction,
     /// Migrations: their statements have no time limit.
     Migration,
@@ -53,7 +54,7 @@ pub(crate) enum Role {
 /// Half the shortest time after which a server can be set to close an idle connection.
 pub(crate) const SHORTEST_WAIT: Duration = Duration::from_millis(500);
 
-/// A connection between two uses.
+/// An idle connection, and since when it is idle.
 pub(crate) struct Idle {
     connection: MySqlConnection,
     since: Instant,
@@ -64,9 +65,9 @@ impl Idle {
         Self { connection, since: Instant::now() }
     }
 
-    /// Returns the connection, or `None` if the server has hung up on it (`wait_timeout`): a write
-    /// that is sent into a closed connection would have to be reported as ambiguous. Costs a trip if
-    /// it was idle for long enough.
+    /// Returns the connection, or `None` if the server has closed it (`wait_timeout`): a write that
+    /// is sent on a closed connection would have to be reported as ambiguous. Costs a trip if the
+    /// connection was idle for [`SHORTEST_WAIT`] or longer.
     pub(crate) async fn wake(mut self, limit: Duration) -> Option<MySqlConnection> {
         if self.since.elapsed() < SHORTEST_WAIT {
             return Some(self.connection);
@@ -91,15 +92,17 @@ pub(crate) async fn connect(
     Ok((connection, server))
 }
 
-/// READ COMMITTED takes no gap locks, so different keys never wait for each other. Strict mode
-/// makes the server refuse what it would otherwise cut, and without simultaneous assignment SET goes
-/// from left to right, as our statements expect. Lock waits are short on connections that
-/// run our statements alone; in a caller's transaction their own setting stands.
+/// Returns the statements that set up a session. READ COMMITTED takes no gap locks, so different
+/// keys never wait for each other. Strict mode makes the server refuse values that it would
+/// otherwise truncate, and without simultaneous assignment SET works from left to right, as the
+/// statements expect. Lock waits are short on connections that run only the store's statements; in
+/// a caller's transaction the session's own setting applies.
 ///
-/// Where work runs there is no autocommit. A deadlock, and with `innodb_rollback_on_timeout` a lock
-/// wait, rolls the whole transaction back; with autocommit, work that goes on after such an error
-/// would commit every later statement by itself. Without it they are in a new transaction, which has
-/// not our savepoint and is therefore never committed.
+/// Connections on which work runs have no autocommit. A deadlock, and with
+/// `innodb_rollback_on_timeout` a lock wait, rolls the whole transaction back; with autocommit,
+/// work that continues after such an error would commit every later statement by itself. Without
+/// it, later statements are in a new transaction, which lacks the store's savepoint and is
+/// therefore never committed.
 fn settings(flavour: Flavour, role: Role, limit: Duration) -> String {
     let autocommit = u8::from(role != Role::Transaction);
     let mut text = format!(
@@ -108,13 +111,14 @@ fn settings(flavour: Flavour, role: Role, limit: Duration) -> String {
          'SIMULTANEOUS_ASSIGNMENT', ''), ',STRICT_TRANS_TABLES')",
     );
     if role == Role::Transaction {
-        // By which a statement recognises that it runs in a transaction of the store.
+        // Statements recognise a transaction of the store by this variable.
         text.push_str(", @semel_work = 1");
     }
     if role == Role::Ledger {
         text.push_str(", innodb_lock_wait_timeout = 1");
         if flavour == Flavour::MariaDb {
-            // Once we stopped waiting for a statement, the server should stop running it, too.
+            // When the store has stopped waiting for a statement, the server should stop running it
+            // too.
             text.push_str(&format!(", max_statement_time = {}", limit.as_secs().max(1)));
         }
     }
@@ -137,7 +141,8 @@ async fn describe(connection: &mut MySqlConnection) -> Result<Server> {
     })
 }
 
-/// Tells the servers apart, and refuses those that lack what the statements need.
+/// Returns which server it is by its version, and refuses versions that lack what the statements
+/// need.
 fn flavour_of(version: &str) -> Result<Flavour> {
     // Replication once made MariaDB put "5.5.5-" in front of its real version.
     let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
@@ -159,12 +164,13 @@ fn flavour_of(version: &str) -> Result<Flavour> {
     Ok(flavour)
 }
 
-/// Returns the server's own number of a refusal.
+/// Returns the server's error number.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(|e| e.number())
 }
 
-/// Returns whether a lock that another transaction holds was not waited for: 1205, and MySQL's NOWAIT 3572.
+/// Returns whether another transaction holds a lock that was not waited for: 1205, and 3572 for
+/// MySQL's NOWAIT.
 pub(crate) fn held(error: &sqlx::Error) -> bool {
     matches!(number(error), Some(1205 | 3572))
 }
@@ -174,9 +180,9 @@ pub(crate) fn deadlock(error: &sqlx::Error) -> bool {
     number(error) == Some(1213)
 }
 
-/// Returns whether the connection is not to be used again: it is gone, or the server behind it refuses by
-/// what it is at present (read-only after a switchover, shutting down, cut off from its cluster) and
-/// another connection may lead to another server.
+/// Returns whether the connection is not to be used again: it is lost, or the server refuses
+/// because of its present state (read-only after a switchover, shutting down, cut off from its
+/// cluster) and another connection may lead to another server.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     if error.as_database_error().is_none() {
         return !matches!(
@@ -189,8 +195,8 @@ pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     }
     matches!(
         number(error),
-        // Unknown to a node outside its cluster, shutting down, killed, packets out of order or too
-        // large (the server hangs up), read-only in three ways, hung up after idling.
+        // A node outside its cluster, shutting down, killed, packets out of order or too large (the
+        // server closes the connection), read-only in three ways, closed after being idle.
         Some(
             1047 | 1053 | 1152
                 ..=1161
@@ -210,18 +216,18 @@ pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     )
 }
 
-/// Names the failure of a statement.
+/// Converts the error of a statement.
 pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
     classify(codes, Stage::Running, operation, error)
 }
 
-/// Returns what a refusal of the server means to a caller.
+/// Returns the error kind for an error number of the server; see `Codes`.
 pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
     let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(match refusal.number() {
         // Lock wait, deadlock, and "record has changed since last read" of snapshot isolation.
         1205 | 1213 | 1020 | 3572 => ErrorKind::RetryTransaction,
-        // Killed, interrupted, out of time, shutting down: the server does not say how far it came.
+        // Killed, interrupted, out of time, shutting down: how far the statement came is unknown.
         1053 | 1317 | 1927 | 1969 | 3024 => ErrorKind::Ambiguous,
         // Not in its cluster's majority, or the group rolled the transaction back before it ended.
         1047 | 3100 => ErrorKind::Unavailable,
@@ -239,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_too_old_is_refused_by_name() {
+    fn a_server_that_is_too_old_is_refused() {
         assert_eq!(flavour_of("10.11.6-MariaDB-log").expect("known"), Flavour::MariaDb);
         assert_eq!(flavour_of("5.5.5-10.6.12-MariaDB").expect("known"), Flavour::MariaDb);
         assert_eq!(flavour_of("8.0.36").expect("known"), Flavour::MySql);

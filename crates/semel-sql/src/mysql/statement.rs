@@ -1,9 +1,10 @@
-//! The texts of our statements, by verb and batch size.
+//! The texts of the ledger's statements, by verb and batch size.
 //!
-//! Invariants that every text keeps: time is the server's (`UTC_TIMESTAMP(6)`, which no session time
-//! zone moves); rows are found by primary key alone, so that no other row is ever locked; every
-//! write adds one to `number`, so that a row that matched also changed, whatever the client's
-//! CLIENT_FOUND_ROWS says; nothing ends or extends a claim without its fence and attempt.
+//! Every text keeps these invariants. Time is the server's (`UTC_TIMESTAMP(6)`, which does not
+//! depend on the session's time zone). Rows are found only by primary key, so that no other row is
+//! ever locked. Every write adds one to `number`, so that a matched row also counts as changed,
+//! whatever the client's CLIENT_FOUND_ROWS is. Nothing ends or extends a claim without its fence
+//! and attempt.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,40 +16,41 @@ use crate::row::{KEY, RECORD, without_body};
 pub(crate) const CLOCK: &str =
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
 
-/// The same clock when the row at hand is filled, not when the statement began; for fences alone.
+/// The same clock at the time a row is filled, not when the statement began. Used only for fences.
 ///
-/// A batch takes its time. Were all its fences the moment at which it began, a rival could claim and
-/// give back the key of a late row in between, and the fence granted next would be smaller than the
-/// rival's. `SYSDATE` is read anew for each row (a server started with `sysdate-is-now` loses this).
-/// It is in the session's time zone, so only its distance from `NOW` is used. What is left are the
-/// microseconds between filling a row and placing it, in which nothing waits: a rival would have to
-/// claim and to give back in them, two commits and a trip.
+/// A batch takes time. If all its fences were the time at which it began, another caller could
+/// claim and release the key of a late row in between, and the fence granted next would be smaller
+/// than that caller's. `SYSDATE` is read again for each row (unless the server was started with
+/// `sysdate-is-now`). It is in the session's time zone, so only its distance from `NOW` is used.
+/// What remains are the microseconds between filling a row and storing it, in which nothing waits:
+/// another caller would have to claim and release in them, two commits and a trip.
 const ROW_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) \
      + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0)";
 
-/// The moment `span` microseconds from now. A span that reaches beyond what the column holds ends
-/// there: it stands for "for ever". Null stays null.
+/// Returns the time `span` microseconds from now. A span beyond what the column can hold ends
+/// there: it means "for ever". Null stays null.
 pub(super) fn after(span: &str) -> String {
     format!("{CLOCK} + LEAST({span}, {} - {CLOCK})", i64::MAX)
 }
 
-/// Returns what every read selects.
+/// Returns the columns that every read selects.
 pub(crate) fn read() -> String {
     format!("digest, {CLOCK} AS us, {RECORD}")
 }
 
-/// Returns what listings select: the record and its key.
+/// Returns the columns that listings select: the record and its key.
 pub(crate) fn read_with_key() -> String {
     format!("{CLOCK} AS us, {KEY}, {RECORD}")
 }
 
-/// Returns the same without the bytes of responses and retry payloads, and their number.
+/// Returns the columns of [`read_with_key`] without the bytes of responses and retry payloads, but
+/// with their number.
 pub(crate) fn outline() -> String {
     let record = without_body(RECORD, "body", "LEFT(body, 0)");
     format!("{CLOCK} AS us, {KEY}, {record}, CAST(OCTET_LENGTH(body) AS SIGNED) AS body_size")
 }
 
-/// Statements by batch size, built when first needed.
+/// The statements by batch size, built when they are first needed.
 #[derive(Debug)]
 pub(crate) struct Texts {
     flavour: Flavour,
@@ -60,7 +62,7 @@ pub(crate) struct Texts {
     renew: Sized,
 }
 
-/// Which conditions stand. All of them, but for tests that show what each is good for.
+/// Which guards are enabled. All are, except in tests that show what each is for.
 #[derive(Clone, Copy, Debug)]
 struct Guards {
     fence: bool,
@@ -105,9 +107,9 @@ impl Texts {
         }
     }
 
-    /// Inserts `count` drafts. On MariaDB a row that is there already comes back instead, untouched,
-    /// and a row that an open transaction holds is an error at once. On MySQL a row that is
-    /// there is an error, and the fence of the last row comes back as the insert id.
+    /// Inserts `count` drafts. On MariaDB an existing row is returned unchanged, and a row that an
+    /// open transaction holds is an error at once. On MySQL an existing row is an error, and the
+    /// fence of the last row is returned as the insert id.
     pub(crate) fn insert(&self, count: usize) -> Arc<str> {
         self.insert.get(count, || {
             let fence = match self.flavour {
@@ -138,20 +140,22 @@ impl Texts {
         self.peek.get(count, || select(count))
     }
 
-    /// As `peek`, but an error at once if an open transaction holds one of the keys, seen or
-    /// not. MySQL only; on a connection of ours, whose isolation leaves no gap lock behind.
+    /// As `peek`, but fails at once if an open transaction holds one of the keys, whether or not
+    /// its row is visible. MySQL only; on a connection of the store, whose isolation level leaves
+    /// no gap lock behind.
     pub(crate) fn probe(&self, count: usize) -> Arc<str> {
         self.probe.get(count, || format!("{} FOR SHARE NOWAIT", select(count)))
     }
 
-    /// Ends `count` claims, at least two; an error at once if a rival holds one of them. The clock
-    /// that it wrote comes back as the insert id.
+    /// Settles `count` claims, at least two; fails at once if another transaction holds one of
+    /// them. The clock that it wrote is returned as the insert id.
     pub(crate) fn settle(&self, count: usize) -> Arc<str> {
         self.settle.get(count, || {
             let number = format!("CAST({} AS SIGNED)", pick(count));
             let bytes = pick(count);
-            // A claim that runs has no answer: what does not succeed keeps what is there, a retry payload.
-            // By then `state` is the new one: a server evaluates SET from left to right.
+            // A running claim has no outcome, so a settlement that is no success keeps the retry
+            // payload. `state` is already the new one here: a server evaluates SET from left to
+            // right.
             let answer = |column: &str| format!("IF(state = 1, {bytes}, {column})");
             let set = settlement(&Settlement {
                 state: &number,
@@ -167,7 +171,7 @@ impl Texts {
         })
     }
 
-    /// Extends `count` leases; an error at once if a rival holds one of them.
+    /// Extends `count` leases; fails at once if another transaction holds one of the rows.
     pub(crate) fn renew(&self, count: usize) -> Arc<str> {
         self.renew.get(count, || {
             let until = after(&format!("CAST({} AS SIGNED)", pick(count)));
@@ -175,12 +179,13 @@ impl Texts {
         })
     }
 
-    /// One UPDATE of many rows, each with values of its own, which [`pick`] finds by the digest.
+    /// Builds one UPDATE of many rows, each with values of its own, which [`pick`] finds by the
+    /// digest.
     ///
-    /// The rows are met in the order of the primary key, so that two such statements never wait for
-    /// each other in a circle. The digests are sent once for each column: a user variable that holds
-    /// the row's place would be shorter, but MySQL folds its assignment away, and a join with a
-    /// derived table writes every batch to a temporary table on disk.
+    /// The rows are locked in the order of the primary key, so that two such statements cannot
+    /// deadlock. The digests are sent once for each column: a user variable with the row's position
+    /// would be shorter, but MySQL optimises its assignment away, and a join with a derived table
+    /// writes every batch to a temporary table on disk.
     fn many(&self, count: usize, set: &str) -> String {
         let list = repeat("?", count, ",");
         let guard = if self.guards.fence {
@@ -196,7 +201,7 @@ impl Texts {
         ))
     }
 
-    /// Ends one claim; an error at once if a rival holds it.
+    /// Settles one claim; fails at once if another transaction holds the row.
     pub(crate) fn settle_one(&self, inside: Inside, answer: Answer) -> String {
         let set = ended(answer);
         let guard = self.lease_guard(inside);
@@ -205,27 +210,27 @@ impl Texts {
         ))
     }
 
-    /// Removes one claim; an error at once if a rival holds it.
+    /// Removes the record of one claim; fails at once if another transaction holds the row.
     pub(crate) fn remove_one(&self, inside: Inside) -> String {
         let guard = self.lease_guard(inside);
         self.at_once(&format!("DELETE FROM semel_record WHERE digest = ?{guard}"))
     }
 
     fn lease_guard(&self, inside: Inside) -> String {
-        // Sabotage keeps the parameters, so that binding stays the same.
+        // Without the guard the parameters stay, so that binding is the same.
         let guard = if self.guards.fence {
             " AND fence = ? AND attempt_id = ? AND state = 0"
         } else {
             " AND (? + LENGTH(?) IS NOT NULL)"
         };
         match (inside, self.flavour) {
-            // After a COMMIT or a DDL statement in the work there is no transaction to complete.
+            // After a COMMIT or a DDL statement of the work, there is no transaction to complete.
             (Inside::Caller, Flavour::MariaDb) => format!("{guard} AND @@in_transaction = 1"),
             (Inside::Caller, Flavour::MySql) | (Inside::Own, _) => guard.to_owned(),
         }
     }
 
-    /// Grants again over the judged version. The new fence comes back as the insert id.
+    /// Grants a new claim on the judged version. The new fence is returned as the insert id.
     pub(crate) fn regrant(&self, fresh: bool) -> String {
         let survives = if fresh {
             format!("number = 1, created_at = {CLOCK}")
@@ -244,7 +249,7 @@ impl Texts {
         ))
     }
 
-    /// Ends the judged version without its holder.
+    /// Ends the judged version, without its holder's lease.
     pub(crate) fn end(&self, answer: Answer) -> String {
         self.at_once(&format!(
             "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), {} \
@@ -254,19 +259,19 @@ impl Texts {
         ))
     }
 
-    /// Sends the judged version round again.
+    /// Makes the judged version due for another attempt.
     pub(crate) fn redrive(&self) -> String {
         self.at_once(&format!(
             "UPDATE semel_record SET number = number + 1, fence = LAST_INSERT_ID(fence), \
-             {PARCEL_STAYS}, state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, \
+             {RETRY_PAYLOAD_STAYS}, state = 2, attempt = 0, lease_until = NULL, retry_at = {CLOCK}, \
              updated_at = {CLOCK}, completed_at = {CLOCK}, expires_at = {} WHERE digest = ?{}",
             after("keep_us"),
             self.version_guard()
         ))
     }
 
-    /// Counts the times of the judged version from now, where a clock wrote them that was ahead. From left
-    /// to right: `updated_at` goes last.
+    /// Moves the times of the judged version back to count from now, if a clock that was ahead
+    /// wrote them. SET works from left to right, so `updated_at` is last.
     pub(crate) fn redate(&self) -> String {
         let ahead = format!("GREATEST(updated_at - {CLOCK}, 0)");
         self.at_once(&format!(
@@ -278,7 +283,7 @@ impl Texts {
         ))
     }
 
-    /// Removes the judged version. MariaDB gives its fence back; MySQL keeps it as the insert id.
+    /// Removes the judged version. MariaDB returns its fence; MySQL keeps it as the insert id.
     pub(crate) fn remove(&self) -> String {
         let guard = self.version_guard();
         match self.flavour {
@@ -299,8 +304,9 @@ impl Texts {
         }
     }
 
-    /// The statement, which does not wait for a row that an open transaction holds. MySQL
-    /// has no such prefix: there it waits for the session's lock wait, one second on ours.
+    /// Returns the statement in a form that does not wait for a row that an open transaction holds.
+    /// MySQL has no such form: there it waits for the session's lock wait, one second on the
+    /// store's sessions.
     fn at_once(&self, statement: &str) -> String {
         at_once(self.flavour, statement)
     }
@@ -313,31 +319,32 @@ pub(crate) fn at_once(flavour: Flavour, statement: &str) -> String {
     }
 }
 
-/// The transaction that a statement runs in.
+/// The transaction in which a statement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// Its own.
+    /// The statement is a transaction by itself.
     Own,
-    /// The caller's.
+    /// The caller's transaction.
     Caller,
 }
 
-/// Whether a settlement brings an answer, which takes the place of a retry payload.
+/// Whether a settlement has an outcome, which replaces a retry payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// A success: body, content type, reference and the size of an omitted one are bound.
+    /// A success: body, content type, reference and the size of an omitted body are bound.
     Given,
-    /// None of them is.
+    /// No outcome: none of them is bound.
     None,
 }
 
-/// Drops an answer and leaves a retry payload: they lie in the same columns, and only a success (`state` 1)
-/// has an answer there. Must come before `state` is set, which a server does from left to right.
-const PARCEL_STAYS: &str = "body = IF(state = 1, NULL, body), \
+/// Removes an outcome and keeps a retry payload: both are in the same columns, and only a success
+/// (`state` 1) has an outcome there. Must come before `state` is set, since a server evaluates SET
+/// from left to right.
+const RETRY_PAYLOAD_STAYS: &str = "body = IF(state = 1, NULL, body), \
      content_type = IF(state = 1, NULL, content_type), \
      reference = IF(state = 1, NULL, reference), omitted_bytes = NULL";
 
-/// Where the values of a batch's settlements come from.
+/// The expressions for the values of the settlements of a batch.
 struct Settlement<'a> {
     state: &'a str,
     retry_us: &'a str,
@@ -349,11 +356,12 @@ struct Settlement<'a> {
     keep_us: &'a str,
 }
 
-/// What `Record::ended` does to one record. `?` for the values, in the order of `bind_ending`.
+/// Returns the assignments that settle one record, with `?` for the values in the order of
+/// `bind_ending`.
 fn ended(answer: Answer) -> String {
     let outcome = match answer {
         Answer::Given => "body = ?, content_type = ?, reference = ?, omitted_bytes = ?",
-        Answer::None => PARCEL_STAYS,
+        Answer::None => RETRY_PAYLOAD_STAYS,
     };
     format!(
         "{outcome}, state = ?, lease_until = NULL, retry_at = {}, error = ?, \
@@ -363,7 +371,8 @@ fn ended(answer: Answer) -> String {
     )
 }
 
-/// What `Record::ended` does to each of a batch. The order of the parameters is that of the fields.
+/// Returns the assignments that settle each record of a batch. The parameters are in the order of
+/// the fields.
 fn settlement(values: &Settlement<'_>) -> String {
     let Settlement {
         state,
@@ -385,7 +394,8 @@ fn settlement(values: &Settlement<'_>) -> String {
     )
 }
 
-/// The value at the row's place: first the digests are bound, then the values in the same order.
+/// Returns an expression for the row's own value: first the digests are bound, then the values in
+/// the same order.
 fn pick(count: usize) -> String {
     let list = repeat("?", count, ",");
     format!("ELT(FIELD(digest, {list}), {list})")

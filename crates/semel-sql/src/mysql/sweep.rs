@@ -1,9 +1,10 @@
-//! Sweeping: removes what is not needed any more, in small statements that no claim has to wait for.
+//! Removes records that are no longer needed, in small statements that no claim has to wait for.
 //!
-//! Candidates are read without locks from the index on `sweep_at`. Those that another transaction holds are
-//! passed over, the others are written by primary key with the condition asked again, so a record
-//! that was claimed anew in between stays. All go by one moment at which the server's clock was believed. `sweep_at` is null for Dead, Uncertain and Discarded records and
-//! lies after the end of every live lease.
+//! Candidates are read without locks from the index on `sweep_at`. Those that another transaction
+//! holds are skipped, the others are written by primary key with the condition checked again, so a
+//! record that was claimed again in between stays. All statements use one trusted reading of the
+//! server's clock. `sweep_at` is null for Dead, Uncertain and Discarded records, and lies after the
+//! end of every live lease.
 
 use semel_core::store::{Result, Swept};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
@@ -15,10 +16,12 @@ use super::statement::{CLOCK, at_once, repeat};
 use super::watermark;
 use crate::row::SWEPT;
 
-/// Rows per statement: a claim that meets one of them is contended for no longer than this takes.
+/// The largest number of rows per statement: a claim that meets one of them is contended for no
+/// longer than the statement takes.
 const CHUNK: usize = 100;
 
-/// A lapsed claim that may have happened (`OnCrash::Hold`, `OnCrash::Verify`): not to be forgotten.
+/// The condition for a lapsed claim whose work may have taken effect (`OnCrash::Hold`,
+/// `OnCrash::Verify`), which must not be forgotten.
 const SUSPECT: &str = "state = 0 AND on_crash <> 0";
 
 /// Sweeps at most `limit` records.
@@ -40,14 +43,14 @@ pub(crate) async fn sweep(
     for chunk in suspect.chunks(CHUNK) {
         swept.suspended += write(connection, &at_once(flavour, &suspend()), chunk, now).await?;
     }
-    // Where everything found is locked, asking again at once would find the same.
+    // If every candidate is locked, sweeping again at once would find the same.
     swept.more = found >= limit as usize && swept.removed + swept.suspended > 0;
     Ok(swept)
 }
 
 type Digests = Vec<Vec<u8>>;
 
-/// Due records by the index: those to suspend and those to remove.
+/// Reads the due records from the index: those to suspend and those to remove.
 async fn candidates(
     connection: &mut MySqlConnection,
     limit: u32,
@@ -65,13 +68,14 @@ async fn candidates(
         let is_suspect: i64 = row.try_get(1).map_err(|error| failed("sweep", error))?;
         if is_suspect == 1 { suspect.push(digest) } else { gone.push(digest) }
     }
-    // In the order of the digests, as every statement that locks several rows.
+    // In the order of the digests, in which every statement locks several rows.
     suspect.sort_unstable();
     gone.sort_unstable();
     Ok((suspect, gone))
 }
 
-/// Returns those of a chunk that no other transaction holds. The locks that this takes are gone with its answer.
+/// Returns the text that selects the rows of a chunk that no other transaction holds. Its locks end
+/// with the statement.
 fn free() -> String {
     format!(
         "SELECT digest FROM semel_record FORCE INDEX (PRIMARY) WHERE digest IN ({}) \
@@ -97,8 +101,8 @@ fn suspend() -> String {
     )
 }
 
-/// Runs a statement on those rows of a chunk that are free. What is locked, or becomes so in
-/// between, is left for next time.
+/// Runs a statement on the free rows of a chunk. Rows that are locked, or become locked in between,
+/// are left for the next sweep.
 async fn write(
     connection: &mut MySqlConnection,
     text: &str,
@@ -124,8 +128,8 @@ async fn write(
     }
 }
 
-/// A statement on a full chunk. The last digest fills the list up, so that there is one statement to
-/// prepare.
+/// Binds a statement on a full chunk. The last digest is repeated to fill the list, so that there
+/// is one statement to prepare.
 fn bind_all(text: &str, digests: &[Vec<u8>]) -> Bound<'static> {
     let padded = digests.iter().chain(digests.last().into_iter().cycle()).take(CHUNK);
     let query = sqlx::query(AssertSqlSafe(text.to_owned()));

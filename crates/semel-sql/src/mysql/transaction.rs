@@ -1,12 +1,14 @@
-//! Transactions: ours, on connections of their own, and the ledger's steps inside any transaction.
+//! Transactions of the store, on connections of their own, and the ledger's steps inside any
+//! transaction.
 //!
-//! Nothing here waits for a rival: a key that another open transaction holds is answered at once.
-//! Our transactions carry a savepoint from their first statement to their last. It vanishes with
-//! any COMMIT, ROLLBACK or DDL statement of the work, and with a transaction that the server rolled
-//! back by itself, so releasing it is the proof that what we commit is still the transaction in which
-//! the claim was made.
+//! Nothing here waits for another transaction: a key that another open transaction holds is
+//! answered at once. A transaction of the store has a savepoint from its first statement to its
+//! last. The savepoint vanishes with any COMMIT, ROLLBACK or DDL statement of the work, and if the
+//! server rolls the transaction back by itself. So if it can be released, the transaction that is
+//! committed is still the one in which the claim was made.
 //!
-//! A connection that work has had is used again only if its session is as it was (see [`WorkSession`]).
+//! A connection on which work ran is used again only if its session is unchanged (see
+//! [`WorkSession`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,25 +33,26 @@ use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
 const BEGIN: &str = "START TRANSACTION; SAVEPOINT semel_work";
-/// Locks of `GET_LOCK` outlive a transaction: no other session may wait for them between transactions.
+/// Commits. Locks of `GET_LOCK` outlive a transaction and are released: no other session may wait
+/// for them after it.
 const COMMIT: &str = "RELEASE SAVEPOINT semel_work; COMMIT; DO RELEASE_ALL_LOCKS()";
 const ROLLBACK: &str = "ROLLBACK; DO RELEASE_ALL_LOCKS()";
-/// Fails outside the transaction that [`BEGIN`] began, and changes nothing inside.
-const STILL_OURS: &str = "RELEASE SAVEPOINT semel_work; SAVEPOINT semel_work";
+/// Fails outside the transaction that [`BEGIN`] began, and changes nothing inside it.
+const STILL_OPEN: &str = "RELEASE SAVEPOINT semel_work; SAVEPOINT semel_work";
 
-/// How many statements of its life changed the session: SET, USE, temporary tables, prepared
-/// statements, open handlers; and whether the server has become read-only.
+/// Selects how many statements have changed the session since it began (SET, USE, temporary tables,
+/// prepared statements, open handlers), and whether the server has become read-only.
 const CHANGES: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Com_change_db', \
      'Com_create_sequence', 'Com_create_table', 'Com_create_temporary_table', 'Com_ha_open', \
      'Com_prepare_sql', 'Com_set_option', 'Com_set_role'); \
      SELECT 'read_only', CAST(@@global.read_only AS CHAR)";
 
-/// A connection that work has or had.
+/// A connection on which callers' work runs.
 ///
-/// The driver cannot send `COM_RESET_CONNECTION`, so what work leaves in the session (`USE`, session
-/// variables, temporary tables, an isolation level) cannot be taken back, but it can be noticed: the
-/// server counts such statements per session. Where the count differs from that of a fresh connection,
-/// this one is closed.
+/// The driver cannot send `COM_RESET_CONNECTION`, so session state that work leaves (`USE`, session
+/// variables, temporary tables, an isolation level) cannot be reset. But it can be detected: the
+/// server counts such statements per session. If the count differs from that of a new connection,
+/// the connection is closed.
 struct WorkSession {
     connection: MySqlConnection,
     changes: u64,
@@ -63,14 +66,15 @@ impl WorkSession {
         let rows = sqlx::raw_sql(CHANGES).fetch_all(&mut connection).await.map_err(failed)?;
         let (changes, _) = changes(&rows).map_err(failed)?;
         // sqlx counts how deep a connection is in transactions. That count is raised once and then
-        // stays for as long as the connection is in our set, so that a `begin` of the work is always
-        // a savepoint, and so that beginning and settlement are one trip each.
+        // stays while the connection is pooled, so that a `begin` of the work is always a
+        // savepoint, and so that begin and commit are one trip each.
         let begun = unit::begin::<MySql>(&mut connection, Some(BEGIN.into_sql_str())).await;
         begun.map_err(failed)?;
         Ok(Self { connection, changes })
     }
 
-    /// Begins anew, in one trip. Whether nothing of the session has changed since it was opened.
+    /// Begins another transaction, in one trip. Returns whether the session is unchanged since it
+    /// was opened and the server takes writes.
     async fn begin(&mut self) -> sqlx::Result<bool> {
         let text = AssertSqlSafe(format!("{CHANGES}; {BEGIN}"));
         let rows = sqlx::raw_sql(text).fetch_all(&mut self.connection).await?;
@@ -79,13 +83,13 @@ impl WorkSession {
     }
 }
 
-/// How often the session was changed, and whether the server takes no writes.
+/// Reads how often the session was changed, and whether the server is read-only.
 fn changes(rows: &[MySqlRow]) -> sqlx::Result<(u64, bool)> {
     let (mut changes, mut read_only) = (0, false);
     for row in rows {
         let (name, value): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         match name.as_str() {
-            // Shown as a word or as a number, and with more than two values by some servers.
+            // Servers show it as a word or as a number, and some have more than two values.
             "read_only" => read_only = !matches!(value.as_str(), "OFF" | "0"),
             _ => changes += value.parse::<u64>().unwrap_or(1),
         }
@@ -93,7 +97,7 @@ fn changes(rows: &[MySqlRow]) -> sqlx::Result<(u64, bool)> {
     Ok((changes, read_only))
 }
 
-/// The connections of callers' transactions.
+/// A pool of connections for callers' transactions.
 pub(crate) struct TransactionPool {
     connections: Arc<ConnectionPool<WorkSession>>,
     ledger: Arc<Ledger>,
@@ -114,7 +118,8 @@ impl TransactionPool {
     async fn begin(&self) -> Result<MySqlTransaction> {
         let exhausted = || Error::new(ErrorKind::Unavailable, "begin", "no transaction ended");
         let mut session = self.connections.get("begin", Duration::MAX, exhausted).await?;
-        // An idle connection may have died or been changed. Nothing was begun on it, so another may be tried.
+        // An idle connection may have died or been changed. Nothing was begun on it, so another one
+        // may be tried.
         while session.reuse().is_some() {
             if matches!(session.connection().begin().await, Ok(true)) {
                 return Ok(MySqlTransaction { session });
@@ -122,19 +127,20 @@ impl TransactionPool {
             session.close();
         }
         session.open(WorkSession::open(&self.ledger)).await?;
-        // A transaction is open on it from now on.
+        // Marks the connection as in use: a transaction is open on it.
         session.connection();
         Ok(MySqlTransaction { session })
     }
 }
 
-/// An open transaction of ours. Dropping it closes its connection, and the server rolls back.
+/// An open transaction of the store. Dropping it closes its connection, and the server rolls back.
 pub struct MySqlTransaction {
     session: Pooled<WorkSession>,
 }
 
 impl MySqlTransaction {
-    /// Returns the session to the pool, unless the work left a savepoint open, which could not be ended.
+    /// Returns the session to the pool, unless the work left a savepoint open, which cannot be
+    /// ended.
     fn keep(mut self) {
         if unit::depth::<MySql>(&self.session.connection().connection) == 1 {
             self.session.keep();
@@ -167,9 +173,9 @@ impl TransactionalStore for MySqlStore {
         self.within("open", still_open_mysql(connection)).await
     }
 
-    /// On MariaDB a record that is there stays locked until the caller's transaction ends, because
-    /// this server can neither read the current row without a lock at REPEATABLE READ nor let go of
-    /// a lock early. Rivals still read it, and are not kept waiting.
+    /// On MariaDB an existing record stays locked until the caller's transaction ends, because this
+    /// server can neither read the current row without a lock at REPEATABLE READ nor release a lock
+    /// early. Other callers can still read the record and do not wait.
     async fn open_in(&self, connection: &mut MySqlConnection, draft: &Draft) -> Result<Opened> {
         self.within("open", async {
             match self.ledger.server.flavour {
@@ -193,10 +199,12 @@ impl TransactionalStore for MySqlStore {
         self.within("swap", self.ledger.swap_one(connection, key, judged, change)).await
     }
 
-    /// Our own transactions are READ COMMITTED. A caller's may have one snapshot for all its reads, and
-    /// with `innodb_snapshot_isolation` it could not write a record that was renewed after that. The
-    /// level of the session does not tell: `SET TRANSACTION` without a scope sets that of the next
-    /// transaction alone, and the servers show it nowhere. So a caller's always locks the record.
+    /// Locks the record in a caller's own transaction. The store's transactions are READ COMMITTED
+    /// and need no lock. A caller's transaction may have one snapshot for all its reads, and with
+    /// `innodb_snapshot_isolation` it could not write a record that was renewed after that
+    /// snapshot. The isolation level of the session does not show this: `SET TRANSACTION` without a
+    /// scope sets that of the next transaction only, and the servers show it nowhere. So the record
+    /// is always locked there.
     async fn hold_in(&self, connection: &mut MySqlConnection, lease: &Lease) -> Result<Held> {
         self.within("hold", async {
             let asked = sqlx::query("SELECT @semel_work IS NOT NULL").fetch_one(&mut *connection);
@@ -231,7 +239,8 @@ impl TransactionalStore for MySqlStore {
                 still_open_mysql(connection).await?;
             }
             let settled = self.settle_unheld(connection, lease, settlement).await?;
-            // Zero rows: the claim was lost, or there was no transaction to settle it in.
+            // Zero rows mean that the claim was lost, or that there was no transaction to settle it
+            // in.
             if settled == Settled::Lost {
                 self.still_open(connection).await?;
             }
@@ -264,7 +273,7 @@ impl TransactionalStore for MySqlStore {
 }
 
 impl MySqlStore {
-    /// Runs a step inside a transaction. Whatever fails, and however late, nothing was committed.
+    /// Runs a step inside a transaction. If it fails or takes too long, nothing was committed.
     async fn within<T>(
         &self,
         operation: &'static str,
@@ -280,8 +289,8 @@ impl MySqlStore {
         })
     }
 
-    /// Ends a claim in the caller's transaction. A rival that looks at the record is waited out, one
-    /// that holds it is not: its transaction may be waiting for this one.
+    /// Settles a claim in the caller's transaction. A transaction that only reads the record is
+    /// waited for; one that holds it is not, because it may be waiting for this one.
     async fn settle_unheld(
         &self,
         connection: &mut MySqlConnection,
@@ -305,16 +314,16 @@ impl MySqlStore {
         }
     }
 
-    /// Whether the connection is still in the transaction that the claim was made in: ours by its
-    /// savepoint, a caller's by the server's word.
+    /// Fails unless the connection is still in the transaction in which the claim was made: a
+    /// transaction of the store is recognised by its savepoint, a caller's by asking the server.
     async fn still_open(&self, connection: &mut MySqlConnection) -> Result<()> {
         let fail = |error| failed("settle", error);
-        match sqlx::raw_sql(STILL_OURS).execute(&mut *connection).await {
+        match sqlx::raw_sql(STILL_OPEN).execute(&mut *connection).await {
             Ok(_) => return Ok(()),
             Err(error) if number(&error) == Some(NO_SAVEPOINT) => {}
             Err(error) => return Err(fail(error)),
         }
-        // MySQL was asked before it settled.
+        // On MySQL this was checked before the settlement.
         let text = match self.ledger.server.flavour {
             Flavour::MariaDb => "SELECT @semel_work IS NULL AND @@in_transaction = 1",
             Flavour::MySql => "SELECT @semel_work IS NULL",
@@ -324,7 +333,8 @@ impl MySqlStore {
         if open == 0 { Err(ended_early("settle")) } else { Ok(()) }
     }
 
-    /// A rival holds the key: what was last committed under it, if anything.
+    /// Answers an open whose key another transaction holds: with the last committed record, if
+    /// there is one.
     async fn open_held(&self, draft: &Draft) -> Result<Opened> {
         Ok(match self.batcher.step(&draft.key.digest()).await? {
             Some(peeked) => Opened::Existing { record: Box::new(peeked.record), now: peeked.now },
@@ -332,8 +342,8 @@ impl MySqlStore {
         })
     }
 
-    /// Looks on a connection of ours, whose isolation leaves no gap lock in the caller's
-    /// transaction, then inserts in theirs.
+    /// Opens a draft on MySQL: reads on a connection of the store, whose isolation level leaves no
+    /// gap lock in the caller's transaction, then inserts in the caller's.
     async fn open_in_mysql(
         &self,
         connection: &mut MySqlConnection,
@@ -342,14 +352,14 @@ impl MySqlStore {
         let mut session = self.lookups.get("open").await?;
         let looking =
             async |connection: &mut MySqlConnection| self.ledger.probe(connection, draft).await;
-        let probed = session.ask(looking).await?;
+        let probed = session.run_single(looking).await?;
         drop(session);
         match probed {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => {}
             Err(error) if held(&error) => {
                 return match self.ledger.probe(connection, draft).await {
-                    // The holder is this transaction.
+                    // This transaction itself holds the key.
                     Ok(Some(opened)) => Ok(opened),
                     Ok(None) => self.open_held(draft).await,
                     Err(error) if held(&error) => self.open_held(draft).await,
@@ -372,10 +382,11 @@ impl MySqlStore {
     }
 }
 
-/// The server's number for a savepoint that is not there.
+/// The server's error number for a savepoint that does not exist.
 const NO_SAVEPOINT: u16 = 1305;
 
-/// Locks the record of a claim, if it is still its grant's, and does not wait for a rival that has it.
+/// Returns the text that locks the record of a claim if it still belongs to its grant, without
+/// waiting for a transaction that has it locked.
 fn hold(flavour: Flavour) -> String {
     let found = "SELECT 1 FROM semel_record \
                  WHERE digest = ? AND fence = ? AND attempt_id = ? AND state = 0 FOR UPDATE";
@@ -385,8 +396,8 @@ fn hold(flavour: Flavour) -> String {
     }
 }
 
-/// Outside a transaction a savepoint is gone as soon as it is set. On our own connections, which have
-/// no autocommit, it never is: there the commit finds out.
+/// Fails outside a transaction, where a savepoint is gone as soon as it is set. On connections of
+/// the store, which have no autocommit, that never happens: there the commit detects it.
 async fn still_open_mysql(connection: &mut MySqlConnection) -> Result<()> {
     let text = "SAVEPOINT semel_probe; RELEASE SAVEPOINT semel_probe";
     match sqlx::raw_sql(text).execute(connection).await {

@@ -1,4 +1,4 @@
-//! What a server's variables say, and what is found about them.
+//! Reads values of the server's variables, and makes findings about them.
 
 use semel_core::store::{Finding, Severity};
 

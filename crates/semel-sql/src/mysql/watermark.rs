@@ -1,4 +1,4 @@
-//! The clock's mark in MySQL and MariaDB.
+//! Reads and writes the clock's watermark in MySQL and MariaDB.
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
@@ -20,7 +20,7 @@ pub(crate) async fn trusted_now(connection: &mut MySqlConnection) -> sqlx::Resul
         let suspect = suspect.map_or_else(|| "NULL".to_owned(), |at| at.to_string());
         let text = format!("REPLACE INTO semel_clock VALUES (1, {trusted}, {suspect})");
         match sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await {
-            // Another process is writing the same mark.
+            // Another process is writing the same watermark.
             Err(error) if held(&error) || deadlock(&error) => {}
             done => {
                 done?;

@@ -1,44 +1,48 @@
-//! How far a claim looks for rows that it may take, where many wait behind others of their partition.
+//! Limits how far a claim searches for due rows when many rows wait behind earlier ones of their
+//! partition.
 //!
-//! It looks at a window of what is due. Where the window is full and holds too little, those that
-//! wait in it are put off, out of the way of this claim and of the next ones, and the claim looks
-//! again. What is put off and for how long is said once for all dialects here; how, in their
-//! statements.
+//! A claim scans a window of due rows. If the window is full but too few of its rows can be
+//! claimed, the rows that wait behind others are put off: they become due later, out of the way of
+//! this claim and the next ones. Then the claim scans again. This module has the limits for all
+//! dialects; the dialects have the statements.
 
 use std::ops::RangeInclusive;
 
-/// Due rows that a claim looks through beyond its limit. Looking at one costs about a twentieth of leasing it.
+/// The number of due rows that a claim scans beyond its limit. Scanning a row costs about a twentieth of
+/// leasing it.
 const WINDOW: i64 = 500;
-/// Rows that are scanned at in one step to be put off, at least.
+/// The least number of due rows that one step scans for rows to put off.
 const STEP: i64 = 1_000;
-/// The widest window: more than relays can have left behind leased.
+/// The largest window: more rows than relays can hold leased.
 const WIDEST: i64 = 100_000;
-/// Steps of one claim. After those it comes back with nothing and rings, so that the relay can
-/// also do something else.
+/// The largest number of steps of one claim. After them the claim returns nothing and rings the
+/// bell, so that the relay claims again soon and can do other work in between.
 const STEPS: u32 = 16;
 
-/// For how long a row is put off that may be its partition's next at any moment, in microseconds: as long
-/// as it has waited so far, within these: a tenth of a second to five.
+/// How long a row is put off if it may be its partition's next at any moment, in microseconds: as
+/// long as it has waited so far, but at least a tenth of a second and at most five.
 pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
-/// The same for rows that are further behind, or behind one that rests or is dead. A write that takes the
-/// row before them out of the partition wakes them; this is for when none does. A minute to ten.
+/// The same for a row that is further behind, or behind one that rests or is dead: one minute to
+/// ten. A write that removes the row before it from the partition wakes it; this limit is for the
+/// case that no write does.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
-/// How much longer than that, or than its lease or its backoff, a row may wait, in microseconds; and how
-/// many of those that wait for longer, because a clock was ahead, are corrected at once.
+/// How much longer than [`LONG`], its lease or its backoff a row may wait, in microseconds. A
+/// longer wait means that a clock was ahead, and is corrected.
 pub(crate) const GRACE: i64 = 1_000_000;
+/// The largest number of such rows that are corrected at once.
 pub(crate) const REDATED: i64 = 1_000;
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scanned {
-    /// Due rows that were scanned at.
+    /// The number of due rows that were scanned.
     pub(crate) rows: i64,
-    /// How many of them were put off.
+    /// The number of scanned rows that were put off.
     pub(crate) put_off: i64,
 }
 
-/// The course of one claim.
+/// The progress of one claim.
 #[derive(Debug)]
 pub(crate) struct Search {
     window: i64,
@@ -46,34 +50,38 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// A claim of `limit` rows at most.
+    /// Starts the search of a claim for at most `limit` rows.
     pub(crate) fn new(limit: u32) -> Self {
         Self { window: WINDOW + i64::from(limit), steps: 0 }
     }
 
-    /// How many due rows to look through for what can be taken. Where few partitions hold many rows their
-    /// heads are soon found, and the rest of the backlog would be scanned through in vain.
+    /// Returns how many due rows to scan for rows that can be claimed. If few partitions hold many
+    /// rows, the first rows of the partitions are found soon, and scanning the rest of the backlog
+    /// would be in vain.
     pub(crate) fn window(&self) -> i64 {
         self.window
     }
 
-    /// How many due rows to look at for what can be put off.
+    /// Returns how many due rows to scan for rows that can be put off.
     pub(crate) fn step(&self) -> i64 {
         self.window.max(STEP)
     }
 
-    /// Whether to look for rows again, after a look that found none and a step.
+    /// Returns whether to scan again, after a scan that found no row to claim and a step that put
+    /// rows off.
     pub(crate) fn goes_on(&mut self, scanned: Scanned) -> bool {
         self.steps += 1;
         let step = self.step();
         if scanned.put_off == 0 {
-            // What could not be put off was leased before, or is being leased this moment.
+            // Rows that could not be put off were leased before, or are being leased at this
+            // moment.
             self.window = (self.window * 4).min(WIDEST.max(self.window));
         }
         self.steps < STEPS && (scanned.put_off > 0 || scanned.rows >= step)
     }
 
-    /// Whether there may be more to find than this search had the time for.
+    /// Returns whether the search ended because of [`STEPS`], so that there may be more rows to
+    /// claim.
     pub(crate) fn gave_up(&self) -> bool {
         self.steps >= STEPS
     }

@@ -1,4 +1,5 @@
-//! Every envelope is the same after its row; damage is an answer, not a failure.
+//! Tests that every event is the same after it was stored, and that damage is reported as an
+//! answer.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ fn rich() -> Event {
 }
 
 #[test]
-fn an_envelope_survives_its_row() {
+fn an_event_is_the_same_after_it_was_stored() {
     let plain = Event::builder("acme", "tick", "/clock").build().expect("valid");
     for event in [rich(), plain] {
         let read = stored(&EventRow::of(&event)).envelope(7);
@@ -46,7 +47,7 @@ fn an_envelope_survives_its_row() {
 }
 
 #[test]
-fn an_event_about_nothing_is_routed_by_its_type_and_has_no_lane() {
+fn an_event_without_an_aggregate_is_routed_by_its_type_and_has_no_partition() {
     let event = Event::builder("acme", "tick", "/clock").build().expect("valid");
     let row = EventRow::of(&event);
     assert_eq!((row.aggregatetype, row.aggregateid, row.partition_key), ("tick", None, None));
@@ -54,7 +55,7 @@ fn an_event_about_nothing_is_routed_by_its_type_and_has_no_lane() {
 }
 
 #[test]
-fn a_damaged_row_says_which_column_cannot_be_read() {
+fn the_error_of_a_damaged_row_contains_the_column() {
     let event = rich();
     let damaged = |damage: fn(&mut Stored)| {
         let mut row = stored(&EventRow::of(&event));
@@ -68,7 +69,7 @@ fn a_damaged_row_says_which_column_cannot_be_read() {
 }
 
 #[test]
-fn a_lane_is_found_again_without_the_event() {
+fn a_partition_is_computed_again_without_the_event() {
     let event = rich();
     let row = EventRow::of(&event);
     assert_eq!(partition_key(row.tenant, row.aggregatetype, row.aggregateid), row.partition_key);
@@ -120,7 +121,11 @@ fn a_verb_reaches_only_the_statuses_that_it_changes() {
     let named = Selection { ids: vec![EventId::generate()], ..Selection::default() };
     assert_eq!(statuses(&in_status(Status::Dead), &RowAction::Redrive), [4]);
     assert_eq!(statuses(&in_status(Status::Discarded), &RowAction::Redrive), [5]);
-    assert_eq!(statuses(&named, &RowAction::Redrive), [3, 4, 5], "a status that is named is meant");
+    assert_eq!(
+        statuses(&named, &RowAction::Redrive),
+        [3, 4, 5],
+        "ids select rows in any status that the verb can change"
+    );
     let leased = in_status(Status::Leased);
     for verb in
         [RowAction::Redrive, RowAction::Republish, RowAction::Discard { reason: "x".into() }]

@@ -1,5 +1,5 @@
-//! Business tables in PostgreSQL. Values travel as text and are compared in the column's own type and
-//! collation, so that its indexes serve.
+//! Reads business tables in PostgreSQL. Values are sent as text and compared in the column's own
+//! type and collation, so that its indexes are used.
 
 use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
@@ -19,7 +19,7 @@ const DIALECT: Dialect = Dialect {
     create_unique: "CREATE UNIQUE INDEX CONCURRENTLY",
 };
 
-/// A table of the application's in PostgreSQL, read over the application's own pool.
+/// A business table in PostgreSQL, read over the application's own pool.
 #[derive(Clone, Debug)]
 pub struct PgTable {
     pool: PgPool,
@@ -30,12 +30,12 @@ pub struct PgTable {
     internal: Type,
 }
 
-/// A column's type, as far as statements depend on it.
+/// The type of a column, as far as statements depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Integer,
     Text,
-    /// Blank-padded, and compared as such.
+    /// `char(n)`: padded with blanks, and compared without them.
     Padded,
     Bytes,
     Uuid,
@@ -52,7 +52,7 @@ impl Type {
         }
     }
 
-    /// A column as text.
+    /// Returns an expression for `column` as text.
     fn shown(self, column: &str) -> String {
         match self {
             Type::Bytes => format!("encode({column}, 'hex')"),
@@ -60,8 +60,8 @@ impl Type {
         }
     }
 
-    /// A parameter of that text, as what the column can be compared with.
-    fn said(self, parameter: &str) -> String {
+    /// Returns an expression that converts a text parameter to the column's type, for comparisons.
+    fn converted(self, parameter: &str) -> String {
         match self {
             Type::Integer => format!("{parameter}::text::bigint"),
             Type::Text => format!("{parameter}::text"),
@@ -71,18 +71,18 @@ impl Type {
         }
     }
 
-    /// Whether a text can be said so at all.
+    /// Returns whether `text` can be converted to the column's type.
     fn can_be(self, text: &str) -> bool {
         match self {
             Type::Integer => is_integer(text) && text.parse::<i64>().is_ok(),
-            // A text with a NUL is no text to PostgreSQL, and in no row of it.
+            // No text in PostgreSQL contains NUL.
             Type::Text | Type::Padded => !text.contains('\0'),
             Type::Bytes => unhex(text).is_some(),
             Type::Uuid => is_uuid(text),
         }
     }
 
-    /// An internal id as bytes.
+    /// Returns an expression for `column` as bytes.
     fn bytes(self, column: &str) -> String {
         match self {
             Type::Bytes => column.to_owned(),
@@ -94,7 +94,7 @@ impl Type {
     }
 }
 
-/// As PostgreSQL writes them.
+/// Returns whether `text` is a UUID as PostgreSQL writes it.
 fn is_uuid(text: &str) -> bool {
     let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
     let fits = |(at, c): (usize, u8)| match dash(at) {
@@ -120,7 +120,7 @@ impl PgTable {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
+    /// `Misconfigured` if a name is invalid, a column is missing or of another type, or the key is
     /// not unique.
     pub async fn open(pool: PgPool, layout: Layout) -> Result<Self> {
         let names = Names::of(layout, '"')?;
@@ -139,7 +139,7 @@ impl PgTable {
     /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
-    /// If a name cannot be one, or the database cannot be asked.
+    /// If a name is invalid, or the database cannot be queried.
     pub async fn inspect(pool: &PgPool, layout: Layout) -> Result<Inspection> {
         let names = Names::of(layout, '"')?;
         Ok(inspect(&names, facts(pool, &names).await?.as_ref(), &DIALECT))
@@ -161,7 +161,7 @@ impl PgTable {
             |tenant| tenant.shown(&self.column(Role::Tenant)),
         );
         let key = self.key.shown(&self.column(Role::Key));
-        // Bytes of a public id are its letters.
+        // The bytes of a public id are its characters.
         let public = self.public.bytes(&self.column(Role::Public));
         let internal = self.internal.bytes(&self.column(Role::Internal));
         format!("{key}, {tenant}, {public}, {internal}")
@@ -230,10 +230,10 @@ impl BusinessTable for PgTable {
             }
             Some(cursor) => {
                 add(&mut arguments, cursor.as_str().to_owned())?;
-                format!("> {}", self.key.said("$2"))
+                format!("> {}", self.key.converted("$2"))
             }
         };
-        // Qualified: a bare name would mean the column of the answer, which is text.
+        // Qualified: an unqualified name would mean the column of the result, which is text.
         let sql = format!(
             "select {columns} from {from} as t where {key_column} {after} \
              order by t.{key_column} limit $1"
@@ -274,11 +274,11 @@ impl BusinessTable for PgTable {
             None => String::new(),
             Some(column) => {
                 add(&mut arguments, tenant.to_owned())?;
-                format!(" and t.{} = {}", self.column(Role::Tenant), column.said("$2"))
+                format!(" and t.{} = {}", self.column(Role::Tenant), column.converted("$2"))
             }
         };
-        // Lateral, with an offset: one lookup in the index for each id, whatever the planner believes
-        // of a table that was never analyzed. It would rather read a tenant's rows whole.
+        // Lateral, with an offset: one index lookup per id, even if the table was never analyzed.
+        // Otherwise the planner would read all rows of the tenant.
         let sql = format!(
             "select r.* from unnest({list}) as q (one) cross join lateral (\
              select {columns} from {from} as t where t.{public} = {one}{tenancy} offset 0) as r"
@@ -288,7 +288,7 @@ impl BusinessTable for PgTable {
     }
 
     async fn estimate(&self) -> Result<Option<u64>> {
-        // What the last ANALYZE saw; -1 where there was none.
+        // The count of the last ANALYZE; -1 if there was none.
         let sql = "select reltuples::bigint from pg_class where oid = to_regclass($1)";
         let asked = sqlx::query_scalar::<_, i64>(sql).bind(self.names.from());
         let rows = asked.fetch_optional(&self.pool).await.map_err(failed_in(READ))?;
@@ -303,9 +303,9 @@ impl BusinessTable for PgTable {
     }
 }
 
-/// What the database says about the table.
+/// Reads the columns and indexes of the table; `None` if the table does not exist.
 async fn facts(pool: &PgPool, names: &Names) -> Result<Option<Facts>> {
-    // A domain is what it is made of.
+    // A domain is replaced by its base type.
     let sql = "select a.attname::text, b.typname::text, a.attnotnull \
                from pg_attribute a join pg_type t on t.oid = a.atttypid \
                join pg_type b on b.oid = case t.typtype when 'd' then t.typbasetype else t.oid end \
@@ -320,7 +320,7 @@ async fn facts(pool: &PgPool, names: &Names) -> Result<Option<Facts>> {
         let class = class(&declared);
         Column { name, declared, class, nullable: !not_null, collation: None }
     };
-    // An index over expressions has a column without a name, which is left out.
+    // A column of an index over an expression has no name: an empty one stands for it.
     let sql = "select i.indisunique, array(select coalesce(a.attname::text, '') \
                    from unnest(i.indkey::int2[]) with ordinality as k(attnum, at) \
                    left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum \

@@ -1,16 +1,18 @@
-//! "Another transaction is writing this row": an answer after which a step is sent again a moment later.
+//! The error "another transaction is writing this row", after which a step is sent again a moment
+//! later.
 
 use std::fmt;
 
 use semel_core::store::{Error, ErrorKind};
 use tokio::time::{Duration, Instant, sleep};
 
-/// How long a step that met a locked row is sent again before its caller gets that answer.
+/// For how long a step that met a locked row is sent again before its caller gets the error.
 const LIMIT: Duration = Duration::from_millis(250);
-/// How long between two such tries: a transaction that writes a single row ends within a few milliseconds.
+/// The pause between two attempts: a transaction that writes a single row ends within a few
+/// milliseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The cause of such an error.
+/// The cause of the error for a locked row.
 #[derive(Debug)]
 struct Busy;
 
@@ -22,18 +24,18 @@ impl fmt::Display for Busy {
 
 impl std::error::Error for Busy {}
 
-/// Returns the failure of a step whose row another transaction has locked. Nothing was done.
+/// Returns the error for a step whose row another transaction has locked. Nothing was done.
 pub(super) fn busy(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, Busy)
 }
 
-/// Returns whether `error` is such a failure.
+/// Returns whether `error` was made by [`busy`].
 pub(super) fn is_busy(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Busy>())
 }
 
-/// Counts the time in which a step is sent again. The renewer extends leases in one statement, so
-/// meeting it is nothing unusual.
+/// Limits the time for which a step is sent again. A step often meets a row that the renewer locks,
+/// since one statement renews many leases.
 pub(super) struct Patience(Instant);
 
 impl Patience {
@@ -41,8 +43,8 @@ impl Patience {
         Self(Instant::now() + LIMIT)
     }
 
-    /// Pauses if a `busy` answer is to be asked for again, and says whether it is. The wait is the
-    /// caller's alone: no connection is kept for it.
+    /// Returns whether a `busy` step is to be sent again, and pauses first if so. Only the caller
+    /// waits: no connection is held.
     pub(super) async fn again(&self, busy: bool) -> bool {
         let again = busy && Instant::now() < self.0;
         if again {

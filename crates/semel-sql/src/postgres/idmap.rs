@@ -1,7 +1,8 @@
-//! The id map in PostgreSQL: registering in a caller's transaction, finding, repairing.
+//! The id map in PostgreSQL: inserting in a caller's transaction, finding, repairing.
 //!
-//! What is not in a caller's transaction runs on connections of its own, so that finding an id waits
-//! neither for the ledger nor for a relay. The statements and why they are right are under `queries/`.
+//! Statements outside a caller's transaction have connections of their own, so that finding an id
+//! waits neither for the ledger nor for a relay. The statements, and why they are correct, are
+//! under `queries/`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use super::pool::SessionPool;
 use super::session::{Naming, Session};
 use super::statement::{failed, failed_in};
 use crate::error::{Stage, timed_out};
-use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
-use crate::pool::{Lifecycle, RIVALS};
+use crate::idmap::{ExistingRow, Raw, Rounds, Twins, Window, judged};
+use crate::pool::{Lifecycle, MAX_CONFLICTS};
 
 const PUT: &str = include_str!("queries/idmap_put.sql");
 const LOOK: &str = include_str!("queries/idmap_look.sql");
@@ -31,8 +32,8 @@ const REVOKE: &str = include_str!("queries/idmap_revoke.sql");
 const EVICT: &str = include_str!("queries/idmap_evict.sql");
 const OVERWRITE: &str = include_str!("queries/idmap_overwrite.sql");
 
-/// Returns the map's sessions: the ledger's, but they wait for a concurrent writer of an id, since no other
-/// caller waits behind them.
+/// Returns the sessions of the id map: as the ledger's, but they wait for a concurrent writer of an
+/// id, since no other caller waits behind them.
 pub(super) fn sessions(
     ledger: Session,
     lifecycle: &Arc<Lifecycle>,
@@ -47,7 +48,7 @@ impl IdMap for PgStore {
     async fn insert(&self, connection: &mut PgConnection, binding: &Binding) -> Result<Inserted> {
         let inserted = timeout(self.0.limit, put(self.0.naming, connection, &[binding])).await;
         let inserted = inserted.map_err(|_| {
-            // Whatever failed, the caller's transaction did not commit.
+            // The caller's transaction did not commit, so nothing happened.
             let late = timed_out(Stage::Running, "insert", self.0.limit);
             late.with_kind(ErrorKind::Unavailable)
         })?;
@@ -119,7 +120,7 @@ impl IdMap for PgStore {
         let query = query.bind([tenant]).bind([public.as_str()]);
         let done = timeout(self.0.limit, query.execute(connection)).await;
         let done = done.map_err(|_| {
-            // Whatever failed, the caller's transaction did not commit.
+            // The caller's transaction did not commit, so nothing happened.
             let late = timed_out(Stage::Running, "revoke", self.0.limit);
             late.with_kind(ErrorKind::Unavailable)
         })?;
@@ -140,7 +141,7 @@ impl IdMap for PgStore {
     }
 
     async fn revoke_rows(&self, kind: ResourceType, rows: &[MapKey]) -> Result<u32> {
-        // No stored text holds a NUL, and the server would refuse to look for one.
+        // No stored text contains NUL, and the server would refuse the query.
         let storable = |row: &&MapKey| !row.tenant.contains('\0') && !row.public.contains('\0');
         let mut rows: Vec<&MapKey> = rows.iter().filter(storable).collect();
         if rows.is_empty() {
@@ -210,17 +211,17 @@ async fn overwrite(
     Ok(())
 }
 
-const VANISHED: &str = "a row that was in the way is gone whenever it is looked at";
+const VANISHED: &str = "each time a conflicting row was met, it was gone when it was read";
 
-/// Writes bindings that have nothing in common; one answer each, `None` where the row that was in the way
-/// is gone by the time that they are looked for.
+/// Inserts bindings that share no id and returns one answer each; `None` if a conflicting row was
+/// gone each time it was read.
 async fn put(
     naming: Naming,
     connection: &mut PgConnection,
     bindings: &[&Binding],
 ) -> sqlx::Result<Vec<Option<Inserted>>> {
     let mut answers: Vec<Option<Inserted>> = vec![None; bindings.len()];
-    for _ in 0..=RIVALS {
+    for _ in 0..=MAX_CONFLICTS {
         let open: Vec<usize> = (0..bindings.len()).filter(|at| answers[*at].is_none()).collect();
         if open.is_empty() {
             break;
@@ -245,8 +246,8 @@ async fn put(
         }
         let asked: Vec<&Binding> = old.iter().map(|at| bindings[*at]).collect();
         let rows = bound(naming.query(LOOK), &asked).fetch_all(&mut *connection).await?;
-        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>()?;
-        for (at, answer) in old.iter().zip(judged(old.len(), &standing)) {
+        let existing = rows.iter().map(existing).collect::<sqlx::Result<Vec<_>>>()?;
+        for (at, answer) in old.iter().zip(judged(old.len(), &existing)) {
             answers[*at] = answer;
         }
     }
@@ -267,11 +268,11 @@ fn bound<'q>(
         .bind(column(bindings, |binding| binding.internal().to_bytes().to_vec()))
 }
 
-fn standing(row: &PgRow) -> sqlx::Result<Standing> {
-    // Counted from 1.
+fn existing(row: &PgRow) -> sqlx::Result<ExistingRow> {
+    // Positions are counted from 1.
     let place: i64 = row.try_get(0)?;
     let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
-    Ok(Standing { place, same: row.try_get(1)?, status: row.try_get(2)? })
+    Ok(ExistingRow { place, same: row.try_get(1)?, status: row.try_get(2)? })
 }
 
 fn found(row: &PgRow, tenant: &str) -> Result<MapRow> {

@@ -1,4 +1,4 @@
-//! Listing for operators, in order of the digest.
+//! Lists records for operators, in the order of their digests.
 
 use semel_core::clock::micros;
 use semel_core::record::{Entry, Record, State};
@@ -10,10 +10,10 @@ use super::PgStore;
 use super::statement::{CLOCK, failed};
 use crate::row::{R_KEY, R_RECORD, Raw, RawKey, is_open, outlined, page, without_body};
 
-/// How many records one page may look at where no index narrows the search: such a page may come
-/// back short, or empty, and still have a next one.
+/// How many records one page may scan if no index narrows the search. Such a page may be short or
+/// empty and still have a next one.
 const WINDOW: i64 = 5_000;
-/// Most records in a page.
+/// The largest number of records in a page.
 const MOST: u32 = 1_000;
 
 impl Inspect for PgStore {
@@ -39,7 +39,8 @@ impl Inspect for PgStore {
         if holds_nul(filter) {
             return Ok(tally);
         }
-        // One statement where an index narrows the search; else a window each, so that none is long.
+        // One statement if an index narrows the search; otherwise one for each window, so that none
+        // takes long.
         loop {
             let (filter, begin) = (filter.clone(), after.take());
             let part = self
@@ -56,7 +57,8 @@ impl Inspect for PgStore {
     }
 }
 
-/// Rows, how many of them a page shows, and where it goes on behind them.
+/// The rows read, the number of them that a page shows, and the digest after which the next page
+/// begins.
 type Rows = (Vec<PgRow>, u32, Option<Vec<u8>>);
 
 impl PgStore {
@@ -67,7 +69,7 @@ impl PgStore {
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Rows> {
-        // As it is, whatever its length: it may be the digest of a row that is damaged in this, too.
+        // Used whatever its length: it may be the damaged digest of a row.
         let after = after.map(|Cursor(last)| last.clone());
         let limit = limit.clamp(1, MOST);
         if holds_nul(filter) {
@@ -85,13 +87,15 @@ impl PgStore {
     }
 }
 
-/// No stored text holds one, and the server would refuse to look.
+/// Returns whether a text of the filter contains NUL. No stored text does, and the server would
+/// refuse the query.
 fn holds_nul(filter: &Filter) -> bool {
     let texts = [&filter.tenant, &filter.scope, &filter.id, &filter.reference];
     texts.into_iter().flatten().any(|text| text.contains('\0'))
 }
 
-/// An index answers these by itself; everything else walks the primary key, a window at a time.
+/// Returns whether an index serves the filter. Any other filter scans the primary key, a window at
+/// a time.
 fn is_indexed(filter: &Filter) -> bool {
     filter.due
         || filter.digest.is_some()
@@ -100,7 +104,8 @@ fn is_indexed(filter: &Filter) -> bool {
         || filter.state.is_some_and(is_open)
 }
 
-/// How many match in one window, or of all where an index finds them; and where to go on.
+/// Counts the matches in one window, or all matches if an index finds them. Also returns the digest
+/// after which to continue.
 async fn part(
     connection: &mut PgConnection,
     filter: Filter,
@@ -149,7 +154,8 @@ async fn rows(
     Ok((rows.map_err(failed("list"))?, until))
 }
 
-/// The last digest of the window that begins after this one; nothing if it reaches the end.
+/// Returns the last digest of the window that begins after `after`; `None` if the window reaches
+/// the end.
 async fn window(connection: &mut PgConnection, after: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
     let mut query = QueryBuilder::<Postgres>::new("select r.digest from semel_record r");
     push_after(&mut query, " where ", after);
@@ -173,8 +179,8 @@ fn listed(row: &PgRow) -> Result<Listed> {
     Ok(outlined(entry(row)?, size))
 }
 
-/// The filter as a condition. State and kind are written out, from our own codes: only then can the
-/// planner prove that a partial index covers them.
+/// Appends the filter as a condition. State and kind are literals, not parameters: only then can
+/// the planner prove that a partial index covers them.
 fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     query.push("(true");
     if let Some(kind) = filter.kind {
@@ -189,7 +195,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     if let Some(scope) = &filter.scope {
         query.push(" and (r.scope = ").push_bind(scope.clone());
         if filter.below {
-            // Not by comparing: in which order texts are is the database's own choice.
+            // Not a range comparison: the order of texts depends on the database's collation.
             query.push(" or starts_with(r.scope, ").push_bind(format!("{scope}/")).push(")");
         }
         query.push(")");
@@ -208,7 +214,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
         query.push(" and r.reference = ").push_bind(reference.clone());
     }
     if filter.due {
-        // What was written ahead of the clock is due as well: its next attempt is dated anew.
+        // A record written ahead of the clock is due as well: its next attempt gets a new date.
         let ahead = micros(Record::AHEAD);
         query
             .push(" and (r.state = ")

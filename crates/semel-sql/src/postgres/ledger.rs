@@ -1,6 +1,7 @@
-//! The ledger's verbs on a connection: what is bound, what is sent, what the answer means.
+//! The ledger's verbs on a connection: binds the parameters, sends the statement and reads the
+//! answer.
 //!
-//! Which connection it is (the batcher's, a caller's transaction's) is decided by the callers; the texts
+//! The callers choose the connection (the batcher's, or that of a caller's transaction); the texts
 //! are in `statement`.
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use super::busy::busy;
 use super::session::{Naming, Session, unopened};
-use super::statement::{self, ends_session, failed, rivalled};
+use super::statement::{self, conflicted, ends_session, failed};
 use crate::batcher::{Dialect, SettleRequest};
 use crate::pool::Lifecycle;
 use crate::row::{DraftRow, Raw, SettlementRow, cells};
@@ -33,7 +34,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Names the failure of a batch. Where it points at the server, no connection of the store is used again.
+    /// Converts the error of a batch. If the error points at the server, retires every connection
+    /// of the store.
     fn failed(&self, operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
         let name = failed(operation);
         move |error| {
@@ -66,8 +68,8 @@ impl Dialect for Ledger {
             many => open_many(naming, connection, many).await,
         };
         match self.session.leave(connection, opened).await {
-            // Another transaction was in the way for longer than a step waits.
-            Err(error) if rivalled(&error) => {
+            // Another transaction held a lock for longer than a step waits.
+            Err(error) if conflicted(&error) => {
                 Ok(drafts.iter().map(|_| Ok(Opened::Contended)).collect())
             }
             other => other.map_err(self.failed("open")),
@@ -86,7 +88,7 @@ impl Dialect for Ledger {
             many => settle_many(naming, connection, many).await,
         };
         match self.session.leave(connection, settled).await {
-            Err(error) if rivalled(&error) => {
+            Err(error) if conflicted(&error) => {
                 Ok(settlements.iter().map(|_| Err(busy("settle"))).collect())
             }
             other => other.map_err(self.failed("settle")),
@@ -117,22 +119,22 @@ impl Dialect for Ledger {
         self.session.enter(connection).await.map_err(self.failed("swap"))?;
         let swapped = swap(self.session.naming(), connection, key, judged, change).await;
         match self.session.leave(connection, swapped).await {
-            Err(error) if rivalled(&error) => Ok(Swapped::Lost),
+            Err(error) if conflicted(&error) => Ok(Swapped::Lost),
             other => other.map_err(self.failed("swap")),
         }
     }
 }
 
-/// The transaction that a statement runs in.
+/// The transaction in which a statement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
-    /// One of its own.
+    /// The statement is a transaction by itself.
     Itself,
-    /// A caller's, which is marked as the claim's.
+    /// A caller's transaction, which gets the mark that the claim belongs to it.
     Caller,
 }
 
-/// Inserts or reads one key.
+/// Inserts the draft as a record, or reads the record that already has its key.
 pub(super) async fn open(
     naming: Naming,
     connection: &mut PgConnection,
@@ -219,7 +221,7 @@ fn opened(row: &PgRow) -> sqlx::Result<Result<Opened>> {
     Ok(record.map(|record| Opened::Existing { record: Box::new(record), now }))
 }
 
-/// Ends one claim.
+/// Settles one claim.
 async fn settle(
     naming: Naming,
     connection: &mut PgConnection,
@@ -231,8 +233,8 @@ async fn settle(
     Ok(settled(row.try_get(0)?))
 }
 
-/// Converts the result of a settle: settled, the row is locked by another transaction (an error), or
-/// the claim was lost.
+/// Converts the result of a settle: `true` if it was settled, `false` if another transaction has
+/// the row locked, null if the claim was lost.
 fn settled(done: Option<bool>) -> Result<Settled> {
     match done {
         Some(true) => Ok(Settled::Done),
@@ -241,7 +243,7 @@ fn settled(done: Option<bool>) -> Result<Settled> {
     }
 }
 
-/// Ends one claim inside a caller's transaction; `None` if that transaction is over.
+/// Settles one claim inside a caller's transaction; `None` if that transaction is over.
 pub(super) async fn settle_in(
     naming: Naming,
     connection: &mut PgConnection,
@@ -255,7 +257,8 @@ pub(super) async fn settle_in(
     Ok(open.then(|| settled(done)))
 }
 
-/// Locks one claim's record where the transaction needs that; `None` if another transaction has it locked.
+/// Locks the record of a claim if the transaction has one snapshot for all its statements; `None`
+/// if another transaction has the record locked.
 pub(super) async fn hold_in(
     naming: Naming,
     connection: &mut PgConnection,
@@ -295,7 +298,7 @@ fn settle_query<'q>(
     }
 }
 
-/// Binds what a settlement leaves, from the fourth parameter on.
+/// Binds the values of a settlement, from the fourth parameter on.
 fn ended<'q>(query: Statement<'q>, state: i16, row: &SettlementRow<'q>) -> Statement<'q> {
     query
         .bind(state)
@@ -341,7 +344,8 @@ async fn settle_many(
         if done {
             answers[at] = Ok(Settled::Done);
         } else if !matches!(answers[at], Ok(Settled::Done)) {
-            // It was this grant's and is not settled: another transaction has the row locked.
+            // The row still belongs to this grant but was not settled: another transaction has it
+            // locked.
             answers[at] = Err(busy("settle"));
         }
     }
@@ -386,7 +390,7 @@ fn peeked(row: &PgRow) -> sqlx::Result<Result<Option<Peeked>>> {
     Ok(record.map(|record| Some(Peeked { record, now })))
 }
 
-/// Writes over a judged version.
+/// Applies `change` to the record of `key` if the record still has the version `judged`.
 pub(super) async fn swap(
     naming: Naming,
     connection: &mut PgConnection,
@@ -441,7 +445,7 @@ fn regranted<'q>(query: Statement<'q>, draft: &'q Draft, anew: bool) -> Statemen
 
 cells!(PgRow: i16, i32, i64, String, Vec<u8>, Option<i64>, Option<String>, Option<Vec<u8>>);
 
-/// Refuses text that PostgreSQL cannot hold before it can fail a batch of other callers' steps.
+/// Refuses text that PostgreSQL cannot store, before it can fail a batch with other callers' steps.
 pub(super) fn storable(operation: &'static str, what: &str, text: &str) -> Result<()> {
     if !text.contains('\0') {
         return Ok(());
@@ -454,7 +458,7 @@ fn column<'a, T, C>(items: &'a [T], cell: impl Fn(&'a T) -> C) -> Vec<C> {
     items.iter().map(cell).collect()
 }
 
-/// Which request a row of a batch answers.
+/// Returns the position of the request that a row of a batch answers.
 fn place<T>(
     row: &PgRow,
     items: &[T],
@@ -464,8 +468,8 @@ fn place<T>(
     Ok(items.iter().position(|item| digest(item).as_slice() == found))
 }
 
-/// The advisory lock of a key: its digest's first eight bytes. A collision makes two different keys
-/// contend for a moment, nothing worse.
+/// Returns the advisory lock of a key: the first eight bytes of its digest. If two keys collide,
+/// they contend for a moment, nothing worse.
 pub(super) fn lock_key(digest: &[u8; 32]) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = *digest;
     i64::from_be_bytes([a, b, c, d, e, f, g, h])

@@ -1,9 +1,10 @@
-//! Messages of several statements with their values in the text, for what must not cost a trip each.
+//! Builds messages of several statements with their values in the text, so that they cost one trip
+//! together.
 //!
-//! The driver binds values to one statement per trip. A message of the simple protocol carries many, but no
-//! values, so they are written as literals. A literal is made of letters, digits and a few harmless signs
-//! alone: everything else is escaped by its code point, so that no encoding, no setting of the server and no
-//! value can end it early.
+//! The driver binds values to one statement per trip. A message of the simple protocol holds many
+//! statements but no bound values, so they are written as literals. A literal consists only of
+//! letters, digits and a few harmless characters. Everything else is escaped by its code point, so
+//! that no encoding, no setting of the server and no value can end the literal early.
 
 use std::fmt::Write as _;
 
@@ -15,7 +16,8 @@ use super::statement::{self, plain};
 /// A statement that is sent with its values in the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inlined {
-    /// Its name where it is prepared, by SQL: the driver's own names are not known here.
+    /// The name under which the statement is prepared by SQL, since the driver's own names are not
+    /// known here.
     name: &'static str,
     sql: &'static str,
 }
@@ -24,8 +26,8 @@ pub(super) const HOLD_KEY: Inlined = Inlined { name: "semel_hold_key", sql: stat
 pub(super) const FIND_KEY: Inlined = Inlined { name: "semel_find_key", sql: statement::FIND_KEY };
 pub(super) const FINISH: Inlined = Inlined { name: "semel_finish", sql: statement::FINISH };
 
-/// Returns what a new session is told first, so that [`Message::run`] finds its statements prepared: to parse
-/// and plan them each time would cost as much as to run them. Empty where a pooler hands out the sessions.
+/// Returns the statements that prepare the texts for [`Message::run`] on a new session: parsing and
+/// planning them each time would cost as much as running them. Empty behind a pooler.
 pub(super) fn preparation(pooling: Pooling) -> String {
     let mut text = String::new();
     if pooling == Pooling::Direct {
@@ -37,7 +39,7 @@ pub(super) fn preparation(pooling: Pooling) -> String {
     text
 }
 
-/// A value of a statement, in its text or bound to it.
+/// A value of a statement, to be written into its text or bound to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     Number(Option<i64>),
@@ -67,7 +69,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Starts a message with a statement of ours.
+    /// Starts a message with the statement `first`.
     pub(super) fn new(pooling: Pooling, first: &str) -> Self {
         Self { text: first.to_owned(), pooling }
     }
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn no_statement_has_a_dollar_sign_but_before_a_number() {
+    fn statements_contain_dollar_signs_only_in_placeholders() {
         for Inlined { sql, .. } in [HOLD_KEY, FIND_KEY, FINISH] {
             for piece in sql.split('$').skip(1) {
                 assert!(piece.starts_with(|first: char| first.is_ascii_digit()), "{sql}");

@@ -10,16 +10,16 @@ use sqlx::{ConnectOptions, PgPool};
 use super::PgStore;
 use super::session::Pooling;
 
-/// How to reach PostgreSQL, and with how many connections.
+/// The settings with which a [`PgStore`] connects: the address, connections and time limits.
 ///
-/// A store holds at most `connections + transactions` connections, one each for sweeping, sending wake-ups and,
-/// where a process listens, receiving them, and one to three for renewing. A relay that claims from it takes up to
-/// four, and so does the id map.
+/// A store holds at most `connections + transactions` connections, one each for sweeping, for
+/// sending wake-ups and, in a process that listens, for receiving them, and one to three for
+/// renewing. A relay that claims from it uses up to four, and so does the id map.
 ///
-/// Best given the server's own address: statements stay prepared on their connections, a step is one
-/// trip, and `LISTEN` wakes waiters in other processes. A pooler that hands out the server's sessions
-/// per transaction is recognised when the store connects, and then nothing of a session is relied on:
-/// see [`Pooling`]. Wake-ups do not cross it, and waiters poll.
+/// Use the server's own address if possible: statements stay prepared on their connections, a step
+/// is one trip, and `LISTEN` wakes waiters in other processes. The store recognises, when it
+/// connects, a pooler that hands out the server's sessions per transaction, and then relies on no
+/// state of a session: see [`Pooling`]. Wake-ups do not pass a pooler, so waiters poll.
 ///
 /// ```no_run
 /// # async fn example() -> semel_core::store::Result<()> {
@@ -63,15 +63,17 @@ impl PgOptions {
         Self::at(Address::Url(url.to_owned()))
     }
 
-    /// Returns the settings of a store that is reached with these options, for what a URL cannot say.
+    /// Returns the settings of a store that is reached with these options, for settings that a URL
+    /// cannot express.
     pub fn with(options: PgConnectOptions) -> Self {
         Self::at(Address::Options(Box::new(options)))
     }
 
-    /// Returns the settings of a store that is reached as the application's pool reaches its server: its connect
-    /// options are copied. The store opens connections of its own with them and takes none from the pool, so that
-    /// neither waits for the other, and what work leaves in a session is reset before other work has it; hooks of
-    /// the pool (`after_connect`) do not run on them.
+    /// Returns the settings of a store that is reached as the application's pool reaches its
+    /// server: its connect options are copied. The store opens connections of its own with them and
+    /// takes none from the pool, so that neither waits for the other, and session state that work
+    /// leaves behind is reset before other work gets the session; hooks of the pool
+    /// (`after_connect`) do not run on them.
     pub fn from_pool(pool: &PgPool) -> Self {
         Self::with((*pool.connect_options()).clone())
     }
@@ -89,56 +91,59 @@ impl PgOptions {
         }
     }
 
-    /// Connections that callers' steps share. Default 2; more of them make smaller batches.
+    /// Sets the number of connections that callers' steps share. Default 2; more of them make
+    /// smaller batches.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// Most transactions of callers at a time. Default 16.
+    /// Sets how many transactions of callers can be open at once. Default 16.
     pub fn transactions(mut self, transactions: usize) -> Self {
         self.transactions = transactions.max(1);
         self
     }
 
-    /// How long a caller waits for one of them before it gets `Unavailable`. Default 5 s.
+    /// Sets how long a caller waits for a transaction before it gets `Unavailable`. Default 5 s.
     pub fn transaction_wait(mut self, wait: Duration) -> Self {
         self.transaction_wait = wait;
         self
     }
 
-    /// How long a pooled connection is used before it is replaced by a new one. Default 30 minutes. What the
-    /// work sets in its session never lasts that long: the session is reset when its transaction ends.
+    /// Sets how long a pooled connection is used before a new one replaces it. Default 30 minutes.
+    /// Session state that the work sets does not last that long: the session is reset when its
+    /// transaction ends.
     pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
         self.max_lifetime = lifetime;
         self
     }
 
-    /// How long one statement of ours may take. Default 5 s. It bounds what a connection that died
-    /// without a word can cost; a caller's own statements are not limited by it.
+    /// Sets how long one statement of the store may take. Default 5 s. It bounds the wait on a
+    /// connection that died silently; a caller's own statements are not limited by it.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
         self
     }
 
-    /// What stands between the store and the server. By default the store looks whether a connection
-    /// keeps the setting that it was started with, and whether two of them share a session; if not, or if
-    /// they do, it takes what stands there for [`Pooling::Unprepared`].
+    /// Sets what is between the store and the server. By default the store opens two connections
+    /// and checks whether one keeps its start-up setting and whether both share a session. If the
+    /// setting is lost or the session is shared, the store assumes [`Pooling::Unprepared`].
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = Some(pooling);
         self
     }
 
-    /// How acknowledged commits reach the servers that can be promoted, for operators that know more than
-    /// the store can see: that only synchronous standbys are ever promoted, or that copies are made
-    /// from archived log. By default the store looks for standbys, when it connects and whenever it
-    /// is checked or swept. See [`guarantee`](semel_core::store::Store::guarantee).
+    /// Declares how acknowledged commits reach the servers that can be promoted, for operators that
+    /// know more than the store can observe: that only synchronous standbys are ever promoted, or
+    /// that copies are made from archived log. By default the store looks for standbys when it
+    /// connects and whenever it is checked or swept. See
+    /// [`guarantee`](semel_core::store::Store::guarantee).
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// Connects. To be called on the runtime that will use the store.
+    /// Connects to the server. Must be called on the runtime that will use the store.
     ///
     /// # Errors
     /// As [`PgStore::connect`].
@@ -156,7 +161,7 @@ impl PgOptions {
             Some(_) => options,
             None => options.application_name("semel"),
         };
-        // A start-up parameter that poolers refuse, and that has been of no use since PostgreSQL 12.
+        // Poolers refuse this start-up parameter, and it has been of no use since PostgreSQL 12.
         Ok(options.extra_float_digits(None).disable_statement_logging())
     }
 }

@@ -1,8 +1,8 @@
 //! The outbox in PostgreSQL: appending in a caller's transaction, leasing, marking.
 //!
 //! Claims and marks are one statement each, on connections of their own, so that neither the ledger
-//! nor another batch waits for them. What operators do is in `operators`; the statements and why they
-//! are right with several relays are under `queries/`.
+//! nor another batch waits for them. The operators' verbs are in `operators`; the statements, and
+//! why they are correct with several relays, are under `queries/`.
 
 mod operators;
 
@@ -38,10 +38,11 @@ const CLAIM: &str = include_str!("queries/outbox_claim.sql");
 const PUT_OFF: &str = include_str!("queries/outbox_put_off.sql");
 const MARK: &str = include_str!("queries/outbox_mark.sql");
 
-/// Rows and bytes in one statement of an append: enough that the trips vanish beside the rows.
+/// The largest number of rows and of bytes in one statement of an append: enough that trips cost
+/// little beside the rows.
 const CHUNK: (usize, usize) = (500, 4 << 20);
 
-/// What the outbox has beside the ledger: sessions, wake-ups, and how far a test's claims have come.
+/// The outbox's own sessions and bell, and how far a test's claims have come.
 #[derive(Debug)]
 pub(super) struct OutboxSessions {
     sessions: SessionPool,
@@ -50,9 +51,10 @@ pub(super) struct OutboxSessions {
 }
 
 impl OutboxSessions {
-    /// Changes the ledger's settings. Claims need the order of their index, whatever the planner believes of a
-    /// table that is empty at one moment and full at the next. A mark may have to wait while rows behind its
-    /// own are put off, longer than the ledger waits for any lock.
+    /// Creates the sessions with the ledger's settings, except for three. Claims must read their
+    /// index in its order, whatever the planner believes of a table that is empty at one moment and
+    /// full at the next. A mark may have to wait while rows behind its own are put off, longer than
+    /// the ledger waits for any lock.
     pub(super) fn new(ledger: Session, lifecycle: &Arc<Lifecycle>, limit: Duration) -> Self {
         let session = ledger
             .set("enable_bitmapscan", "off")
@@ -70,7 +72,8 @@ impl OutboxSessions {
 }
 
 impl PgStore {
-    /// Puts off what waits behind others of its partition, in what is due first.
+    /// Puts off the due rows that wait behind others of their partition, among those that are due
+    /// first.
     async fn put_off(&self, search: &Search) -> Result<Scanned> {
         let (naming, step, window) = (self.0.naming, search.step(), search.window());
         let putting =
@@ -123,7 +126,7 @@ impl Outbox for PgStore {
                     outbox.bell.ring();
                 }
             } else if more && leased.len() < ask.limit as usize {
-                // For the next claim. What was leased is the caller's, whatever comes of it.
+                // For the next claim. The leased rows are returned even if this fails.
                 let _ = self.put_off(&search).await;
             }
             outbox.cursor.passed(&leased);
@@ -269,7 +272,8 @@ fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, P
         .bind(column(rows, |row| row.partition_key.as_ref().map(|key| key.as_slice())))
 }
 
-/// The statement that claims; for a test that took the guard away, one that goes by a cursor.
+/// Returns the statement that claims, or one that continues after a cursor if a test has disabled
+/// claiming by state.
 fn claim_text(cursor: &Cursor) -> SqlStr {
     match cursor.after() {
         None => text(CLAIM),
@@ -338,14 +342,14 @@ async fn mark(
 ) -> Result<Vec<usize>> {
     let rows = query.fetch_all(connection).await.map_err(failed("mark"))?;
     let place = |row: &PgRow| -> sqlx::Result<usize> {
-        // Counted from 1.
+        // Positions are counted from 1.
         let place: i64 = row.try_get(0)?;
         Ok(usize::try_from(place - 1).unwrap_or(usize::MAX))
     };
     rows.iter().map(place).collect::<sqlx::Result<_>>().map_err(failed("mark"))
 }
 
-/// The event's columns, in the order of [`OUTLINE`], from `at` on.
+/// Reads the columns of an event, in the order of [`OUTLINE`], from position `at` on.
 fn stored(row: &PgRow, at: usize) -> sqlx::Result<Stored> {
     Ok(Stored {
         id: row.try_get(at)?,
@@ -361,6 +365,6 @@ fn stored(row: &PgRow, at: usize) -> sqlx::Result<Stored> {
     })
 }
 
-/// For lists, which leave the payload where it is.
+/// The columns of an event for lists, with an empty payload.
 const OUTLINE: &str = "o.id, o.tenant, o.aggregatetype, o.aggregateid, o.type, o.source, ''::bytea, \
      o.content_type, o.headers, o.occurred_at";

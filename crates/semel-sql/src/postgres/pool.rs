@@ -1,7 +1,7 @@
 //! Connections for the store's own statements, outside callers' transactions.
 //!
-//! The outbox, the id map and the operators have a pool each, so that none waits for another or for the
-//! ledger. Their sessions run the store's own statements alone and need no reset.
+//! The outbox, the id map and the operators have a pool each, so that none waits for another or for
+//! the ledger. Their sessions run only the store's own statements and need no reset.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use sqlx::PgConnection;
 use tokio::time::timeout;
 
 use super::session::{Session, unopened};
-use super::statement::{ends_session, failed, rivalled};
+use super::statement::{conflicted, ends_session, failed};
 use crate::error::{Stage, timed_out};
-use crate::pool::{ConnectionPool, Lifecycle, Pooled, RIVALS};
+use crate::pool::{ConnectionPool, Lifecycle, MAX_CONFLICTS, Pooled};
 
-/// What a statement gives that was put together for one connection.
+/// The future of statements that were sent on one connection.
 pub(super) type Sent<'c, T> = std::pin::Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
 
-/// Sessions of one kind.
+/// A pool of sessions with the same settings.
 #[derive(Debug)]
 pub(super) struct SessionPool {
     connections: Arc<ConnectionPool<PgConnection>>,
@@ -32,8 +32,8 @@ pub(super) struct SessionPool {
 }
 
 impl SessionPool {
-    /// Creates a pool of at most `size` connections, whose callers wait for `limit` at most, for a connection and
-    /// for an answer.
+    /// Creates a pool of at most `size` connections. Callers wait at most `limit` for a connection,
+    /// and at most `limit` for an answer.
     pub(super) fn new(
         session: Session,
         size: usize,
@@ -44,7 +44,8 @@ impl SessionPool {
         Self { connections, session, wait: limit, connect: limit, statements: limit }
     }
 
-    /// The same for operators: its callers wait for each other, and statements may take `times` as long.
+    /// Returns the pool with limits for operators: callers wait for each other without a limit, and
+    /// statements may take `times` as long.
     pub(super) fn patient(self, times: u32) -> Self {
         Self { wait: Duration::MAX, statements: self.statements * times, ..self }
     }
@@ -59,15 +60,15 @@ impl SessionPool {
         self.connections.close();
     }
 
-    /// Waits for a connection.
+    /// Waits for a free connection.
     pub(super) async fn get(&self, operation: &'static str) -> Result<PooledSession<'_>> {
         let late = || timed_out(Stage::Connecting, operation, self.wait);
         let mut connection = self.connections.get(operation, self.wait, late).await?;
         let fresh = connection.reuse().is_none();
-        Ok(PooledSession { pool: self, operation, connection, fresh, rivals: 0 })
+        Ok(PooledSession { pool: self, operation, connection, fresh, conflicts: 0 })
     }
 
-    /// Runs a statement.
+    /// Runs a statement on a connection of the pool.
     pub(super) async fn run<T: Send>(
         &self,
         operation: &'static str,
@@ -76,7 +77,7 @@ impl SessionPool {
         self.run_in(operation, statement, false).await
     }
 
-    /// Runs several statements in a transaction.
+    /// Runs several statements in one transaction.
     pub(super) async fn transact<T: Send>(
         &self,
         operation: &'static str,
@@ -126,14 +127,14 @@ pub(super) struct PooledSession<'p> {
     pool: &'p SessionPool,
     operation: &'static str,
     connection: Pooled<PgConnection>,
-    /// Whether the connection was never idle: one that was may have died since.
+    /// Whether the connection was opened for this use. An idle one may have died.
     fresh: bool,
-    rivals: usize,
+    conflicts: usize,
 }
 
 impl PooledSession<'_> {
-    /// Runs a statement that only reads. `None` if it is to be sent again: its connection had died while it
-    /// was idle.
+    /// Runs a statement that only reads. Returns `None` if it is to be sent again because its
+    /// connection had died while it was idle.
     pub(super) async fn read<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
@@ -156,29 +157,31 @@ impl PooledSession<'_> {
         }
     }
 
-    /// Runs a transaction. `None` if a concurrent one was in its way, and it is to be run again.
+    /// Runs a transaction. Returns `None` if it conflicted with a concurrent one and is to be run
+    /// again.
     pub(super) async fn write<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> Result<Option<T>> {
         let written = self.run(sent, true).await?;
-        self.unrivalled(written)
+        self.unless_conflict(written)
     }
 
-    /// Runs one statement that writes: a transaction by itself. `None` as for [`write`](Self::write).
+    /// Runs one statement that writes, a transaction by itself. Returns `None` as
+    /// [`write`](Self::write) does.
     pub(super) async fn write_one<T>(
         &mut self,
         sent: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>,
     ) -> Result<Option<T>> {
         let written = self.run(sent, false).await?;
-        self.unrivalled(written)
+        self.unless_conflict(written)
     }
 
-    fn unrivalled<T>(&mut self, written: sqlx::Result<T>) -> Result<Option<T>> {
+    fn unless_conflict<T>(&mut self, written: sqlx::Result<T>) -> Result<Option<T>> {
         match written {
             Ok(written) => Ok(Some(written)),
-            Err(error) if rival(&error) && self.rivals < RIVALS => {
-                self.rivals += 1;
+            Err(error) if conflicts(&error) && self.conflicts < MAX_CONFLICTS => {
+                self.conflicts += 1;
                 Ok(None)
             }
             Err(error) => Err(failed(self.operation)(error)),
@@ -202,7 +205,8 @@ impl PooledSession<'_> {
         let done = timeout(pool.statements, sent).await;
         match &done {
             Ok(Ok(_)) => self.connection.keep(),
-            // After a failure it is not used again, and where the failure points at the server no other is.
+            // After a failure the connection is not used again; if the failure points at the
+            // server, no connection of the store is.
             Ok(Err(error)) => {
                 self.connection.close();
                 if ends_session(error) {
@@ -214,7 +218,7 @@ impl PooledSession<'_> {
         done.map_err(|_| timed_out(Stage::Running, self.operation, pool.statements))
     }
 
-    /// Opens a connection where there is none.
+    /// Opens a connection if there is none.
     async fn connect(&mut self) -> Result<()> {
         if self.connection.is_open() {
             return Ok(());
@@ -231,8 +235,9 @@ impl PooledSession<'_> {
     }
 }
 
-/// Whether a concurrent transaction was in the way of ours: also one that took an id in its middle.
-fn rival(error: &sqlx::Error) -> bool {
+/// Returns whether a concurrent transaction conflicted with this one, or inserted the same id
+/// meanwhile.
+fn conflicts(error: &sqlx::Error) -> bool {
     let refusal = error.as_database_error();
-    rivalled(error) || refusal.is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+    conflicted(error) || refusal.is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }

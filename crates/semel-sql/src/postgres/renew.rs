@@ -1,4 +1,4 @@
-//! Lease renewal, on a connection of its own and on the heartbeat's own runtime.
+//! Renews leases on a connection of its own, on the heartbeat's runtime.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use super::statement::{self, failed};
 use crate::error::{Stage, timed_out};
 use crate::row::span;
 
-/// Most leases in one statement.
+/// The largest number of leases in one statement.
 const BATCH: usize = 1_000;
-/// How often leases whose rows are locked are asked for again, and after how long.
+/// How often a renewal is tried while the rows of leases are locked.
 const TRIES: u32 = 4;
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Extends leases in PostgreSQL.
+/// Renews leases in PostgreSQL.
 pub struct PgRenewer {
     session: Session,
     connection: Option<PgConnection>,
@@ -31,11 +32,11 @@ impl std::fmt::Debug for PgRenewer {
     }
 }
 
-/// What one statement says about a lease.
+/// The answer of one statement about a lease.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Done,
-    /// Still this grant's, but another transaction has the row locked.
+    /// The row still belongs to this grant, but another transaction has it locked.
     Locked,
     Gone,
 }
@@ -59,7 +60,7 @@ impl PgRenewer {
     }
 
     async fn extend(&mut self, leases: &[(Lease, Duration)]) -> Result<Vec<Answer>> {
-        // Taken out while in use: after an error or a dropped future a new one is opened.
+        // Taken out while in use: after an error or a dropped future, a new connection is opened.
         let mut connection = self.connection().await?;
         let answers = timeout(self.limit, extend(&self.session, &mut connection, leases))
             .await
@@ -87,8 +88,9 @@ impl PgRenewer {
     }
 }
 
-/// A row that stays locked is being written by a transaction: its own holder's, settling, or a
-/// rival's takeover of a lapsed lease. Which of them wins is not known before it ends.
+/// Converts the last answer about a lease. A row that stays locked is being written by a
+/// transaction: its holder's settlement, or another caller's takeover of a lapsed lease. Which of
+/// them wins is unknown until that transaction ends.
 fn conclude(answer: Answer) -> Renewed {
     match answer {
         Answer::Done => Renewed::Extended,

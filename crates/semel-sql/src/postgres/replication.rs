@@ -1,16 +1,16 @@
-//! What a failover can lose of acknowledged commits: which servers follow this one, and what a commit of
-//! our sessions waits for.
+//! Observes which acknowledged commits a failover can lose: which servers follow this one, and what
+//! a commit of the store's sessions waits for.
 //!
-//! Scanned at when the store connects, at every check and at every sweep, since standbys come and go.
-//! A role that is not a member of `pg_monitor` sees that a standby is connected, but not how: then it
-//! counts as asynchronous, and the check says so.
+//! The store observes this when it connects, at every check and at every sweep, since standbys come
+//! and go. A role that is not a member of `pg_monitor` sees that a standby is connected, but not
+//! how: then the standby counts as asynchronous, and the check reports that.
 //!
 //! A commit that waits for a synchronous standby is special in two ways. `statement_timeout` does
-//! not end the wait, so our own clock does, and nothing is known then. And an operator may cancel the
-//! wait: the server then reports success with a mere warning, although the standby has nothing. So a
-//! step that took unusually long, and whatever is read while a step is in doubt, counts only after a
-//! later commit was acknowledged in time: the log is sequential, so a standby that has the later one
-//! has them all.
+//! not end the wait, so the store's own timeout does, and the outcome is unknown then. And an
+//! operator may cancel the wait: the server then reports success with a mere warning, although the
+//! standby has nothing. Therefore a step that took unusually long, and anything that is read while
+//! a step is in doubt, counts only after a later commit was acknowledged in time: the log is
+//! sequential, so a standby that has the later commit has all earlier ones.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,14 +27,16 @@ use super::session::Session;
 use super::statement::{failed, unconnected};
 use crate::error::{Stage, timed_out};
 
-/// A commit that took longer may have waited for a standby until that wait was cancelled.
+/// A commit that took longer than this may have waited for a standby until the wait was cancelled.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A commit that changes no table. It goes into the log, so it waits for the same standbys as any commit.
+/// A commit that changes no table. It is written to the log, so it waits for the same standbys as
+/// any commit.
 const BARRIER: &str = "select pg_logical_emit_message(true, 'semel', '')";
 
-/// Walsenders that are not a logical slot's or a base backup's, physical slots that are not in use
-/// (their standbys are away, and come back), and the settings of this session.
+/// Selects the settings of this session, the walsenders that serve neither a logical slot nor a
+/// base backup, and the physical slots that are not in use: their standbys are away, and may come
+/// back.
 const LOOK: &str = "with follower as (
     select w.application_name, w.state, w.sync_state
     from pg_stat_replication w
@@ -54,23 +56,23 @@ select current_setting('fsync'), current_setting('full_page_writes'),
     (select string_agg(application_name, ', ' order by application_name) from follower
         where sync_state not in ('sync', 'quorum'))";
 
-/// What was seen.
+/// The server's settings and followers at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     fsync: bool,
     full_page_writes: bool,
-    /// `synchronous_commit` of our sessions.
+    /// The setting `synchronous_commit` of the store's sessions.
     commit: String,
-    /// `synchronous_standby_names`.
+    /// The setting `synchronous_standby_names`.
     names: String,
     followers: i64,
-    /// Followers of which this role may not see more than that they are there.
+    /// The number of followers of which this role may see only that they exist.
     hidden: i64,
     synchronous: i64,
     quorum: i64,
-    /// Standbys that have a slot and are away.
+    /// The number of standbys that have a slot and are not connected.
     away: i64,
-    /// The names of followers that no commit waits for.
+    /// The names of followers for which no commit waits.
     lagging: Option<String>,
 }
 
@@ -96,23 +98,23 @@ impl Seen {
         })
     }
 
-    /// Whether a crash of the server alone can lose what it acknowledged.
+    /// Returns whether a crash of the server alone can lose acknowledged commits.
     fn is_volatile(&self) -> bool {
         !self.fsync || self.commit == "off"
     }
 
-    /// Whether commits of ours wait for a standby.
+    /// Returns whether commits of the store wait for a standby.
     fn waits(&self) -> bool {
         !self.names.trim().is_empty() && !matches!(self.commit.as_str(), "off" | "local")
     }
 
-    /// How many of the listed standbys a commit waits for, and how many are listed.
+    /// Returns how many standbys a commit waits for, and how many are listed.
     fn wanted(&self) -> Wanted {
         Wanted::of(&self.names)
     }
 
-    /// What a failover may lose: nothing, only where every server that follows has every commit, and
-    /// every one that is listed too. One that is listed and away may be promoted when it is back.
+    /// Returns what a failover may lose: nothing only if every connected and every listed standby
+    /// has every commit. A listed standby that is away may be promoted when it is back.
     fn replication(&self) -> Replication {
         if self.followers + self.away == 0 && !self.waits() {
             return Replication::None;
@@ -172,7 +174,8 @@ impl Seen {
         let observed = self.replication();
         let severity = Severity::Warning;
         if let Some(declared) = declared {
-            // What the operator knows better, such as which servers can be promoted, is not repeated.
+            // An operator may know more, such as which servers can be promoted: the warning is
+            // given only if it contradicts the declaration.
             let better = declared != Replication::Asynchronous;
             return (better && observed == Replication::Asynchronous).then(|| Finding {
                 severity,
@@ -222,17 +225,18 @@ impl Seen {
     }
 }
 
-/// What `synchronous_standby_names` asks of a commit.
+/// The number of standbys that `synchronous_standby_names` requires for a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
-    /// How many standbys a commit waits for.
+    /// The number of standbys for which a commit waits.
     count: i64,
-    /// How many are listed; `None` where any name will do.
+    /// The number of standbys listed; `None` if the list contains `*`.
     listed: Option<i64>,
 }
 
 impl Wanted {
-    /// Reads `s1, s2`, `2 (s1, s2)`, `FIRST 2 (s1, s2)` and `ANY 2 (s1, s2)`. The server has checked it.
+    /// Reads `s1, s2`, `2 (s1, s2)`, `FIRST 2 (s1, s2)` and `ANY 2 (s1, s2)`. The server has
+    /// validated the list.
     fn of(names: &str) -> Self {
         let (head, list) = match quoted(names).find(|(_, c, quoted)| *c == '(' && !quoted) {
             Some((at, ..)) => names.split_at(at),
@@ -250,14 +254,15 @@ impl Wanted {
         Self { count, listed: Some(listed) }
     }
 
-    /// Whether a commit waits for every standby that is listed. `*` stands for any that connects: then
-    /// only those that are connected can be counted.
+    /// Returns whether a commit waits for every standby that is listed. `*` stands for any standby
+    /// that connects: then only the connected ones can be counted.
     fn is_everyone(self) -> bool {
         self.listed.is_none_or(|listed| self.count >= listed)
     }
 }
 
-/// The characters of a list of names, with their place, and whether they are inside double quotes.
+/// Returns the characters of a list of names with their positions, and whether they are inside
+/// double quotes.
 fn quoted(names: &str) -> impl Iterator<Item = (usize, char, bool)> + '_ {
     names.char_indices().scan(false, |inside, (at, c)| {
         *inside ^= c == '"';
@@ -265,20 +270,20 @@ fn quoted(names: &str) -> impl Iterator<Item = (usize, char, bool)> + '_ {
     })
 }
 
-/// What is known of how safe acknowledged commits are.
+/// What the store knows about the durability of acknowledged commits.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     replication: ReplicationState,
     volatile: AtomicBool,
     waits: AtomicBool,
-    /// Steps of which it is not known whether they happened, and how many of them are confirmed by a
-    /// later commit.
+    /// The number of steps so far whose outcome is or was in doubt.
     doubts: AtomicU64,
+    /// How many of the steps in doubt were confirmed by a later commit.
     confirmed: AtomicU64,
     confirming: Mutex<()>,
 }
 
-/// Between two commits that are to confirm what is in doubt.
+/// The pause between two commits that are to confirm the steps in doubt.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Durability {
@@ -286,7 +291,7 @@ impl Durability {
         Self { replication: ReplicationState::new(declared), ..Self::default() }
     }
 
-    /// Looks, remembers what it saw and says what is wrong with it.
+    /// Observes the server, remembers the result and returns what is wrong.
     pub(super) async fn observe(
         &self,
         connection: &mut PgConnection,
@@ -298,7 +303,7 @@ impl Durability {
         Ok(seen.findings(self.replication.declared()))
     }
 
-    /// The guarantee that remains of `full`.
+    /// Returns `full`, or the weaker guarantee that the server's set-up allows.
     pub(super) fn limit(&self, full: Guarantee) -> Guarantee {
         match self.volatile.load(Ordering::Relaxed) {
             true => Guarantee::BestEffort,
@@ -306,8 +311,8 @@ impl Durability {
         }
     }
 
-    /// Whether the answer of a step that wrote, or perhaps did not, must be confirmed; remembers a
-    /// doubt.
+    /// Returns whether the answer of a step that may have written must be confirmed. Counts a step
+    /// whose outcome is in doubt.
     pub(super) fn doubts<T>(&self, began: Instant, answer: &Result<T>) -> bool {
         if !self.waits.load(Ordering::Relaxed) {
             return false;
@@ -319,12 +324,13 @@ impl Durability {
         late && answer.is_ok()
     }
 
-    /// Whether something was left in doubt, so that what is read may exist on this server alone.
+    /// Returns whether a step is still in doubt, so that a row that is read may exist on this
+    /// server alone.
     pub(super) fn in_doubt(&self) -> bool {
         self.confirmed.load(Ordering::SeqCst) < self.doubts.load(Ordering::SeqCst)
     }
 
-    /// Waits until a commit was acknowledged that is later than every doubt of now.
+    /// Waits until a commit is acknowledged that is later than every step that is in doubt now.
     pub(super) async fn confirm(
         &self,
         session: &Session,
@@ -339,7 +345,7 @@ impl Durability {
             let began = Instant::now();
             let made = timeout_at(until, commit(session, operation)).await;
             let made = made.unwrap_or_else(|elapsed| Err(late(elapsed)));
-            // One that took long may have been cancelled as well.
+            // A commit that took long may have been cancelled as well.
             if made.is_ok() && began.elapsed() <= SLOW {
                 self.confirmed.fetch_max(doubts, Ordering::SeqCst);
             } else if Instant::now() >= until {
@@ -350,7 +356,7 @@ impl Durability {
                     |error| error.with_kind(ErrorKind::Ambiguous),
                 ));
             } else {
-                // A server that refuses at once is not asked without a pause.
+                // Pause, in case the server refuses at once.
                 sleep(PAUSE).await;
             }
         }
@@ -378,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_up_has_its_label() {
+    fn every_set_up_is_classified() {
         use Replication::{Asynchronous, None, Synchronous};
         let one = Seen { followers: 1, ..seen() };
         let listed = Seen { names: "s1".into(), synchronous: 1, ..one.clone() };
@@ -391,11 +397,11 @@ mod tests {
             (listed.clone(), Synchronous),
             (Seen { commit: "local".into(), ..listed.clone() }, Asynchronous),
             (Seen { followers: 2, ..listed.clone() }, Asynchronous),
-            // Every commit waits, for a standby that is not there.
+            // Every commit waits, for a standby that is not connected.
             (Seen { names: "s1".into(), ..seen() }, Synchronous),
             (two.clone(), Asynchronous),
             (Seen { names: "any 2(s1,s2)".into(), ..two.clone() }, Synchronous),
-            // One of them is away: when it is back it may be promoted, and lacks commits.
+            // One of the two is away: when it is back it may be promoted, and lacks commits.
             (Seen { followers: 1, quorum: 1, ..two }, Asynchronous),
             (
                 Seen { names: "ANY 2 (s1, s2, s3)".into(), followers: 2, quorum: 2, ..seen() },
@@ -408,7 +414,7 @@ mod tests {
                 Synchronous,
             ),
             (Seen { names: r#""s1, of (2)""#.into(), ..listed.clone() }, Synchronous),
-            // Of any name: a standby that is away and has no slot cannot be known.
+            // With any name listed, a standby that is away and has no slot cannot be detected.
             (Seen { names: "*".into(), ..listed.clone() }, Synchronous),
             (Seen { names: "*".into(), followers: 2, ..listed.clone() }, Asynchronous),
         ] {
@@ -419,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_alone_can_lose_is_best_effort_whatever_was_declared() {
+    fn settings_with_which_a_crash_loses_commits_are_reported() {
         for (seen, code) in [
             (Seen { fsync: false, ..seen() }, "postgres-fsync"),
             (Seen { commit: "off".into(), ..seen() }, "postgres-synchronous-commit"),

@@ -1,4 +1,4 @@
-//! The schema in PostgreSQL, and what is checked of it and of the server.
+//! The schema in PostgreSQL, and the checks of the schema and of the server.
 
 use std::time::Duration;
 
@@ -38,11 +38,11 @@ pub const MIGRATIONS: &[Migration] = &[
     },
 ];
 
-/// Every table that our statements need.
+/// The tables that the statements need.
 const SHAPES: &[Shape] = &[RECORD, CLOCK, PG_OUTBOX, ID_MAP];
 
-/// Any number will do, as long as every version of this crate uses the same: the advisory lock
-/// under which one instance migrates. These are the letters `semel`.
+/// The advisory lock under which one instance migrates: the letters `semel`. Every version of this
+/// crate must use the same number.
 const LOCK: i64 = 0x0073_656d_656c;
 
 const HISTORY: &str = "create table if not exists semel_migration (
@@ -70,21 +70,21 @@ pub fn print() -> String {
 }
 
 impl PgStore {
-    /// Brings the schema up to date. Any number of instances may do so at once; all of it is one
-    /// transaction. Returns the versions that were applied, which is none if there was nothing to do.
+    /// Brings the schema up to date, in one transaction. Any number of instances may call it at
+    /// once. Returns the versions that were applied, none if the schema was up to date.
     ///
     /// # Errors
-    /// `Misconfigured` if the rights are lacking, or the database ran other statements under one of
-    /// our numbers.
+    /// `Misconfigured` if the role lacks a privilege, or the database ran other statements under
+    /// the number of a known migration.
     pub async fn migrate(&self) -> Result<Vec<i32>> {
-        // A connection of its own, without our time limits: an index on a large table takes long.
+        // A connection of its own, without time limits: an index on a large table takes long.
         let mut connection = self.0.plain.connect().await.map_err(unconnected("migrate"))?;
         let (naming, limit) = (self.0.naming, self.0.limit * OPERATOR_PATIENCE);
         let mut migrator = PgMigrator { connection: &mut connection, naming, limit };
         migrate::apply(&mut migrator, MIGRATIONS).await
     }
 
-    /// Returns what the schema lacks, in words. An empty list is good news.
+    /// Checks the schema and returns what is missing or wrong. An empty list means that nothing is.
     ///
     /// # Errors
     /// If the catalogue cannot be read.
@@ -100,15 +100,16 @@ impl PgStore {
 struct PgMigrator<'c> {
     connection: &'c mut PgConnection,
     naming: Naming,
-    /// How long the commit may take, which no limit of the server's ends while it waits for a
-    /// standby. The statements may take as long as they need.
+    /// How long the commit may take: no limit of the server ends it while it waits for a standby.
+    /// The statements may take as long as they need.
     limit: Duration,
 }
 
 impl Migrator for PgMigrator<'_> {
     async fn enter(&mut self) -> Result<()> {
         let fail = failed("migrate");
-        // Whatever is usual in this database: after waiting for the lock, what was applied must be visible.
+        // Read committed, whatever the database's default: after the wait for the lock, migrations
+        // applied by others must be visible.
         let begin = sqlx::raw_sql("begin isolation level read committed");
         begin.execute(&mut *self.connection).await.map_err(&fail)?;
         let lock = self.naming.query("select pg_advisory_xact_lock($1)").bind(LOCK);
@@ -156,7 +157,7 @@ async fn applied(naming: Naming, connection: &mut PgConnection) -> sqlx::Result<
     rows.iter().map(read).collect()
 }
 
-/// In a transaction of its own.
+/// Checks the schema. Runs in a transaction of its own.
 async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let fail = failed("verify");
     let mut findings = Vec::new();
@@ -176,7 +177,7 @@ async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Fin
         findings.extend(keys(naming, connection, shape).await?);
     }
     findings.extend(collations(naming, connection).await?);
-    migrate::unmended(&mut findings);
+    migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
 }
 
@@ -186,7 +187,7 @@ const INDEXES: &str = "select c.relname::text
     from pg_index i join pg_class c on c.oid = i.indexrelid
     where i.indrelid = to_regclass($1) and i.indisvalid";
 
-/// The first column of each row.
+/// Reads the first column of each row.
 fn texts(rows: sqlx::Result<Vec<PgRow>>) -> sqlx::Result<Vec<String>> {
     rows?.iter().map(|row| row.try_get(0)).collect()
 }
@@ -200,7 +201,8 @@ const UNIQUE: &str = "select exists (
                 where a.attrelid = i.indrelid and a.attnum = any (i.indkey)))
     where to_regclass($1) is not null";
 
-/// Everything rests on what is unique, so a table that was copied without its keys cannot be used.
+/// Reports keys of a table that are not unique: without them, as in a table that was copied without
+/// its indexes, no statement is correct.
 async fn keys(
     naming: Naming,
     connection: &mut PgConnection,
@@ -220,14 +222,14 @@ async fn keys(
                 severity: Severity::Error,
                 code: "sql-key-missing",
                 found: format!("table {table} does not keep {key} unique"),
-                fix: format!("make ({key}) unique; without it a thing can happen twice"),
+                fix: format!("make ({key}) unique; without it an operation can take effect twice"),
             });
         }
     }
     Ok(findings)
 }
 
-/// Where text is identity, it is compared and ordered byte by byte.
+/// Reports columns that identify a row but are not compared byte by byte.
 async fn collations(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let query = naming.query(
         "select a.attname::text, c.collname::text
@@ -255,8 +257,8 @@ const SETTINGS: &str = "select current_setting('default_transaction_isolation'),
     pg_is_in_recovery(), current_setting('server_version_num')::integer,
     current_setting('transaction_read_only'), current_setting('server_encoding')";
 
-/// Connects, and refuses a database that cannot hold every key: one that it could not would fail a
-/// whole batch of other callers' steps.
+/// Connects, and refuses a database that cannot store every key: a key that it cannot store would
+/// fail a whole batch of other callers' steps.
 pub(super) async fn greet(session: &Session) -> Result<PgConnection> {
     let mut connection = session.connect().await.map_err(unconnected("connect"))?;
     let encoding = sqlx::raw_sql("show server_encoding").fetch_one(&mut connection).await;
@@ -279,7 +281,7 @@ fn misencoded(encoding: &str) -> Option<Finding> {
     })
 }
 
-/// What is wrong with the server's set-up and the schema. In a transaction of its own.
+/// Checks the server's set-up and the schema. Runs in a transaction of its own.
 pub(super) async fn check(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let fail = failed("check");
     let row = naming.query(SETTINGS).fetch_one(&mut *connection).await.map_err(&fail)?;

@@ -1,9 +1,10 @@
-//! How our statements are sent, and with which settings: on sessions of our own, or through a pooler
-//! that hands out the server's sessions per transaction.
+//! Sends the store's statements with its settings: on sessions of its own, or through a pooler that
+//! hands out the server's sessions per transaction.
 //!
-//! On a session of our own the settings are start-up parameters, statements are prepared once, and a
-//! step is one statement and one trip. Behind a pooler nothing of a session is relied on: a step is a
-//! transaction, whose `begin` carries the settings as `set local` in the same message.
+//! On a session of the store's own, the settings are start-up parameters, statements are prepared
+//! once, and a step is one statement and one trip. Behind a pooler the store relies on no state of
+//! a session: a step is a transaction, whose `begin` is sent with the settings as `set local` in
+//! the same message.
 
 use std::fmt::Write as _;
 
@@ -14,21 +15,21 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Postgres, Row, SqlStr};
 
 use super::statement::{text, unconnected};
 
-/// What stands between the store and the server's sessions.
+/// What is between the store and the server's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Nothing: every connection is a session of the server's own.
+    /// Nothing: every connection is a session of the server.
     Direct,
     /// A pooler in transaction mode that tracks prepared statements, as PgBouncer does from 1.21 on
     /// with `max_prepared_statements` above zero. A step costs three trips.
     Prepared,
     /// Any other pooler in transaction mode. Statements have no names, and a step costs four trips.
     /// Work in a transaction must leave its statements unnamed as well (`persistent(false)` in
-    /// `sqlx`), or a statement could meet another's.
+    /// `sqlx`), or a statement could use one that another client prepared under the same name.
     Unprepared,
 }
 
-/// A kind of session, with its settings.
+/// Opens sessions of one kind, with their settings.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     options: PgConnectOptions,
@@ -37,14 +38,14 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Sessions without settings of ours.
+    /// Describes sessions without settings of the store.
     pub(super) fn plain(options: PgConnectOptions, pooling: Pooling) -> Self {
         Self { options, pooling, settings: Vec::new() }
     }
 
-    /// The ledger's own. Their statements touch single rows by primary key, so the plan must not
-    /// depend on what the planner believes of a table that was empty a minute ago; and they must
-    /// never wait long for another transaction.
+    /// Describes the sessions of the ledger. Their statements touch single rows by primary key, so
+    /// the plan must not depend on what the planner believes of a table that was empty a minute
+    /// ago. And they must never wait long for another transaction.
     pub(super) fn ledger(options: PgConnectOptions, pooling: Pooling, limit_ms: u128) -> Self {
         Self::plain(options, pooling)
             .set("plan_cache_mode", "force_generic_plan")
@@ -56,7 +57,7 @@ impl Session {
             .set("statement_timeout", &limit_ms.to_string())
     }
 
-    /// The same with another setting.
+    /// Returns the session with one more setting, or another value for it.
     pub(super) fn set(mut self, name: &'static str, value: &str) -> Self {
         self.settings.retain(|(set, _)| *set != name);
         self.settings.push((name, value.to_owned()));
@@ -67,7 +68,7 @@ impl Session {
         self.pooling
     }
 
-    /// Opens one.
+    /// Opens a session.
     pub(super) async fn connect(&self) -> sqlx::Result<PgConnection> {
         match self.pooling {
             Pooling::Direct if !self.settings.is_empty() => {
@@ -81,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Begins a step, where a step is a transaction.
+    /// Begins a step: behind a pooler, a transaction; otherwise nothing.
     pub(super) async fn enter(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
         match self.pooling {
             Pooling::Direct => Ok(()),
@@ -89,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Ends a step; the error is its answer's, or that of the commit.
+    /// Ends a step and returns its answer, or the error of the commit.
     pub(super) async fn leave<T>(
         &self,
         connection: &mut PgConnection,
@@ -102,19 +103,20 @@ impl Session {
                 Ok(answer)
             }
             (_, Err(error)) => {
-                // A caller that goes on after such an error needs the connection outside a transaction.
+                // A caller that continues after the error needs the connection outside a
+                // transaction.
                 let _ = sqlx::raw_sql("rollback").execute(connection).await;
                 Err(error)
             }
         }
     }
 
-    /// Begins a transaction with our settings, whatever a step is.
+    /// Begins a transaction with the settings of the session.
     pub(super) async fn begin(&self, connection: &mut PgConnection) -> sqlx::Result<()> {
         let mut begin = String::from("begin isolation level read committed");
         if self.pooling != Pooling::Direct {
             for (name, value) in &self.settings {
-                // Names and values are ours, and writing to a string never fails.
+                // Names and values come from this crate, and writing to a string never fails.
                 let _ = write!(begin, "; set local {name} = '{value}'");
             }
         }
@@ -126,32 +128,32 @@ impl Session {
     }
 }
 
-/// Whether statements are prepared under a name, which outlives their transaction.
+/// Decides whether statements are prepared under a name, which outlives their transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Naming {
     names: bool,
 }
 
 impl Naming {
-    /// One of our statements.
+    /// Builds a query with one of the fixed texts.
     pub(super) fn query<'q>(self, sql: &'static str) -> Query<'q, Postgres, PgArguments> {
         self.text(text(sql))
     }
 
-    /// A statement that was put together.
+    /// Builds a query with a text that was composed at run time.
     pub(super) fn text<'q>(self, sql: SqlStr) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(sql).persistent(self.names)
     }
 }
 
-/// A setting by which a session of the server's own is known, given at its start.
+/// The setting, given at the start of a session, by which [`is_pooled`] recognises the session.
 const MARK: &str = "semel.session";
 
-/// Looks whether something between this process and the server hands out the server's sessions.
+/// Returns whether a pooler between this process and the server hands out the server's sessions.
 ///
-/// The second connection starts with a setting that no other has. Where that is refused, or is not there
-/// afterwards, the connection is no session of the server's own. A pooler that brings the setting along
-/// may still be seen to give both connections the same session.
+/// Opens a second connection with a setting that no other has. If the setting is refused or lost,
+/// the connection is no session of the server's own. A pooler that passes the setting on may still
+/// show itself by giving both connections the same session.
 pub(super) async fn is_pooled(session: &Session, first: &mut PgConnection) -> sqlx::Result<bool> {
     let mark = format!("{:032x}", fastrand::u128(..));
     let options = session.options.clone().options([(MARK, &mark)]);
@@ -165,7 +167,8 @@ pub(super) async fn is_pooled(session: &Session, first: &mut PgConnection) -> sq
     Ok(found != Some(mark) || are_shared(first, &mut second).await?)
 }
 
-/// Whether start-up parameters are refused, as poolers do; a server refuses only those it does not know.
+/// Returns whether start-up parameters were refused, as poolers do. A server refuses only those
+/// that it does not know.
 fn refuses_parameters(error: &sqlx::Error) -> bool {
     let Some(refusal) = error.as_database_error() else { return false };
     // PgBouncer answers "protocol violation", others "not supported".
@@ -173,8 +176,8 @@ fn refuses_parameters(error: &sqlx::Error) -> bool {
         || refusal.message().contains("startup parameter")
 }
 
-/// Whether two connections were given one session, or one of them several. A busy pooler, or one that
-/// hands out its sessions in rotation, need not show it.
+/// Returns whether two connections share a session, or one of them changes its session. A busy
+/// pooler, or one that rotates its sessions, may not show this.
 async fn are_shared(one: &mut PgConnection, other: &mut PgConnection) -> sqlx::Result<bool> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
     for _ in 0..2 {
@@ -189,7 +192,8 @@ async fn backend(connection: &mut PgConnection) -> sqlx::Result<i32> {
     sqlx::raw_sql("select pg_backend_pid()").fetch_one(connection).await?.try_get(0)
 }
 
-/// What a pooler in front means, given how the store is set to send statements.
+/// Returns the finding about a pooler, given how the store sends statements and whether a pooler
+/// was found.
 pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
     let code = "postgres-pooler";
     match (pooling, found) {
@@ -197,9 +201,9 @@ pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
             severity: Severity::Error,
             code,
             found: "a pooler hands out the server's sessions per transaction, and the store is \
-                    set to expect none: statements can meet others' parameters"
+                    set to expect none: statements can run with the parameters of others"
                 .into(),
-            fix: "leave the setting `pooling` out, or set it to what stands in front".into(),
+            fix: "leave the setting `pooling` out, or set it to the pooler in front".into(),
         }),
         (Pooling::Prepared | Pooling::Unprepared, _) => Some(Finding {
             severity: Severity::Warning,
@@ -217,7 +221,7 @@ pub(super) fn pooled(pooling: Pooling, found: bool) -> Option<Finding> {
     }
 }
 
-/// Names the failure to open a connection with start-up parameters, which poolers refuse.
+/// Converts the error of opening a connection with start-up parameters, which poolers refuse.
 pub(super) fn unopened(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
         let refused = refuses_parameters(&error);

@@ -1,8 +1,8 @@
-//! The statements' texts, and the server's codes.
+//! The texts of the statements, and the meaning of the server's error codes.
 //!
-//! Each text is a file of its own under `queries/`, opened by the invariant that it keeps; `{record}` and
-//! the like in it are column lists (`template`). What is bound and how rows are read is in `ledger`,
-//! `outbox` and `idmap`.
+//! Each text is a file under `queries/`, which begins with the invariant that it keeps. `{record}`
+//! and the like are column lists (`template`). `ledger`, `outbox` and `idmap` bind the values and
+//! read the rows.
 
 use std::borrow::Cow;
 
@@ -36,16 +36,17 @@ pub(super) const RENEW: &str = include_str!("queries/renew.sql");
 pub(super) const SWEEP: &str = include_str!("queries/sweep.sql");
 
 /// Begins a transaction and marks it, in one trip. The mark ends with the transaction, however that
-/// ends, so that `settle_in` recognises that the work has committed by itself.
+/// ends, so that `settle_in` recognises work that committed the transaction by itself.
 pub(super) const BEGIN: &str = "begin; set local semel.unit = 'open'";
 
-/// Marks a transaction that a plain client began. Fails outside a transaction block, where a
+/// Marks a transaction that the application began. Fails outside a transaction block, where a
 /// savepoint cannot be set.
 pub(super) const ADOPT: &str = "savepoint semel_adopted; release savepoint semel_adopted; \
                                 set local semel.unit = 'open'";
 
-/// What the work can leave in its session, taken back: what `discard all` does, without the prepared
-/// statements, which `sqlx` counts on and which hold no data.
+/// Builds a statement that ends the transaction and removes all session state that the work can
+/// leave: what `discard all` does, except for the prepared statements, which `sqlx` relies on and
+/// which hold no data.
 macro_rules! reset {
     ($end:literal) => {
         concat!(
@@ -56,16 +57,17 @@ macro_rules! reset {
     };
 }
 
-/// Commits, then resets the session, in one trip: 0.03 ms of the server's time, where a trip of its
-/// own would cost the caller a trip. The first answer is the commit's.
+/// Commits, then resets the session, in one trip. The reset takes the server 0.03 ms; sent
+/// separately it would cost the caller a trip. The first answer is the commit's.
 pub(super) const COMMIT: &str = reset!("commit");
-/// As [`COMMIT`]. What `rollback` does not undo (locks of the session, cursors) is reset as well.
+/// Rolls back, then resets the session as [`COMMIT`] does. That also removes what a rollback does
+/// not undo: session locks and cursors.
 pub(super) const ROLLBACK: &str = reset!("rollback");
 
-/// Our clock, for the statements that are put together at run time.
+/// The store's clock, for statements that are composed at run time.
 pub(super) const CLOCK: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
-/// The text to send: the file's, unless a test took one of its guards away.
+/// Returns the text to send: that of the file, unless a test has disabled one of its guards.
 pub(super) fn text(sql: &'static str) -> SqlStr {
     match plain(sql) {
         Cow::Borrowed(sql) => sql.into_sql_str(),
@@ -73,7 +75,7 @@ pub(super) fn text(sql: &'static str) -> SqlStr {
     }
 }
 
-/// As [`text`], to be made part of a longer one.
+/// As [`text`], for use inside a longer text.
 pub(super) fn plain(sql: &'static str) -> Cow<'static, str> {
     #[cfg(feature = "testing")]
     return sabotage(sql, semel_core::testing::sabotaged);
@@ -81,7 +83,8 @@ pub(super) fn plain(sql: &'static str) -> Cow<'static, str> {
     return Cow::Borrowed(sql);
 }
 
-/// Drops the lines that end in `-- guard: <name>` and stops the clock at the transaction's start.
+/// Drops the lines that end in `-- guard: <name>` of a disabled guard, and replaces the clock by
+/// the time at which the transaction began if its guard is disabled.
 #[cfg(feature = "testing")]
 fn sabotage(
     sql: &'static str,
@@ -102,9 +105,10 @@ fn sabotage(
     sql
 }
 
-/// How the sessions of callers' transactions are set: by start-up, so that resetting them comes back
-/// to it. A transaction that is dropped in the middle of a long statement keeps its locks until the
-/// server checks whether the client is still there, which it can from PostgreSQL 14 on.
+/// Returns the options for sessions of callers' transactions. They are start-up parameters, so that
+/// resetting a session restores them. A transaction that is dropped in the middle of a long
+/// statement keeps its locks until the server checks whether the client is still connected, which
+/// it can do from PostgreSQL 14 on.
 pub(super) fn transaction_session(
     options: PgConnectOptions,
     version: Option<u32>,
@@ -115,19 +119,19 @@ pub(super) fn transaction_session(
     }
 }
 
-/// Names the failure of a statement of ours, sent outside a caller's transaction.
+/// Converts the error of a statement that the store sent outside a caller's transaction.
 pub(super) fn failed(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
         let error = classify(codes, Stage::Running, operation, error);
         if error.kind() == ErrorKind::RetryTransaction {
-            // There is no transaction of the caller's to run again: the statement alone failed.
+            // No transaction of the caller is to be run again: only the statement failed.
             return error.with_kind(ErrorKind::Unavailable);
         }
         error
     }
 }
 
-/// Names the failure of a statement inside a transaction, which cannot have committed anything.
+/// Converts the error of a statement inside a transaction, which cannot have committed anything.
 pub(super) fn failed_in(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
         let error = classify(codes, Stage::Running, operation, error);
@@ -138,20 +142,21 @@ pub(super) fn failed_in(operation: &'static str) -> impl Fn(sqlx::Error) -> Erro
     }
 }
 
-/// Names the failure to connect.
+/// Converts the error of a connect.
 pub(super) fn unconnected(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| classify(codes, Stage::Connecting, operation, error)
 }
 
-/// Whether the server gave up waiting for a rival: a lock timeout, a deadlock or a serialisation
-/// failure of a statement by itself. Nothing was done.
-pub(super) fn rivalled(error: &sqlx::Error) -> bool {
+/// Returns whether the statement conflicted with a concurrent transaction: a lock timeout, a
+/// deadlock or a serialisation failure. Nothing was done.
+pub(super) fn conflicted(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| matches!(&*code, "55P03" | "40P01" | "40001"))
 }
 
-/// Whether an error says that this session, or the server behind it, is of no more use: it is going
-/// down, became read-only, lost its prepared statements, or holds a plan that no longer fits.
+/// Returns whether an error means that this session, or its server, can no longer be used: it is
+/// shutting down, became read-only, lost its prepared statements, or has a plan that no longer
+/// fits.
 pub(super) fn ends_session(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| {
@@ -165,7 +170,7 @@ pub(super) fn codes(error: &dyn DatabaseError) -> Option<ErrorKind> {
     let code = error.code()?;
     Some(match &*code {
         "40001" | "40P01" => ErrorKind::RetryTransaction,
-        // The backend was ended while our statement may have been through already.
+        // The backend was terminated when the statement may already have committed.
         "57P01" | "57P02" => ErrorKind::Ambiguous,
         "53100" => ErrorKind::Capacity,
         "XX001" | "XX002" => ErrorKind::Corrupt,
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sabotage_takes_exactly_its_guard_away() {
+    fn sabotage_removes_exactly_the_disabled_guard() {
         let fence = sabotage(SETTLE, |guard| guard == Guard::Fence);
         assert!(SETTLE.contains("r.attempt_id = $3"));
         assert!(!fence.contains("r.attempt_id = $3") && fence.contains("clock_timestamp()"));
@@ -212,13 +217,14 @@ mod tests {
 
     #[test]
     fn a_late_records_fence_is_read_after_its_lock_was_taken() {
-        // Two statements: the second one's snapshot is taken, and its clock read, when the first is through.
+        // Two statements: the second takes its snapshot, and reads the clock, after the first has
+        // ended.
         assert!(HOLD_KEY.contains("pg_try_advisory_xact_lock(") && !HOLD_KEY.contains("clock"));
         assert!(FIND_KEY.contains("clock_timestamp()") && !FIND_KEY.contains("lock("));
     }
 
     #[test]
-    fn every_write_after_a_grant_carries_its_guard() {
+    fn every_write_after_a_grant_has_a_guard() {
         for sql in [SETTLE, RELEASE, SETTLE_MANY, SETTLE_IN, RELEASE_IN, HOLD, RENEW] {
             assert!(sql.contains("-- guard: fence"), "{sql}");
         }

@@ -1,9 +1,9 @@
 //! Transactions that a claim shares with the caller's own writes.
 //!
-//! They run on a pool of the store's own: sqlx's would ping each connection when it is returned, and two
-//! trips are all that a protected transaction may cost: see `reserve`. The work may do what it likes on the connection as
-//! long as it leaves the transaction open: its session is reset in the trip that ends the transaction, before
-//! another caller's work can see it.
+//! They run on a pool of the store's own. sqlx's pool would ping each connection when it is
+//! returned, and a protected transaction may cost only two trips: see `reserve`. The work may do
+//! anything on the connection as long as it leaves the transaction open: the trip that ends the
+//! transaction also resets the session, before another caller's work can see it.
 
 mod pool;
 mod reserve;
@@ -16,7 +16,7 @@ use semel_core::key::Key;
 use semel_core::record::Version;
 use semel_core::store::{
     Change, Committed, Draft, Error, ErrorKind, Held, Opened, Result, Settled, Settlement, Swapped,
-    TransactionalStore,
+    TransactionalStore, settle_then_commit,
 };
 use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres, SqlSafeStr, SqlStr};
@@ -27,7 +27,7 @@ use self::reserve::Reserved;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
 use super::statement::{ADOPT, COMMIT, ROLLBACK, codes, ends_session, failed_in};
-use super::{PgStore, storable_change, storable_draft, storable_ending};
+use super::{PgStore, storable_change, storable_draft, storable_settlement};
 use crate::error::{Stage, classify, timed_out};
 use crate::pool::Pooled;
 use crate::unit;
@@ -36,7 +36,7 @@ use crate::unit;
 /// back.
 pub struct PgTransaction {
     session: Pooled<PgConnection>,
-    /// A claim that is not written yet.
+    /// The claim of the transaction, if its record is not written yet.
     reserved: Option<Box<Reserved>>,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for PgTransaction {
 
 impl PgTransaction {
     async fn commit(mut self, limit: Duration) -> Result<()> {
-        at_its_depth(self.session.connection())?;
+        check_savepoints(self.session.connection())?;
         if self.reserved.is_some() {
             let text =
                 "the claim of this transaction is not written; settle and commit in one step";
@@ -60,9 +60,10 @@ impl PgTransaction {
                 self.session.keep();
                 Ok(())
             }
-            // It is committed; the session was not reset, and is closed.
+            // The commit was answered. The session was not reset, so it is closed.
             Err(_) if sent.answered > 0 => Ok(()),
-            // Unlike everything else in this module a commit can have happened without our knowing.
+            // Unlike any other statement here, a commit may have happened although its answer was
+            // lost.
             Err(Some(error)) => {
                 if ends_session(&error) {
                     self.session.retire_all();
@@ -78,23 +79,24 @@ impl PgTransaction {
         if sent.ended.is_ok() && unit::depth::<Postgres>(self.session.connection()) == 1 {
             self.session.keep();
         }
-        // Else it is closed, which rolls back as well.
+        // Otherwise the session is closed, which rolls back as well.
     }
 }
 
-/// Fails if the work left a savepoint open, and with it what it had in mind.
-fn at_its_depth(connection: &PgConnection) -> Result<()> {
+/// Fails if the work left a savepoint open, since it is unclear whether its writes are to be kept.
+fn check_savepoints(connection: &PgConnection) -> Result<()> {
     if unit::depth::<Postgres>(connection) == 1 {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Misconfigured, "commit", "the work left a savepoint open"))
 }
 
-/// How far a message of several statements came.
+/// The result of sending a message of several statements.
 struct Sent {
-    /// How many of its statements were answered.
+    /// The number of statements that were answered.
     answered: usize,
-    /// The error that ended it before its last statement, which is `None` where no answer came in time.
+    /// `Err` if the message failed before its last statement; `Err(None)` if no answer came in
+    /// time.
     ended: std::result::Result<(), Option<sqlx::Error>>,
 }
 
@@ -141,7 +143,8 @@ impl TransactionalStore for PgStore {
         let naming = self.0.naming;
         let opened =
             self.within("open", ledger::open(naming, connection, draft, Inside::Caller)).await??;
-        // What is there may be on this server alone, and must not be answered as done.
+        // The record may exist on this server alone, and must not be returned before that is
+        // excluded.
         if matches!(opened, Opened::Existing { .. }) && self.0.durability.in_doubt() {
             self.confirm("open").await?;
         }
@@ -174,9 +177,9 @@ impl TransactionalStore for PgStore {
         lease: &Lease,
         settlement: &Settlement,
     ) -> Result<Settled> {
-        storable_ending("settle", settlement)?;
-        // A rival's takeover that holds the row may still be rolled back, so the claim is not lost
-        // yet; but it may also take as long as its work, so it is not waited for.
+        storable_settlement("settle", settlement)?;
+        // A concurrent takeover that holds the row may still be rolled back, so the claim is not
+        // lost yet. But it may take as long as its work, so it is not waited for.
         let patience = Patience::new();
         loop {
             let settling = ledger::settle_in(self.0.naming, connection, lease, settlement);
@@ -200,7 +203,7 @@ impl TransactionalStore for PgStore {
     ) -> Committed {
         match transaction.reserved.take() {
             Some(reserved) => self.finish_reserved(transaction, *reserved, settlement).await,
-            None => self.settle_then_commit(transaction, lease, settlement).await,
+            None => settle_then_commit(self, transaction, lease, settlement).await,
         }
     }
 
@@ -215,7 +218,7 @@ impl TransactionalStore for PgStore {
     }
 }
 
-/// Whether a statement was refused because it was sent outside a transaction block.
+/// Returns whether a statement was refused because it was sent outside a transaction block.
 fn outside(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(DatabaseError::code).is_some_and(|code| code == "25P01")
 }
@@ -228,7 +231,7 @@ fn outside_transaction(operation: &'static str) -> Error {
 }
 
 impl PgStore {
-    /// Runs a statement of ours inside a transaction. Whatever fails, nothing was committed.
+    /// Runs a statement of the store inside a transaction. If it fails, nothing was committed.
     async fn within<T>(
         &self,
         operation: &'static str,
@@ -237,7 +240,8 @@ impl PgStore {
         let done = timeout(self.0.limit, statement).await.map_err(|_| self.late(operation))?;
         done.map_err(|error| {
             if ends_session(&error) {
-                // It may be a connection of ours. The idle ones lead to the same server.
+                // The connection may be the store's own, and its idle connections lead to the same
+                // server.
                 self.0.transactions.retire();
             }
             failed_in(operation)(error)

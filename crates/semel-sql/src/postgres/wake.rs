@@ -1,8 +1,9 @@
-//! Wake-ups between processes: LISTEN and NOTIFY on a channel of ours.
+//! Wakes waiters in other processes, by LISTEN and NOTIFY on a channel of the store.
 //!
-//! Never in a caller's transaction, whose commit would then wait for a lock that all notifying
-//! commits share: hints go through a bounded channel to one task with its own connection, which
-//! sends many in one message. A lost hint costs a waiter one poll, so nothing here is retried.
+//! A hint is never sent in a caller's transaction, whose commit would then wait for a lock that all
+//! notifying commits share. Hints go through a bounded channel to one task with its own connection,
+//! which sends many in one message. A lost hint costs a waiter one poll, so nothing here is
+//! retried.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,26 +21,28 @@ use crate::error::{Stage, timed_out};
 
 /// The channel that all stores in a database share.
 const CHANNEL: &str = "semel";
-/// Hints that wait to be sent.
+/// The largest number of hints that wait to be sent.
 const WAITING: usize = 1_024;
-/// Most hints in one message: sixteen digits each, and the server takes less than 8,000 bytes.
+/// The largest number of hints in one message: each has sixteen digits, and the server accepts less
+/// than 8,000 bytes.
 const PER_MESSAGE: usize = 400;
-/// At least so long between two messages: at most a hundred a second, whatever the load.
+/// The least time between two messages: at most a hundred per second, whatever the load.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Hands hints to the task that sends them, which ends when this is closed or dropped.
+/// Queues hints for the task that sends them. The task ends when the announcer is closed or
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Announcer(Mutex<Option<mpsc::Sender<Hint>>>);
 
 impl Announcer {
-    /// Starts the task.
+    /// Starts the task that sends the hints.
     pub(super) fn start(session: Session, limit: Duration) -> Self {
         let (sender, hints) = mpsc::channel(WAITING);
         tokio::spawn(announce(session, limit, hints));
         Self(Mutex::new(Some(sender)))
     }
 
-    /// Sends a hint, unless more wait already than one message holds: waiters poll anyway.
+    /// Queues a hint to be sent, or drops it if the queue is full: waiters poll anyway.
     pub(super) fn announce(&self, hint: Hint) {
         if let Some(sender) = &*self.sender() {
             let _ = sender.try_send(hint);
@@ -81,7 +84,8 @@ async fn send(
         Some(connection) => connection,
         None => session.connect().await?,
     };
-    // Digits only. Sent as it is, since behind a pooler there is nothing to prepare.
+    // The message has only digits, so it can be part of the text. Nothing is prepared, as a pooler
+    // may require.
     let notify = format!("select pg_notify('{CHANNEL}', '{message}')");
     sqlx::raw_sql(AssertSqlSafe(notify)).execute(&mut connection).await?;
     Ok(connection)
@@ -91,7 +95,7 @@ fn digits(hint: Hint) -> String {
     format!("{:016x}", u64::from_be_bytes(hint.0))
 }
 
-/// The hints of a message, last one first; none if it is not ours.
+/// Returns the hints of a message, last one first; none if the message does not come from a store.
 fn hints(message: &str) -> Vec<Hint> {
     let parse = |digits: &[u8]| {
         let text = std::str::from_utf8(digits).ok()?;
@@ -100,8 +104,8 @@ fn hints(message: &str) -> Vec<Hint> {
     message.as_bytes().rchunks_exact(16).filter_map(parse).collect()
 }
 
-/// Subscribes, on a connection of its own. Only on a session of the server's own: through a pooler
-/// nothing would ever come.
+/// Subscribes to hints on a connection of its own. Needs a direct session of the server: through a
+/// pooler no hint would arrive.
 pub(super) async fn listen(options: PgConnectOptions, limit: Duration) -> Result<Box<dyn Listen>> {
     let subscribed = timeout(limit, subscribe(options)).await;
     let listener = subscribed

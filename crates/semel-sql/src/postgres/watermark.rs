@@ -1,4 +1,4 @@
-//! The clock's mark in PostgreSQL.
+//! Reads and writes the clock's watermark in PostgreSQL.
 
 use semel_core::store::Result;
 use sqlx::{PgConnection, Row};

@@ -1,5 +1,5 @@
-//! Business tables in SQLite, where a column holds whatever was put there: every value is read by the
-//! type that it has.
+//! Reads business tables in SQLite. A column can hold values of any type there, so every value is
+//! read by its own type.
 
 use semel_core::store::{Error, Result};
 use semel_ids::migration::{BusinessRow, BusinessTable, Field, TableCursor, TablePage};
@@ -19,7 +19,7 @@ const DIALECT: Dialect = Dialect {
     create_unique: "CREATE UNIQUE INDEX",
 };
 
-/// A table of the application's in a SQLite file, read over the application's own pool.
+/// A business table in a SQLite file, read over the application's own pool.
 #[derive(Clone, Debug)]
 pub struct SqliteTable {
     pool: SqlitePool,
@@ -48,7 +48,7 @@ impl SqliteTable {
     /// ```
     ///
     /// # Errors
-    /// `Misconfigured` if a name cannot be one, a column is missing or of another type, or the key is
+    /// `Misconfigured` if a name is invalid, a column is missing or of another type, or the key is
     /// not unique.
     pub async fn open(pool: SqlitePool, layout: Layout) -> Result<Self> {
         let names = Names::of(layout, '"')?;
@@ -59,7 +59,7 @@ impl SqliteTable {
     /// Returns what is missing or wrong about the table, with the statements that would fix it.
     ///
     /// # Errors
-    /// If a name cannot be one, or the database cannot be asked.
+    /// If a name is invalid, or the database cannot be queried.
     pub async fn inspect(pool: &SqlitePool, layout: Layout) -> Result<Inspection> {
         let names = Names::of(layout, '"')?;
         Ok(inspect(&names, facts(pool, &names).await?.as_ref(), &DIALECT))
@@ -67,7 +67,7 @@ impl SqliteTable {
 
     fn columns(&self) -> String {
         let Names { key, tenant, public, internal, .. } = &self.names;
-        // One tenant's table: the column is not read.
+        // If all rows belong to one tenant, there is no column to read.
         let tenant =
             tenant.as_ref().map_or_else(|| "NULL".to_owned(), |name| self.names.quoted(name));
         let [key, public, internal] = [key, public, internal].map(|name| self.names.quoted(name));
@@ -140,7 +140,7 @@ impl BusinessTable for SqliteTable {
         }
         let (columns, from) = (self.columns(), self.names.from());
         let public = self.names.quoted(&self.names.public);
-        // As text and as bytes, which are never equal here.
+        // As text and as bytes: in SQLite the two are never equal.
         let marks = vec!["?, ?"; publics.len()].join(", ");
         let mut arguments = SqliteArguments::default();
         let mut sql = format!("SELECT {columns} FROM {from} WHERE {public} IN ({marks})");
@@ -149,7 +149,7 @@ impl BusinessTable for SqliteTable {
             add(&mut arguments, public.as_bytes().to_vec())?;
         }
         if let Some(column) = &self.names.tenant {
-            // As text: a column of integers makes an integer of it.
+            // As text: SQLite converts it to an integer if the column holds integers.
             sql.push_str(&format!(" AND {} = ?", self.names.quoted(column)));
             add(&mut arguments, tenant.to_owned())?;
         }
@@ -158,7 +158,7 @@ impl BusinessTable for SqliteTable {
     }
 
     async fn estimate(&self) -> Result<Option<u64>> {
-        // The last row's number, where rows have one: counting would read the whole table.
+        // The highest rowid, if the table has rowids: counting would read the whole table.
         let sql = format!("SELECT max(rowid) FROM {}", self.names.from());
         let asked = sqlx::query_scalar::<_, Option<i64>>(AssertSqlSafe(sql));
         let highest = asked.fetch_one(&self.pool).await.unwrap_or(None);
@@ -185,14 +185,14 @@ where
     arguments.add(value).map_err(|error| failed(sqlx::Error::Encode(error)))
 }
 
-/// A value, by the type that it has.
+/// A value with its storage type.
 enum Value {
     Null,
     Integer(i64),
     Real(f64),
     Text(String),
     Bytes(Vec<u8>),
-    /// Text that is no UTF-8.
+    /// Text that is not valid UTF-8.
     Garbled(Vec<u8>),
 }
 
@@ -228,7 +228,8 @@ impl Value {
         }
     }
 
-    /// With its type: SQLite compares values of different types by their types first.
+    /// Returns the value as a cursor, with its type: SQLite compares values of different types by
+    /// their types first.
     fn cursor(&self) -> String {
         match self {
             Value::Integer(number) => format!("i:{number}"),
@@ -236,7 +237,7 @@ impl Value {
             Value::Text(text) => format!("t:{text}"),
             Value::Bytes(bytes) => format!("b:{}", hex(bytes)),
             Value::Garbled(bytes) => format!("g:{}", hex(bytes)),
-            // No page has one.
+            // No page contains a null key.
             Value::Null => String::from("n:"),
         }
     }
@@ -253,7 +254,7 @@ impl Value {
         parsed.ok_or_else(|| foreign_cursor(cursor))
     }
 
-    /// Binds it; gives the condition of what comes after it.
+    /// Binds the value, and returns the condition for rows after it.
     fn bind_after(self, arguments: &mut SqliteArguments) -> Result<&'static str> {
         match self {
             Value::Integer(number) => add(arguments, number)?,
@@ -281,7 +282,7 @@ fn text(value: Value, numbers: bool) -> Field<String> {
     }
 }
 
-/// What the database says about the table.
+/// Reads the columns and indexes of the table; `None` if the table does not exist.
 async fn facts(pool: &SqlitePool, names: &Names) -> Result<Option<Facts>> {
     let schema = names.schema.as_deref().unwrap_or("main");
     let sql = "SELECT name, type, \"notnull\", pk FROM pragma_table_info(?, ?)";
@@ -296,7 +297,7 @@ async fn facts(pool: &SqlitePool, names: &Names) -> Result<Option<Facts>> {
     }
     let mut facts = Facts::default();
     let primary: Vec<&(String, String, i64, i64)> = rows.iter().filter(|row| row.3 > 0).collect();
-    // An INTEGER PRIMARY KEY is the row's own number, of which there is no list of indexes.
+    // An INTEGER PRIMARY KEY is the rowid, which is in no list of indexes.
     let own_number = match primary.as_slice() {
         [(name, declared, ..)] if declared.eq_ignore_ascii_case("INTEGER") => Some(name.clone()),
         _ => None,
@@ -324,7 +325,8 @@ async fn facts(pool: &SqlitePool, names: &Names) -> Result<Option<Facts>> {
     Ok(Some(facts))
 }
 
-/// SQLite's own rules of affinity; what has none of its own takes anything.
+/// Returns the class of a declared type, by SQLite's rules of affinity. A type without an affinity
+/// of its own accepts any value.
 fn class(declared: &str) -> Class {
     let declared = declared.to_ascii_uppercase();
     let has = |part: &str| declared.contains(part);

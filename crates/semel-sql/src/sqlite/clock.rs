@@ -1,7 +1,7 @@
-//! The store's time: its clock, and fences that outgrow it.
+//! The clock of a store, and the fences that grow with it.
 //!
-//! Deliberately not persisted: between processes the clock itself keeps fences growing, and a record
-//! that is there keeps them growing whatever the clock does.
+//! The last fence is deliberately not persisted: across processes the clock itself makes fences
+//! grow, and where a record exists, its stored fence does, whatever the clock does.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use semel_core::claim::Fence;
 use semel_core::clock::{Clock, Timestamp};
 
-/// The last fence given on each file that this process has open: two handles on one file are one
-/// ledger, and their fences must grow together.
+/// The last fence granted on each file that this process has open. Two handles on one file are one
+/// ledger, so they share one sequence of fences.
 static LAST: Mutex<Option<HashMap<PathBuf, Weak<AtomicU64>>>> = Mutex::new(None);
 
-/// The clock of a store and the last fence that was given on its file.
+/// The clock of a store, and the last fence granted on its file.
 #[derive(Debug)]
 pub(super) struct StoreClock {
     clock: Clock,
@@ -36,8 +36,9 @@ impl StoreClock {
         self.clock.now()
     }
 
-    /// Larger than every fence this process gave on the file, even if the clock stands still, and
-    /// not less than the clock, so that it outgrows the fences of records that are long gone.
+    /// Returns a fence above every fence that this process granted on the file, even if the clock
+    /// stands still. It is not below the clock, so that it exceeds the fences of records that were
+    /// removed.
     pub(super) fn fence(&self, now: Timestamp) -> Fence {
         let floor = Fence::from_i64(now.as_micros()).0;
         let next = |last: u64| floor.max(last.saturating_add(1));
@@ -45,7 +46,7 @@ impl StoreClock {
         Fence(next(last.unwrap_or_else(|last| last)))
     }
 
-    /// Takes note of a fence that grew from a stored one.
+    /// Remembers a fence that was granted by increasing a stored one.
     pub(super) fn given(&self, fence: Fence) {
         self.last.fetch_max(fence.0, Ordering::SeqCst);
     }

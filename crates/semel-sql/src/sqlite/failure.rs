@@ -1,4 +1,4 @@
-//! SQLite's result codes in our words: what happened, and what to do about it.
+//! Converts SQLite's result codes into store errors: what happened, and what to do about it.
 //!
 //! A step inside a transaction that did not commit did not happen, so most failures are
 //! `Unavailable`; only a COMMIT that failed and may have reached the disk is ambiguous.
@@ -23,35 +23,35 @@ const CANTOPEN: i32 = 14;
 const CONSTRAINT: i32 = 19;
 const NOTADB: i32 = 26;
 
-/// The primary result code of what SQLite refused; `None` where it was not SQLite that failed.
+/// Returns SQLite's primary result code; `None` if the error does not come from SQLite.
 pub(super) fn primary(error: &sqlx::Error) -> Option<i32> {
     let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
-    // The low byte is the primary code, the rest says more of the same.
+    // The low byte is the primary code; the rest is a more detailed code.
     Some(code & 0xff)
 }
 
-/// Whether a file, or one beside it, could not be written or made.
+/// Returns whether the database file, or one beside it, could not be written or created.
 pub(super) fn is_unwritable(error: &sqlx::Error) -> bool {
     matches!(primary(error), Some(READONLY | CANTOPEN))
 }
 
-/// Whether another connection held the lock for longer than the busy timeout.
+/// Returns whether another connection held the lock for longer than the busy timeout.
 pub(super) fn is_busy(error: &sqlx::Error) -> bool {
     matches!(primary(error), Some(BUSY | LOCKED))
 }
 
-/// The shared memory beside the log could not be made longer (`SQLITE_IOERR_SHMSIZE`).
+/// The extended code for a shared-memory file that could not be extended (`SQLITE_IOERR_SHMSIZE`).
 const SHMSIZE: &str = "4874";
 
 const DISK_FULL: &str = "the disk is full, so nothing was written; make room";
 
-/// Whether there was no room on the disk.
+/// Returns whether the disk was full.
 pub(super) fn is_full(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     primary(error) == Some(FULL) || code.as_deref() == Some(SHMSIZE)
 }
 
-/// The failure of a statement whose transaction did not commit: nothing happened.
+/// Converts the error of a statement whose transaction did not commit: nothing happened.
 pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Error {
     if let Some(text) = missing::explanation(operation, &error) {
         return explained(ErrorKind::Misconfigured, operation, text, error);
@@ -88,15 +88,14 @@ pub(super) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Err
     explained(kind, operation, text, error)
 }
 
-/// The failure of a COMMIT. Its last page may have reached the disk before the failure did, unless
-/// SQLite refused to begin: for another connection's lock, or for a constraint that was deferred until then.
+/// Converts the error of a COMMIT. The commit may have reached the disk before the failure, unless
+/// SQLite refused to begin it: because of another connection's lock, or of a deferred constraint.
 pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
     let (kind, text) = match primary(&error) {
         Some(BUSY | LOCKED) => return in_transaction(operation, error),
-        // The log could not be made longer, so its last frame, which says that this is committed, is
-        // not in it.
+        // The log could not be extended, so its last frame, which marks the commit, is not in it.
         Some(_) if is_full(&error) => (ErrorKind::Capacity, DISK_FULL),
-        // The transaction is still open then, and is rolled back when it ends.
+        // The transaction is still open, and is rolled back when it ends.
         Some(CONSTRAINT) => (
             ErrorKind::Unavailable,
             "COMMIT was refused, so nothing was committed: a deferred constraint does not hold",
@@ -106,7 +105,7 @@ pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
     explained(kind, operation, text, error)
 }
 
-/// The failure to open `path`.
+/// Converts the error of opening the file at `path`.
 pub(super) fn opening(path: &Path, waited: Duration, error: sqlx::Error) -> Error {
     let path = path.display();
     let (kind, text) = match primary(&error) {

@@ -1,13 +1,13 @@
-//! Turns between the writers of several processes on one file.
+//! Lets the writers of several processes take turns on one file.
 //!
-//! SQLite's lock is not fair: a connection that waits for it looks every now and then, and a process that writes again
-//! and again has it back before the other has looked. Renewals of another process would wait until their lease
-//! is over. So a writer passes here first: it waits for the *next* lock, holds it while it waits for the
-//! *turn*, and gives *next* away when the turn is its own. A process that has just had the turn finds *next* taken by
-//! the one that waited, and comes after it.
+//! SQLite's lock is not fair: a connection that waits for it polls, and a process that writes again
+//! and again gets it back before the other polls. Renewals of the other process would wait until
+//! their leases have lapsed. So a writer takes two file locks first: it waits for the *next* lock,
+//! holds it while it waits for the *turn* lock, and releases *next* once it has *turn*. A process
+//! that has just had the turn finds *next* held by the one that waited, and comes after it.
 //!
-//! Only fairness rests on this: what is written is safe by SQLite's own lock, and a writer that waits
-//! here for too long goes on without a turn.
+//! Only fairness depends on these locks: writes are safe by SQLite's own lock, and a writer that
+//! waits too long for its turn continues without it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -16,35 +16,38 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The first and the longest pause between two looks.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
-/// How long the lock is not asked for again after it could not be had: its holder may be stopped.
-const CLOSED: Duration = Duration::from_secs(60);
+/// The first and the longest pause between two attempts to lock.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
+/// For how long the locks are not tried again after one could not be taken: its holder may be
+/// stopped.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The two locks of a file, one of them after the other.
+/// The locks *next* and *turn* of a database file.
 #[derive(Debug)]
 pub(super) struct FileLock {
-    /// `None` where they cannot be made: turns are taken by SQLite's lock alone.
+    /// `None` if the lock files cannot be created: then only SQLite's lock decides whose turn it
+    /// is.
     locks: Option<[Arc<File>; 2]>,
     patience: Duration,
-    closed_until: Option<Instant>,
+    skip_until: Option<Instant>,
 }
 
-/// A lock that is held while this lives.
+/// Holds a lock until it is dropped.
 #[derive(Debug)]
 pub(super) struct Held(Arc<File>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // It ends with the file in any case.
+        // Closing the file would release the lock as well.
         let _ = self.0.unlock();
     }
 }
 
 impl FileLock {
-    /// The locks beside the database at `path`; a writer waits for each of them for `patience` at most.
-    /// That must be longer than any process may keep its turn: a writer that gives up while its
-    /// neighbour keeps to the limit meets SQLite's lock out of turn, and gets Busy.
+    /// Opens the locks beside the database at `path`. A writer waits at most `patience` for each of
+    /// them. That must be longer than any process may keep its turn: a writer that stops waiting
+    /// while another process is within its limit competes for SQLite's lock out of turn, and may
+    /// fail with `Unavailable`.
     pub(super) fn open(path: &Path, patience: Duration) -> Self {
         let lock = |name: &str| {
             let mut beside = path.as_os_str().to_owned();
@@ -55,27 +58,28 @@ impl FileLock {
             (Ok(next), Ok(turn)) => Some([next, turn]),
             (Err(error), _) | (_, Err(error)) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "no lock file can be made: other processes that write \
+                tracing::warn!(%path, %error, "a lock file cannot be created: other processes that write \
                     may wait for long");
                 None
             }
         };
-        Self { locks, patience, closed_until: None }
+        Self { locks, patience, skip_until: None }
     }
 
-    /// Waits for the turn. Returns `None` if it is not to be had: the writer goes on without it.
+    /// Waits for the turn. Returns `None` if it cannot be had in time: the writer continues without
+    /// it.
     pub(super) async fn pass(&mut self) -> Option<Held> {
         let [next, turn] = self.locks.as_ref()?;
-        if self.closed_until.is_some_and(|until| Instant::now() < until) {
+        if self.skip_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
         let passed = match wait(next, self.patience).await {
-            // *next* is given away when the turn has come, or does not come.
+            // *next* is released when the turn has come or the wait for it has failed.
             Some(_waiting) => wait(turn, self.patience).await,
             None => None,
         };
         if passed.is_none() {
-            self.closed_until = Some(Instant::now() + CLOSED);
+            self.skip_until = Some(Instant::now() + RETRY_AFTER);
         }
         passed
     }
@@ -83,7 +87,7 @@ impl FileLock {
 
 async fn wait(lock: &Arc<File>, patience: Duration) -> Option<Held> {
     let since = Instant::now();
-    let mut pause = LOOKS.0;
+    let mut pause = PAUSES.0;
     loop {
         match lock.try_lock() {
             Ok(()) => return Some(Held(Arc::clone(lock))),
@@ -91,7 +95,7 @@ async fn wait(lock: &Arc<File>, patience: Duration) -> Option<Held> {
             Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return None,
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOKS.1);
+        pause = (pause * 2).min(PAUSES.1);
     }
 }
 
@@ -113,11 +117,12 @@ mod tests {
     use super::super::settings::Builder;
     use super::*;
 
-    /// Whether a writer with these settings gets its turn after a neighbour that keeps it for `tenure`.
+    /// Returns whether a writer with these settings gets its turn after another writer that keeps
+    /// it for `tenure`.
     async fn waits_out(settings: &Builder, tenure: Duration) -> bool {
-        let mut neighbour = FileLock::open(&settings.path, settings.patience());
+        let mut other = FileLock::open(&settings.path, settings.patience());
         let mut writer = FileLock::open(&settings.path, settings.patience());
-        let held = neighbour.pass().await.expect("free");
+        let held = other.pass().await.expect("free");
         let (passed, ()) = tokio::join!(writer.pass(), async {
             tokio::time::sleep(tenure).await;
             drop(held);
@@ -126,16 +131,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_neighbour_that_keeps_to_its_work_limit_is_waited_out() {
+    async fn a_writer_waits_for_another_that_keeps_to_its_work_limit() {
         let name = format!("semel-file_lock-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let settings = || SqliteStore::builder(&path);
         let second = Duration::from_secs(1);
-        assert!(waits_out(&settings(), 10 * second).await, "the default limit");
-        assert!(waits_out(&settings().work_limit(second), 10 * second).await, "a neighbour's");
-        assert!(waits_out(&settings().work_limit(60 * second), 60 * second).await, "a longer one");
-        assert!(!waits_out(&settings(), 60 * second).await, "a stopped one is not");
-        assert!(!waits_out(&settings().busy_timeout(second), 2 * second).await, "as it was set");
+        assert!(waits_out(&settings(), 10 * second).await, "within the default limit");
+        assert!(
+            waits_out(&settings().work_limit(second), 10 * second).await,
+            "the limit of the other writer"
+        );
+        assert!(
+            waits_out(&settings().work_limit(60 * second), 60 * second).await,
+            "within a longer limit"
+        );
+        assert!(!waits_out(&settings(), 60 * second).await, "a stopped writer is not waited for");
+        assert!(
+            !waits_out(&settings().busy_timeout(second), 2 * second).await,
+            "an explicit busy timeout limits the wait"
+        );
         for name in ["-next", "-turn"] {
             let mut beside = path.clone().into_os_string();
             beside.push(name);

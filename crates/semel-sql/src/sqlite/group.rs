@@ -1,7 +1,7 @@
-//! Runs steps: many in one transaction of our own, or one in a transaction of the caller's.
+//! Runs steps: many in one transaction of the store, or one in a caller's transaction.
 //!
-//! A group is answered only after its COMMIT. A step that fails takes its group's transaction down
-//! with it, so the others are run again, each alone: `writer` does that.
+//! A group is answered only after its COMMIT. If one step fails, the transaction of the group is
+//! rolled back, and `writer` runs the other steps again, each alone.
 
 use futures_util::TryStreamExt;
 use semel_core::claim::Fence;
@@ -17,39 +17,40 @@ use super::queue::{Answer, Step};
 use super::statements::{self, BEGIN, Bindings, Texts, Verb};
 use super::{failure, outbox, watermark};
 
-/// The largest block of one verb. Sixteen steps an errand make the errand's cost vanish; a larger
-/// block would only keep more statements prepared.
+/// The largest number of statements of one verb that are sent together. With sixteen, the cost of
+/// sending is negligible; a larger block would only keep more statements prepared.
 const BLOCK: usize = 16;
 
-/// How far a group came before it failed.
+/// The stage at which a group failed.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// It was not begun: nothing happened, and no other step would succeed now.
+    /// BEGIN failed: nothing happened, and no other step would succeed now.
     Begin(sqlx::Error),
-    /// A statement failed: nothing happened, and the others may still succeed.
+    /// A statement failed: nothing happened, and the other steps may still succeed.
     Statement(sqlx::Error),
-    /// COMMIT failed: it may have happened.
+    /// COMMIT failed: the group may have been committed.
     Commit(sqlx::Error),
 }
 
-/// A statement to run: which step asked for it, and which part of the step it is.
+/// A statement to run: its verb, its step, and its part of the step.
 #[derive(Clone, Copy)]
-struct Errand {
+struct Planned {
     verb: Verb,
     step: usize,
     part: usize,
 }
 
-/// What a statement gave.
+/// The result of a statement.
 struct Done {
     rows: Vec<SqliteRow>,
     changes: u64,
 }
 
-/// Runs and commits `steps` as one transaction; one answer a step, in order.
+/// Runs and commits `steps` as one transaction. Returns one answer per step, in order.
 ///
-/// The clock is read after the write lock is held. Read before, it could be older than a fence that
-/// another process gave meanwhile on a key that it then removed, and fences would not grow.
+/// The clock is read after the write lock is taken. Read earlier, it could be older than a fence
+/// that another process has granted meanwhile on a key that it then removed, and fences would not
+/// grow.
 pub(super) async fn commit(
     connection: &mut SqliteConnection,
     texts: &Texts,
@@ -68,7 +69,7 @@ pub(super) async fn join(
     step: &Step,
 ) -> Result<Answer> {
     match run(connection, texts, clock, &[step], false).await {
-        Ok(mut answers) => answers.pop().expect("one answer a step"),
+        Ok(mut answers) => answers.pop().expect("one answer per step"),
         Err(Broken::Begin(error) | Broken::Statement(error) | Broken::Commit(error)) => {
             Err(failure::in_transaction(step.operation(), error))
         }
@@ -102,29 +103,30 @@ async fn run(
             Step::Renew(_) | Step::Settle(..) | Step::Open(_) | Step::Swap(..) => None,
         });
     }
-    let errands = errands(steps, &answered_alone);
+    let plan = plan(steps, &answered_alone);
     let mut fences = vec![Fence(0); steps.len()];
     let mut answers: Vec<Vec<Done>> = steps.iter().map(|_| Vec::new()).collect();
-    let mut rest = &errands[..];
+    let mut rest = &plan[..];
     while let Some(first) = rest.first() {
-        let alike = rest.iter().take_while(|errand| errand.verb == first.verb).count();
+        let alike = rest.iter().take_while(|planned| planned.verb == first.verb).count();
         let size = 1 << alike.min(BLOCK).ilog2();
         let (block, later) = rest.split_at(size);
         let last = commit && later.is_empty();
         let mut bindings = Bindings::default();
-        for errand in block {
-            fences[errand.step] = bind(&mut bindings, steps[errand.step], errand.part, clock, now);
+        for planned in block {
+            fences[planned.step] =
+                bind(&mut bindings, steps[planned.step], planned.part, clock, now);
         }
         let text = texts.of(first.verb, size, last);
         let query = sqlx::query_with(text, bindings.finish());
         let statements = size * first.verb.statements();
         let mut done = execute(connection, query, statements, last).await?.into_iter();
-        for errand in block {
-            answers[errand.step].extend(done.by_ref().take(errand.verb.statements()));
+        for planned in block {
+            answers[planned.step].extend(done.by_ref().take(planned.verb.statements()));
         }
         rest = later;
     }
-    if commit && errands.is_empty() {
+    if commit && plan.is_empty() {
         connection.execute("COMMIT").await.map_err(Broken::Commit)?;
     }
     let answered = steps.iter().zip(answers).zip(fences).zip(answered_alone);
@@ -135,7 +137,7 @@ async fn run(
     Ok(answered.collect())
 }
 
-/// Runs a block. SQLite's thread goes through all of it without asking back.
+/// Runs a block. SQLite's thread runs all of its statements without waiting for this task.
 async fn execute(
     connection: &mut SqliteConnection,
     query: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
@@ -158,7 +160,7 @@ async fn execute(
         }
     }
     if done.len() < statements + usize::from(commits) {
-        // SQLite's thread ended under us: of the last statement there is no word.
+        // SQLite's thread ended: the result of the last statement is unknown.
         let error = sqlx::Error::WorkerCrashed;
         return Err(if commits { Broken::Commit(error) } else { Broken::Statement(error) });
     }
@@ -166,9 +168,9 @@ async fn execute(
     Ok(done)
 }
 
-/// The statements that the steps come to, alike ones side by side.
-fn errands(steps: &[&Step], answered_alone: &[Option<Answer>]) -> Vec<Errand> {
-    let mut errands = Vec::with_capacity(steps.len());
+/// Returns the statements of all steps, sorted by verb.
+fn plan(steps: &[&Step], answered_alone: &[Option<Answer>]) -> Vec<Planned> {
+    let mut plan = Vec::with_capacity(steps.len());
     for (step, asked) in steps.iter().enumerate() {
         if answered_alone[step].is_some() {
             continue;
@@ -176,7 +178,7 @@ fn errands(steps: &[&Step], answered_alone: &[Option<Answer>]) -> Vec<Errand> {
         let verb = match asked {
             Step::Renew(leases) => {
                 let parts = 0..leases.len();
-                errands.extend(parts.map(|part| Errand { verb: Verb::Renew, step, part }));
+                plan.extend(parts.map(|part| Planned { verb: Verb::Renew, step, part }));
                 continue;
             }
             Step::Settle(_, Settlement::Removed) => Verb::Remove,
@@ -192,16 +194,18 @@ fn errands(steps: &[&Step], answered_alone: &[Option<Answer>]) -> Vec<Errand> {
             Step::Swap(_, _, Change::Redrive) => Verb::Redrive,
             Step::Swap(_, _, Change::Redate) => Verb::Redate,
             Step::Sweep(_) => Verb::Sweep,
-            Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is answered before"),
+            Step::Outbox(_) | Step::Probe { .. } => {
+                unreachable!("answered before the statements are planned")
+            }
         };
-        errands.push(Errand { verb, step, part: 0 });
+        plan.push(Planned { verb, step, part: 0 });
     }
-    // Stable: steps of one verb keep the order in which they came.
-    errands.sort_by_key(|errand| errand.verb as u8);
-    errands
+    // A stable sort: steps of one verb keep the order in which they arrived.
+    plan.sort_by_key(|planned| planned.verb as u8);
+    plan
 }
 
-/// Binds one statement; gives the fence that it would grant.
+/// Binds one statement, and returns the fence that it would grant.
 fn bind(
     bindings: &mut Bindings,
     step: &Step,
@@ -233,7 +237,7 @@ fn bind(
             Change::Redate => bindings.redate(key, *judged, now),
         },
         Step::Sweep(limit) => bindings.sweep(*limit, now),
-        Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is no errand"),
+        Step::Outbox(_) | Step::Probe { .. } => unreachable!("not run as a planned statement"),
     }
     fence
 }
@@ -260,7 +264,8 @@ fn answer(
                 let record = Box::new(statements::record(row, "open")?);
                 Opened::Existing { record, now }
             }
-            // Another process gave the same fence on this key, to the microsecond: ask again.
+            // Another process granted the same fence on this key, to the microsecond: the caller
+            // tries again.
             None => Opened::Contended,
         }),
         Step::Swap(..) => Answer::Swapped(match done.first().and_then(|swap| swap.rows.first()) {
@@ -271,7 +276,9 @@ fn answer(
             }
             None => Swapped::Lost,
         }),
-        Step::Outbox(_) | Step::Probe { .. } => unreachable!("it is answered by itself"),
+        Step::Outbox(_) | Step::Probe { .. } => {
+            unreachable!("answered before the statements are planned")
+        }
         Step::Sweep(limit) => {
             let count = |changes: u64| u32::try_from(changes).unwrap_or(u32::MAX);
             let (suspended, removed) = (count(changes(0)), count(changes(1)));

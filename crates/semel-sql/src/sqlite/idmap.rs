@@ -1,7 +1,7 @@
-//! The id map in SQLite: registering in a caller's transaction, finding on the readers' connections.
+//! The id map in SQLite: inserting in a caller's transaction, finding on the readers' connections.
 //!
-//! What moves many rows borrows the writer for a transaction, as an application does: that is rare, and
-//! between two of them other steps have a turn.
+//! Verbs that change many rows borrow the writer for a transaction, as an application does. That is
+//! rare, and other steps run between two such transactions.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,11 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 
 use super::{SqliteStore, SqliteTransaction, failure};
-use crate::idmap::{Raw, Rounds, Standing, Twins, Window, judged};
+use crate::idmap::{ExistingRow, Raw, Rounds, Twins, Window, judged};
 use crate::row::undecodable;
 
-/// Bindings as rows: ?1 is JSON of type, tenant, public id and internal id, all in hex, because JSON
-/// ends a text at its first NUL.
+/// A subquery that returns bindings as rows. ?1 is JSON of type, tenant, public id and internal id,
+/// all in hex, because SQLite's JSON ends a text at its first NUL.
 macro_rules! asked {
     () => {
         "(SELECT q.key AS place, CAST(unhex(q.value ->> 0) AS TEXT) AS resource_type, \
@@ -27,7 +27,8 @@ macro_rules! asked {
     };
 }
 
-/// Writes bindings without a conflict: ?1 the bindings, ?2 now. `WHERE true` is for the parser alone.
+/// Inserts the bindings that conflict with no row: ?1 the bindings, ?2 now. The parser needs `WHERE
+/// true` before ON CONFLICT.
 const PUT: &str = concat!(
     "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, created_at, \
      updated_at) SELECT q.resource_type, q.tenant, q.public_id, q.internal_id, 1, ?2, ?2 FROM ",
@@ -35,7 +36,7 @@ const PUT: &str = concat!(
     " AS q WHERE true ON CONFLICT DO NOTHING RETURNING resource_type, tenant, public_id"
 );
 
-/// The rows that are in the way of the bindings ?1: at most two rows each.
+/// Selects the rows that conflict with the bindings ?1: at most two rows per binding.
 const LOOK: &str = concat!(
     "WITH q AS MATERIALIZED ",
     asked!(),
@@ -48,11 +49,11 @@ const LOOK: &str = concat!(
      AND m.internal_id = q.internal_id WHERE m.public_id <> q.public_id"
 );
 
-/// ?1 the type, ?2 the tenant, ?3 JSON of public ids, which are ASCII.
+/// Selects rows by public id: ?1 the type, ?2 the tenant, ?3 JSON of public ids, which are ASCII.
 const FIND: &str = "SELECT public_id, internal_id, status FROM semel_id_map WHERE resource_type = ?1 \
      AND tenant = ?2 AND public_id IN (SELECT value FROM json_each(?3))";
 
-/// Those of the rows ?1 that are live; ?2 is now.
+/// Revokes those of the rows ?1 that are live; ?2 is now.
 const REVOKE: &str = concat!(
     "UPDATE semel_id_map SET status = 0, updated_at = ?2 FROM ",
     asked!(),
@@ -60,7 +61,7 @@ const REVOKE: &str = concat!(
      AND semel_id_map.public_id = q.public_id AND semel_id_map.status = 1"
 );
 
-/// Of the rows that have the internal id of a binding in ?1, those with another public id go.
+/// Removes the rows that have the internal id of a binding in ?1 but another public id.
 const EVICT: &str = concat!(
     "DELETE FROM semel_id_map WHERE (resource_type, tenant, public_id) IN (\
      SELECT m.resource_type, m.tenant, m.public_id FROM ",
@@ -70,8 +71,8 @@ const EVICT: &str = concat!(
      AND m.internal_id = q.internal_id WHERE m.public_id <> q.public_id)"
 );
 
-/// Makes the bindings ?1 live, in place of what their public ids stood for; ?2 is now. What is right
-/// already is not touched.
+/// Stores the bindings ?1 as live, in place of any other binding of their public ids; ?2 is now. A
+/// row that is already right is not touched.
 const OVERWRITE: &str = concat!(
     "INSERT INTO semel_id_map (resource_type, tenant, public_id, internal_id, status, created_at, \
      updated_at) SELECT q.resource_type, q.tenant, q.public_id, q.internal_id, 1, ?2, ?2 FROM ",
@@ -93,7 +94,7 @@ impl IdMap for SqliteStore {
         binding: &Binding,
     ) -> Result<Inserted> {
         let mut inserted = self.put(connection, &[binding]).await?;
-        Ok(inserted.pop().expect("one answer a binding"))
+        Ok(inserted.pop().expect("one answer per binding"))
     }
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
@@ -144,7 +145,7 @@ impl IdMap for SqliteStore {
         public: &PublicId,
     ) -> Result<bool> {
         let place = MapKey { tenant: tenant.to_owned(), public: public.as_str().to_owned() };
-        Ok(self.unmake(connection, kind, &[place]).await? > 0)
+        Ok(self.revoke_in_transaction(connection, kind, &[place]).await? > 0)
     }
 
     async fn overwrite(&self, bindings: &[Binding]) -> Result<()> {
@@ -168,7 +169,8 @@ impl IdMap for SqliteStore {
             return Ok(0);
         }
         let mut transaction: SqliteTransaction = self.begin().await?;
-        let revoked = self.unmake(Self::connection(&mut transaction), kind, rows).await?;
+        let revoked =
+            self.revoke_in_transaction(Self::connection(&mut transaction), kind, rows).await?;
         self.commit(transaction).await?;
         Ok(revoked)
     }
@@ -201,8 +203,8 @@ impl IdMap for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Revokes rows in the transaction that `connection` is in; gives how many were live.
-    async fn unmake(
+    /// Revokes rows in the transaction that `connection` is in, and returns how many were live.
+    async fn revoke_in_transaction(
         &self,
         connection: &mut SqliteConnection,
         kind: ResourceType,
@@ -216,8 +218,8 @@ impl SqliteStore {
         Ok(u32::try_from(done.rows_affected()).unwrap_or(u32::MAX))
     }
 
-    /// Writes bindings that have nothing in common, in the transaction that `connection` is in. Once
-    /// it has written it is the only writer, so a row that is in the way stays there.
+    /// Inserts bindings that share no id, in the transaction that `connection` is in. Once the
+    /// transaction has written it is the only writer, so a conflicting row stays until it is read.
     async fn put(
         &self,
         connection: &mut SqliteConnection,
@@ -245,10 +247,10 @@ impl SqliteStore {
         let query = old.iter().map(|at| bindings[*at]).collect::<Vec<_>>();
         let query = sqlx::query(LOOK).bind(asked(&query));
         let rows = connection.fetch_all(query).await.map_err(failed)?;
-        let standing = rows.iter().map(standing).collect::<sqlx::Result<Vec<_>>>();
-        let found = judged(old.len(), &standing.map_err(failed)?);
+        let existing = rows.iter().map(existing).collect::<sqlx::Result<Vec<_>>>();
+        let found = judged(old.len(), &existing.map_err(failed)?);
         for (at, found) in old.into_iter().zip(found) {
-            let gone = "a row that was in the way is gone when it is looked at";
+            let gone = "a conflicting row was gone when it was read";
             let gone = || Error::new(ErrorKind::RetryTransaction, "insert", gone);
             answers[at] = found.ok_or_else(gone)?;
         }
@@ -256,7 +258,7 @@ impl SqliteStore {
     }
 }
 
-/// Bindings as the statements want them.
+/// Returns bindings as the JSON that the statements expect.
 fn asked(bindings: &[&Binding]) -> String {
     let rows = bindings.iter().map(|binding| {
         let (kind, internal) = (binding.kind(), binding.internal().to_bytes());
@@ -271,10 +273,10 @@ fn hex(text: &str) -> String {
     super::outbox::hex(text.as_bytes())
 }
 
-fn standing(row: &SqliteRow) -> sqlx::Result<Standing> {
+fn existing(row: &SqliteRow) -> sqlx::Result<ExistingRow> {
     let place: i64 = row.try_get(0)?;
     let place = usize::try_from(place).unwrap_or(usize::MAX);
-    Ok(Standing { place, same: row.try_get(1)?, status: row.try_get(2)? })
+    Ok(ExistingRow { place, same: row.try_get(1)?, status: row.try_get(2)? })
 }
 
 fn list(kind: ResourceType, window: Window<'_>, limit: u32) -> QueryBuilder<Sqlite> {
@@ -307,7 +309,7 @@ mod tests {
     use super::*;
     use crate::sqlite::MIGRATIONS;
 
-    /// How SQLite would go about a statement, one step a line.
+    /// Returns SQLite's query plan for a statement, one step per line.
     async fn plan(text: &str) -> String {
         let options = SqliteConnectOptions::new().in_memory(true);
         let mut connection = options.connect().await.unwrap();

@@ -1,7 +1,7 @@
-//! Listing for operators and schedulers: filtered by SQLite, in the order of the digests.
+//! Lists records for operators and schedulers, filtered by SQLite, in the order of their digests.
 //!
-//! Reads only, on a reader's connection. What failed, is due or waits for a decision and what made a
-//! reference has an index; other filters walk the primary key.
+//! Only reads, on a reader's connection. Indexes serve filters for failed, due or undecided records
+//! and for references; other filters scan the primary key.
 
 use semel_core::clock::micros;
 use semel_core::record::{Record, State};
@@ -12,8 +12,8 @@ use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 use super::{SqliteStore, statements};
 use crate::row::{is_open, page, undecodable};
 
-/// The condition of the index `semel_record_open`, word for word: SQLite takes a partial index only
-/// where it finds the index's own condition among those of the query, and proves none by arithmetic.
+/// The condition of the index `semel_record_open`, word for word: SQLite uses a partial index only
+/// if the query contains the index's own condition.
 const OPEN: &str = " AND (state IN (2, 3, 4, 5) OR (state = 0 AND content_type IS NOT NULL))";
 
 impl Inspect for SqliteStore {
@@ -53,7 +53,7 @@ impl Inspect for SqliteStore {
 }
 
 impl SqliteStore {
-    /// The rows of a page, and one more if there is one.
+    /// Reads the rows of a page, and one more if there is one.
     async fn rows(
         &self,
         statement: String,
@@ -63,7 +63,7 @@ impl SqliteStore {
     ) -> Result<Vec<SqliteRow>> {
         let now = self.0.shared.clock.now().as_micros();
         let mut query = QueryBuilder::<Sqlite>::new(statement);
-        ask(&mut query, filter, after, limit, now);
+        push_page(&mut query, filter, after, limit, now);
         let mut reader = self.0.readers.reader("list").await?;
         match reader.connection().fetch_all(query.build()).await {
             Ok(rows) => Ok(rows),
@@ -72,8 +72,9 @@ impl SqliteStore {
     }
 }
 
-/// What follows [`statements::LIST`] and [`statements::survey`].
-fn ask(
+/// Appends the conditions, the order and the limit to [`statements::LIST`] or
+/// [`statements::survey`].
+fn push_page(
     query: &mut QueryBuilder<Sqlite>,
     filter: &Filter,
     after: Option<&Cursor>,
@@ -85,7 +86,7 @@ fn ask(
     query.push(" ORDER BY digest LIMIT ").push_bind(i64::from(limit) + 1);
 }
 
-/// Conditions are written only where they are asked for, and states as numbers.
+/// Appends the conditions of the filter. States are literals, so that a partial index can be used.
 fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
     let Filter { kind, tenant, scope, below, id, state, reference, due, .. } = filter;
     if let Some(kind) = kind {
@@ -124,9 +125,9 @@ fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
     }
     if *due {
         let (failed, running) = (State::Failed.code(), State::Running.code());
-        // The first condition is what the index is searched by.
+        // SQLite searches the index by the first condition.
         query.push(format_args!(" AND state IN ({running}, {failed}) AND ((state = {failed}"));
-        // What was written ahead of the clock is due as well: its next attempt is dated anew.
+        // A record written ahead of the clock is due as well: its next attempt gets a new date.
         let ahead = now.saturating_add(micros(Record::AHEAD));
         query.push(" AND retry_at IS NOT NULL AND (retry_at <= ").push_bind(now);
         query.push(" OR updated_at > ").push_bind(ahead);
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::sqlite::MIGRATIONS;
 
-    /// How SQLite would go about a listing.
+    /// Returns SQLite's query plan for a listing.
     async fn plan(filter: Filter) -> String {
         let options = SqliteConnectOptions::new().in_memory(true);
         let mut connection = options.connect().await.unwrap();
@@ -154,14 +155,14 @@ mod tests {
         }
         let mut query = QueryBuilder::<Sqlite>::new("EXPLAIN QUERY PLAN ");
         query.push(statements::LIST);
-        ask(&mut query, &filter, Some(&Cursor(vec![1; 32])), 10, 1);
+        push_page(&mut query, &filter, Some(&Cursor(vec![1; 32])), 10, 1);
         let rows = connection.fetch_all(query.build()).await.unwrap();
         let steps = rows.iter().map(|row| row.get::<String, _>("detail"));
         steps.collect::<Vec<_>>().join("; ")
     }
 
     #[tokio::test]
-    async fn what_needs_attention_is_found_by_its_index() {
+    async fn records_that_need_attention_are_found_by_an_index() {
         for state in [State::Failed, State::Dead, State::Uncertain, State::Discarded] {
             let plan = plan(Filter { state: Some(state), ..Filter::default() }).await;
             assert!(plan.contains("USING INDEX semel_record_open (state=?)"), "{plan}");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_due_is_found_by_its_index() {
+    async fn due_records_are_found_by_an_index() {
         let scoped = Filter { scope: Some("s".into()), due: true, ..Filter::default() };
         for filter in [Filter { due: true, ..Filter::default() }, scoped] {
             let plan = plan(filter).await;

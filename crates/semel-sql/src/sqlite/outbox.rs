@@ -1,8 +1,8 @@
 //! The outbox in SQLite: appending in a caller's transaction, leasing and marking in the writer's.
 //!
-//! A claim or a mark is a task in the writer's queue: one of them rides with every group and shares its
-//! flush to the disk. There is one writer, so nothing can change between what a task reads and what
-//! it writes. What operators ask is read on the readers' connections.
+//! A claim or a mark is a task in the writer's queue: every group commits at most one of them and
+//! shares its flush to the disk. There is one writer, so nothing can change between a task's reads
+//! and its writes. Operators' queries run on the readers' connections.
 
 mod operators;
 mod texts;
@@ -29,18 +29,18 @@ use crate::outbox::{
 };
 use crate::row::undecodable;
 
-/// Rows and bytes in one statement of an append. A power of two, as all smaller statements are: each
-/// size is prepared once.
+/// The largest number of rows and of bytes in one statement of an append. The number of rows is a
+/// power of two, as in all smaller statements: each size is prepared once.
 const CHUNK: (usize, usize) = (32, 4 << 20);
 
-/// What the outbox has of its own.
+/// The bell of the outbox, and how far a test's claims have come.
 #[derive(Debug, Default)]
 pub(super) struct OutboxState {
     bell: Bell,
     cursor: Cursor,
 }
 
-/// Does a task in the transaction that `connection` is in.
+/// Runs a task in the transaction that `connection` is in.
 pub(super) async fn run(
     connection: &mut SqliteConnection,
     task: &Task,
@@ -95,7 +95,7 @@ async fn claim(
 ) -> sqlx::Result<Vec<Leased>> {
     let query = match after {
         None => sqlx::query(texts::CLAIM),
-        // How it is not done, for a test.
+        // Only for a test: shows that claiming after a cursor is wrong.
         Some(last) => {
             let condition = format!("AND o.sequence > {last}");
             let text = texts::CLAIM.replace("/* claimed by state */", &condition);
@@ -122,12 +122,12 @@ async fn claim(
         Ok(claimed.leased(token))
     };
     let mut leased: Vec<Leased> = rows.iter().map(claimed).collect::<sqlx::Result<_>>()?;
-    // RETURNING promises no order.
+    // RETURNING guarantees no order.
     leased.sort_by_key(|row| row.ticket.sequence);
     Ok(leased)
 }
 
-/// How many rows are due, counted up to `most`.
+/// Counts the due rows, up to `most`.
 async fn due(connection: &mut SqliteConnection, now: Timestamp, most: i64) -> sqlx::Result<i64> {
     let query = sqlx::query(texts::DUE).bind(now.as_micros()).bind(most);
     connection.fetch_one(query).await?.try_get(0)
@@ -154,7 +154,7 @@ async fn put_off(
     Ok(Scanned { rows, put_off: i64::try_from(done.rows_affected()).unwrap_or(i64::MAX) })
 }
 
-/// Makes rows due that were put off.
+/// Makes rows due now that were put off.
 async fn wake(connection: &mut SqliteConnection, rows: &[i64], now: Timestamp) -> sqlx::Result<()> {
     if !rows.is_empty() {
         let rows = serde_json::to_string(rows).expect("numbers");
@@ -210,7 +210,8 @@ async fn apply(
     operators::push_matches(&mut query, selection, &wanted);
     query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
     let rows = connection.fetch_all(query.build().persistent(false)).await?;
-    // Of each row its number and its partition: where it belongs, or where it kept others waiting.
+    // For each row its number, with the partition to which it belongs (`chosen`) and the partition
+    // that waits for it (`left`).
     let (mut chosen, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in &rows {
         let sequence: i64 = row.try_get(0)?;
@@ -242,7 +243,7 @@ async fn apply(
     Ok(Applied { changed: u32::try_from(done.rows_affected()).unwrap_or(u32::MAX), last })
 }
 
-/// Bytes as the statements want them.
+/// Returns bytes in hex, as the statements expect them.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         use std::fmt::Write as _;
@@ -251,7 +252,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The event's columns, in the order of [`texts`], from `at` on.
+/// Reads the columns of an event, in the order of [`texts`], from position `at` on.
 fn stored(row: &SqliteRow, at: usize) -> sqlx::Result<Stored> {
     Ok(Stored {
         id: row.try_get(at)?,
@@ -269,8 +270,8 @@ fn stored(row: &SqliteRow, at: usize) -> sqlx::Result<Stored> {
 
 impl SqliteStore {
     async fn task(&self, task: Task) -> Result<TaskAnswer> {
-        let Answer::Outbox(answer) = self.ask(Step::Outbox(task)).await? else {
-            unreachable!("a task is answered as one")
+        let Answer::Outbox(answer) = self.submit(Step::Outbox(task)).await? else {
+            unreachable!("the writer answers a task with `Outbox`")
         };
         Ok(answer)
     }
@@ -278,7 +279,7 @@ impl SqliteStore {
     async fn put_off(&self, search: &Search) -> Result<Scanned> {
         let task = Task::PutOff { step: search.step(), window: search.window() };
         let TaskAnswer::Scanned(scanned) = self.task(task).await? else {
-            unreachable!("a look is answered as one")
+            unreachable!("the writer answers with `Scanned`")
         };
         Ok(scanned)
     }
@@ -309,7 +310,7 @@ impl Outbox for SqliteStore {
             let (token, after) = (AttemptId::generate(), outbox_state.cursor.after());
             let task = Task::Claim { ask, token, after, window: search.window() };
             let TaskAnswer::Leased(leased, more) = self.task(task).await? else {
-                unreachable!("a claim is answered as one")
+                unreachable!("the writer answers with `Leased`")
             };
             if !ask.look_further {
                 // What there is in the window is all that was asked for.
@@ -321,7 +322,7 @@ impl Outbox for SqliteStore {
                     outbox_state.bell.ring();
                 }
             } else if more {
-                // For the next claim. What was leased is the caller's, whatever comes of it.
+                // For the next claim. The leased rows are returned even if this fails.
                 let _ = self.put_off(&search).await;
             }
             outbox_state.cursor.passed(&leased);
@@ -331,7 +332,7 @@ impl Outbox for SqliteStore {
 
     async fn mark(&self, marks: &[(Ticket, Disposition)]) -> Result<Vec<Marked>> {
         let TaskAnswer::Marked(marked) = self.task(Task::Mark(marks.to_vec())).await? else {
-            unreachable!("a mark is answered as one")
+            unreachable!("the writer answers with `Marked`")
         };
         Ok(marked)
     }
@@ -375,7 +376,7 @@ impl Outbox for SqliteStore {
         }
     }
 
-    /// In turns of the writer that are short enough for other steps, one after the other.
+    /// Runs in several short turns of the writer, so that other steps can run in between.
     async fn apply(
         &self,
         selection: &Selection,
@@ -389,7 +390,7 @@ impl Outbox for SqliteStore {
             let slice = (limit - all.changed).min(SLICE);
             let task = Task::Apply { selection, verb, after, limit: slice };
             let TaskAnswer::Applied(applied) = self.task(task).await? else {
-                unreachable!("a verb is answered as one")
+                unreachable!("the writer answers with `Applied`")
             };
             all =
                 Applied { changed: all.changed + applied.changed, last: applied.last.or(all.last) };
@@ -409,7 +410,7 @@ impl Outbox for SqliteStore {
             let TaskAnswer::Cleaned(cleaned) =
                 self.task(Task::Clean { keep, limit: slice }).await?
             else {
-                unreachable!("a cleaning is answered as one")
+                unreachable!("the writer answers with `Cleaned`")
             };
             total.removed += cleaned.removed;
             total.clock_suspect = cleaned.clock_suspect;

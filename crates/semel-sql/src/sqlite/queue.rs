@@ -1,8 +1,8 @@
-//! The queue of the one writer: which step is next, and how many may wait.
+//! The queue of the writer: selects the next steps, and limits how many may wait.
 //!
-//! Renewals come first (a late one costs a claim), then settles, then begins, a
-//! transaction after them, a slice of sweeping and a task of the outbox with every group. Nothing is
-//! executed here.
+//! Renewals come first (a late one costs a claim), then settles, then steps that begin something,
+//! then one transaction. Every group also contains at most one slice of sweeping and one task of
+//! the outbox. Nothing is executed here.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -20,18 +20,19 @@ use tokio::sync::{Notify, oneshot};
 use super::task::{Task, TaskAnswer};
 use super::transaction::SqliteTransaction;
 
-/// Steps that share a commit. Beyond this a group gains little and every step in it waits longer.
+/// The largest number of steps that share a commit. A larger group gains little, and every step in
+/// it waits longer.
 pub(super) const GROUP: usize = 64;
 
-/// Steps that may wait in one priority. At a few thousand steps a second on a slow disk the last of
-/// them still is served within its lease; more would only be refused later.
+/// The largest number of steps that may wait in one priority. At a few thousand steps a second on a
+/// slow disk, the last of them is still served within its lease; more would only be refused later.
 pub(super) const QUEUED: usize = 4096;
 
-/// Why nothing begins while a lent transaction is overdue.
+/// The error for steps that cannot begin because a lent transaction has exceeded its limit.
 pub(super) const OVERDUE: &str = "a transaction has outlived its limit and still holds the database, so nothing was begun: its unit \
      was moved out of its work (into a spawned task?), or its thread is blocked; end it, and try again";
 
-/// A step of the ledger.
+/// A step for the writer.
 #[derive(Debug)]
 pub(super) enum Step {
     Renew(Vec<(Lease, Duration)>),
@@ -40,14 +41,14 @@ pub(super) enum Step {
     Swap(Key, Version, Change),
     Sweep(u32),
     Outbox(Task),
-    /// Writes something, to see whether that can be done, or takes it away.
+    /// Writes a probe, to find out whether the file can be written, or removes it.
     Probe {
         write: bool,
     },
 }
 
 impl Step {
-    /// The name of the SPI's method, for errors.
+    /// Returns the name of the operation, for errors.
     pub(super) const fn operation(&self) -> &'static str {
         match self {
             Step::Renew(_) => "renew",
@@ -71,14 +72,14 @@ impl Step {
         }
     }
 
-    /// Whether it is still worth doing once no caller waits for its answer. An outcome is; a claim
-    /// without a holder is not.
+    /// Returns whether the step is still run after its caller was cancelled: an outcome is still
+    /// recorded, but a claim without a holder is not made.
     const fn outlives_its_caller(&self) -> bool {
         matches!(self, Step::Settle(..) | Step::Outbox(Task::Mark(_)))
     }
 }
 
-/// What came of a [`Step`]; the variant is the step's.
+/// The answer to a [`Step`], in the variant for that step.
 #[derive(Debug)]
 pub(super) enum Answer {
     Renewed(Vec<Renewed>),
@@ -90,7 +91,7 @@ pub(super) enum Answer {
     Probed,
 }
 
-/// A step with its ticket and the caller that waits for it.
+/// A queued step, with its ticket and the channel for its answer.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) step: Step,
@@ -98,30 +99,30 @@ pub(super) struct Request {
     ticket: Ticket,
 }
 
-/// Names a waiting request, to withdraw it.
+/// Identifies a queued request, so that it can be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
-/// A caller that wants the writer for a transaction.
+/// The channel to a caller that waits for the writer's connection, to run a transaction.
 pub(super) type Borrower = oneshot::Sender<Result<SqliteTransaction>>;
 
-/// The writer's next turn.
+/// The work of the writer's next turn.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Steps to commit together.
+    /// The steps to commit together.
     pub(super) group: Vec<Request>,
-    /// The caller that has the writer after them.
+    /// The caller that gets a transaction after the group.
     pub(super) borrower: Option<Borrower>,
 }
 
-/// Why a request was not taken.
+/// Why a request was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// [`QUEUED`] requests of its kind wait already.
+    /// [`QUEUED`] requests of the same priority wait already.
     Full,
     /// The writer has ended.
     Closed,
-    /// The writer waits for a transaction that has outlived its limit.
+    /// The writer waits for a transaction that has exceeded its limit.
     Overdue,
 }
 
@@ -135,7 +136,7 @@ enum Priority {
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct Queues {
     renew: VecDeque<Request>,
     settle: VecDeque<Request>,
     begin: VecDeque<Request>,
@@ -147,17 +148,18 @@ struct Lines {
     overdue: bool,
 }
 
-/// The queue. Independent of any runtime: callers may live on several.
+/// The queue of the writer. Independent of any runtime: callers may be on several.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    lines: Mutex<Lines>,
+    queues: Mutex<Queues>,
     arrival: Notify,
 }
 
 impl Queue {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        // Every change below is one push, pop or flag: a panic cannot leave half of one behind.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        // Every change under the lock is one push, pop or flag: a panic cannot leave half of one
+        // behind.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a step.
@@ -166,48 +168,49 @@ impl Queue {
         step: Step,
         reply: oneshot::Sender<Result<Answer>>,
     ) -> std::result::Result<Ticket, Refused> {
-        let mut lines = self.lines();
-        if lines.closed {
+        let mut queues = self.queues();
+        if queues.closed {
             return Err(Refused::Closed);
         }
-        lines.tickets += 1;
-        let ticket = Ticket(lines.tickets);
+        queues.tickets += 1;
+        let ticket = Ticket(queues.tickets);
         let priority = step.priority();
-        if lines.overdue && priority == Priority::Begin {
+        if queues.overdue && priority == Priority::Begin {
             return Err(Refused::Overdue);
         }
-        let line = lines.of(priority);
+        let line = queues.of(priority);
         if line.len() >= QUEUED {
             return Err(Refused::Full);
         }
         line.push_back(Request { step, reply, ticket });
-        drop(lines);
+        drop(queues);
         self.arrival.notify_one();
         Ok(ticket)
     }
 
-    /// Queues a transaction.
+    /// Queues a caller that waits for a transaction.
     pub(super) fn push_borrower(&self, borrower: Borrower) -> std::result::Result<(), Refused> {
-        let mut lines = self.lines();
-        if lines.closed {
+        let mut queues = self.queues();
+        if queues.closed {
             return Err(Refused::Closed);
         }
-        if lines.overdue {
+        if queues.overdue {
             return Err(Refused::Overdue);
         }
-        if lines.transact.len() >= QUEUED {
+        if queues.transact.len() >= QUEUED {
             return Err(Refused::Full);
         }
-        lines.transact.push_back(borrower);
-        drop(lines);
+        queues.transact.push_back(borrower);
+        drop(queues);
         self.arrival.notify_one();
         Ok(())
     }
 
-    /// Removes a step from the queue. `false` if the writer has it: its answer will come.
+    /// Removes a step from the queue. Returns `false` if the writer has already taken it: then its
+    /// answer will come.
     pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
-        let lines = &mut *self.lines();
-        let Lines { begin, settle, renew, sweep, outbox, .. } = lines;
+        let queues = &mut *self.queues();
+        let Queues { begin, settle, renew, sweep, outbox, .. } = queues;
         [begin, settle, renew, sweep, outbox].into_iter().any(|line| {
             let before = line.len();
             line.retain(|request| request.ticket != ticket);
@@ -215,46 +218,48 @@ impl Queue {
         })
     }
 
-    /// Refuses everything that would begin, until [`admit`](Self::admit), and hands out what waits to
-    /// begin. Renewals, outcomes and the outbox keep their places: they belong to work that has begun.
+    /// Refuses steps that begin something until [`admit`](Self::admit) is called, and returns those
+    /// that are queued. Renewals, outcomes and tasks of the outbox stay queued: they belong to work
+    /// that has begun.
     pub(super) fn refuse(&self) -> (VecDeque<Request>, VecDeque<Borrower>) {
-        let mut lines = self.lines();
-        lines.overdue = true;
-        (mem::take(&mut lines.begin), mem::take(&mut lines.transact))
+        let mut queues = self.queues();
+        queues.overdue = true;
+        (mem::take(&mut queues.begin), mem::take(&mut queues.transact))
     }
 
-    /// Takes the [refusal](Self::refuse) back.
+    /// Ends the [refusal](Self::refuse).
     pub(super) fn admit(&self) {
-        self.lines().overdue = false;
+        self.queues().overdue = false;
     }
 
-    /// Whether what would begin is [refused](Self::refuse).
+    /// Returns whether steps that begin something are [refused](Self::refuse).
     pub(super) fn is_overdue(&self) -> bool {
-        self.lines().overdue
+        self.queues().overdue
     }
 
     /// Refuses further steps; those that wait are still served.
     pub(super) fn close(&self) {
-        self.lines().closed = true;
+        self.queues().closed = true;
         self.arrival.notify_one();
     }
 
-    /// Drops the steps that still wait; `false` when there are none. For a writer that is gone.
+    /// Drops a group of the steps that still wait, because the writer is gone. Returns `false` if
+    /// there were none.
     pub(super) fn abandon(&self) -> bool {
-        let work = self.lines().work();
+        let work = self.queues().work();
         !work.group.is_empty() || work.borrower.is_some()
     }
 
-    /// Waits for the next turn; `None` when the queue is closed and empty.
+    /// Waits for the next work of the writer. Returns `None` when the queue is closed and empty.
     pub(super) async fn next(&self) -> Option<Work> {
         loop {
             {
-                let mut lines = self.lines();
-                let work = lines.work();
+                let mut queues = self.queues();
+                let work = queues.work();
                 if !work.group.is_empty() || work.borrower.is_some() {
                     return Some(work);
                 }
-                if lines.closed {
+                if queues.closed {
                     return None;
                 }
             }
@@ -263,7 +268,7 @@ impl Queue {
     }
 }
 
-impl Lines {
+impl Queues {
     fn of(&mut self, priority: Priority) -> &mut VecDeque<Request> {
         match priority {
             Priority::Renew => &mut self.renew,
@@ -274,9 +279,9 @@ impl Lines {
         }
     }
 
-    /// At most [`GROUP`] steps in order of priority, and then one transaction: neither can keep the
-    /// other waiting for more than a turn. One slice of sweeping and one task of the outbox ride with
-    /// every group, so that the busiest store still sweeps and still publishes.
+    /// Takes at most [`GROUP`] steps in the order of their priority, and then one transaction:
+    /// neither can delay the other by more than a turn. One slice of sweeping and one task of the
+    /// outbox are added to every group, so that even the busiest store sweeps and publishes.
     fn work(&mut self) -> Work {
         let mut group = Vec::new();
         for priority in [Priority::Renew, Priority::Settle, Priority::Begin] {
@@ -304,7 +309,7 @@ impl Lines {
     }
 }
 
-/// Drops a step whose caller left before it was begun.
+/// Drops a step whose caller was cancelled before the step began.
 fn wanted(request: Request) -> Option<Request> {
     (request.step.outlives_its_caller() || !request.reply.is_closed()).then_some(request)
 }
@@ -331,7 +336,7 @@ mod tests {
 
     fn push(queue: &Queue, step: Step) -> (Ticket, Waiting) {
         let (reply, answer) = oneshot::channel();
-        (queue.push(step, reply).expect("room"), answer)
+        (queue.push(step, reply).expect("not full"), answer)
     }
 
     fn operations(work: &Work) -> Vec<&'static str> {
@@ -339,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_overtakes_every_begin_that_waits() {
+    async fn a_renewal_runs_before_all_waiting_claims() {
         let queue = Queue::default();
         let begins: Vec<_> = (0..100).map(|n| push(&queue, swap(n))).collect();
         let _sweep = push(&queue, Step::Sweep(1));
@@ -347,7 +352,7 @@ mod tests {
         let _renew = push(&queue, Step::Renew(vec![]));
         let first = queue.next().await.expect("open");
         assert_eq!(operations(&first)[..3], ["renew", "settle", "swap"]);
-        assert_eq!(first.group.len(), GROUP + 1, "the slice of sweeping rides along");
+        assert_eq!(first.group.len(), GROUP + 1, "the group also contains the slice of sweeping");
         assert_eq!(operations(&first).last(), Some(&"sweep"));
         let second = queue.next().await.expect("open");
         assert_eq!(second.group.len(), begins.len() - (GROUP - 2));
@@ -360,15 +365,15 @@ mod tests {
         let (one, _waiting) = oneshot::channel();
         let (left, gone) = oneshot::channel();
         drop(gone);
-        queue.push_borrower(left).expect("room");
-        queue.push_borrower(one).expect("room");
+        queue.push_borrower(left).expect("not full");
+        queue.push_borrower(one).expect("not full");
         let work = queue.next().await.expect("open");
         assert!(work.borrower.is_some_and(|borrower| !borrower.is_closed()));
         assert!(queue.next().await.expect("open").borrower.is_none());
     }
 
     #[tokio::test]
-    async fn a_claim_whose_caller_left_is_not_made_but_an_outcome_is_recorded() {
+    async fn a_claim_of_a_cancelled_caller_is_not_made_but_an_outcome_is_recorded() {
         let queue = Queue::default();
         drop(push(&queue, swap(1)));
         drop(push(&queue, Step::Renew(vec![])));
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_line_has_an_end_and_a_closed_one_serves_what_waits() {
+    async fn a_full_queue_refuses_steps_and_a_closed_one_serves_those_that_wait() {
         let queue = Queue::default();
         let waiting: Vec<_> = (0..QUEUED).map(|n| push(&queue, swap(n as u32))).collect();
         let (reply, _) = oneshot::channel();

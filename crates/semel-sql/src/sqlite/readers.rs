@@ -1,6 +1,6 @@
 //! Connections that only read: replays, waiters and operators do not wait in the writer's queue.
 //!
-//! In WAL mode a reader neither waits for the writer nor delays it; it sees what was committed.
+//! In WAL mode a reader neither waits for the writer nor delays it; it sees the committed state.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::failure;
 use crate::pool;
 
-/// A handful of connections, opened when they are first needed.
+/// A few connections for reading, opened when they are first needed.
 #[derive(Debug)]
 pub(super) struct Readers {
     options: SqliteConnectOptions,
@@ -20,7 +20,7 @@ pub(super) struct Readers {
     turns: Semaphore,
 }
 
-/// A connection on loan; goes back when dropped.
+/// A borrowed connection. Dropping it returns it to the readers.
 pub(super) struct Reader<'a> {
     readers: &'a Readers,
     connection: Option<SqliteConnection>,
@@ -51,8 +51,8 @@ impl Readers {
         self.options.connect().await.map_err(|error| failure::in_transaction(operation, error))
     }
 
-    /// Closes what is idle, and what is in use when it comes back, so that the files can be moved or removed.
-    /// Later reads fail.
+    /// Closes idle connections now, and those in use when they are returned, so that the files can
+    /// be moved or removed. Later reads fail.
     pub(super) async fn close(&self) {
         self.turns.close();
         let idle = std::mem::take(&mut *self.idle());
@@ -64,10 +64,10 @@ impl Readers {
 
 impl Reader<'_> {
     pub(super) fn connection(&mut self) -> &mut SqliteConnection {
-        self.connection.as_mut().expect("taken by `failed` alone, which consumes the reader")
+        self.connection.as_mut().expect("only `failed` takes it, and consumes the reader")
     }
 
-    /// Names the failure, and does not use the connection again.
+    /// Converts the error, and closes the connection.
     pub(super) fn failed(mut self, operation: &'static str, error: sqlx::Error) -> Error {
         self.connection = None;
         failure::in_transaction(operation, error)
@@ -76,8 +76,8 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // A query that was cut off goes on in the connection's own thread and its answer is dropped;
-        // the next one simply runs after it.
+        // A query whose caller was cancelled continues in the connection's own thread, and its
+        // answer is dropped; the next query runs after it.
         if let Some(connection) = self.connection.take() {
             let mut idle = self.readers.idle();
             if !self.readers.turns.is_closed() {

@@ -1,4 +1,4 @@
-//! The schema: opening a file, bringing it up to date, and saying what is wrong with one.
+//! Opens a file, brings its schema up to date, and checks it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,14 +49,14 @@ pub fn print() -> String {
     })
 }
 
-/// How long the write-ahead log may be, in bytes: SQLite folds it into the file after 4 MB, unless a
-/// connection still reads what was there before.
+/// The size in bytes from which the write-ahead log is reported. SQLite checkpoints it after 4 MB,
+/// unless a connection still reads an older state.
 const LOG: u64 = 64 << 20;
 
-/// How long to wait before asking again for a lock that no busy timeout covers.
+/// The pause before another attempt to take a lock that no busy timeout covers.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens the database for writing and makes sure of its schema.
+/// Opens the database for writing, migrates it if the settings allow that, and verifies its schema.
 pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
     let (path, patience) = (&settings.path, settings.patience());
     let named = |error| failure::opening(path, patience, error);
@@ -75,7 +75,7 @@ pub(super) async fn open(settings: &Builder) -> Result<SqliteConnection> {
     Ok(connection)
 }
 
-/// What the history says is not proof: the tables themselves are looked at.
+/// Fails if the tables are not those of this version. The history alone is no proof.
 async fn usable(connection: &mut SqliteConnection, settings: &Builder) -> Result<()> {
     let (path, patience) = (&settings.path, settings.patience());
     let named = |error| failure::opening(path, patience, error);
@@ -89,18 +89,19 @@ async fn usable(connection: &mut SqliteConnection, settings: &Builder) -> Result
     }
 }
 
-/// Makes a file that is not there for its owner alone: it holds what callers were answered. SQLite gives
-/// the files beside it the same rights. What goes wrong is said by SQLite, which opens it next.
+/// Creates a missing file for its owner alone, since it will hold callers' responses. SQLite gives
+/// the files beside it the same permissions. An error is left to SQLite, which opens the file next.
 fn make_private(path: &Path) {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // Only ever a new file: closing one that is open elsewhere in this process would drop its locks.
+    // Only a new file is opened: closing one that is open elsewhere in this process would drop its
+    // locks.
     drop(options.open(path));
 }
 
-/// How a file is opened that is only read, and makes sure of its schema.
+/// Verifies the schema of a file that is only read, and returns the options to open it.
 pub(super) async fn open_to_read(settings: &Builder) -> Result<SqliteConnectOptions> {
     let named = |error| failure::opening(&settings.path, settings.patience(), error);
     let (options, mut connection) = to_read(settings).await.map_err(named)?;
@@ -109,8 +110,8 @@ pub(super) async fn open_to_read(settings: &Builder) -> Result<SqliteConnectOpti
     Ok(options)
 }
 
-/// Connects to read. A file that was closed has no log, and where none can be made beside it SQLite
-/// refuses to open it, unless it is declared immutable.
+/// Connects for reading. A cleanly closed file has no log, and if none can be created beside it,
+/// SQLite refuses to open the file unless it is declared immutable.
 async fn to_read(settings: &Builder) -> sqlx::Result<(SqliteConnectOptions, SqliteConnection)> {
     let connect = async |options: SqliteConnectOptions| -> sqlx::Result<_> {
         let mut connection = options.connect().await?;
@@ -125,7 +126,7 @@ async fn to_read(settings: &Builder) -> sqlx::Result<(SqliteConnectOptions, Sqli
     }
 }
 
-/// What is wrong with a file that takes no writes.
+/// Returns the finding for a file that cannot be written.
 pub(super) fn unwritable(error: Error) -> Finding {
     let (code, fix) = if error.kind() == ErrorKind::Capacity {
         ("sqlite-full", "make room on the disk")
@@ -136,32 +137,32 @@ pub(super) fn unwritable(error: Error) -> Finding {
     Finding { severity: Severity::Error, code, found, fix: fix.into() }
 }
 
-/// Applies what is missing; gives the versions that it applied.
+/// Applies the missing migrations and returns their versions.
 async fn bring_up(connection: &mut SqliteConnection, settings: &Builder) -> Result<Vec<i32>> {
     let (path, patience) = (&settings.path, settings.patience());
-    // Reading first: a schema that is up to date is found so without the write lock, which another
-    // process may have for long.
+    // Reads first: that needs no write lock, which another process may hold for long, and usually
+    // shows that the schema is up to date.
     let history = applied(connection).await.unwrap_or_default();
     if migrate::history(MIGRATIONS, &history).iter().all(|f| f.severity != Severity::Error) {
         return Ok(Vec::new());
     }
-    let mut migrator = SchemaMigrator { connection, path, spoilt: false, patience };
+    let mut migrator = SchemaMigrator { connection, path, failed: false, patience };
     migrate::apply(&mut migrator, MIGRATIONS).await
 }
 
-/// Brings the schema of a file up to date, creating the file if need be.
+/// Brings the schema of a file up to date, creating the file if it does not exist.
 pub(super) async fn migrate(settings: &Builder) -> Result<Vec<i32>> {
     let named = |error| failure::opening(&settings.path, settings.patience(), error);
     make_private(&settings.path);
     let mut connection = patient(&settings.writing(), settings.patience()).await.map_err(named)?;
     let versions = bring_up(&mut connection, settings).await?;
-    // Closed before it is opened again: the last connection to close folds the log into the file.
+    // Closed explicitly: the last connection to close moves the log into the file.
     connection.close().await.map_err(named)?;
     Ok(versions)
 }
 
-/// Connects. Turning a new file to WAL takes a lock that SQLite does not wait for, so two instances
-/// that create it at the same moment meet here, and one of them asks again.
+/// Connects, and retries while the file is busy: switching a new file to WAL takes a lock that
+/// SQLite does not wait for, and two instances may create the file at the same moment.
 async fn patient(
     options: &SqliteConnectOptions,
     limit: Duration,
@@ -176,19 +177,19 @@ async fn patient(
     };
     match tokio::time::timeout(limit, connecting).await {
         Ok(done) => done,
-        // The limit is over: once more, for the error itself.
+        // Tries once more after the limit, to return SQLite's own error.
         Err(_) => options.connect().await,
     }
 }
 
-/// Returns what is wrong with the schema of a file.
+/// Opens a file for reading and returns what is wrong with its schema.
 pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
     let named = |error| failure::opening(&settings.path, settings.patience(), error);
     let (_, mut connection) = to_read(settings).await.map_err(named)?;
     findings(&mut connection).await.map_err(named)
 }
 
-/// What is wrong with the schema, in words.
+/// Returns what is wrong with the schema.
 pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for shape in [RECORD, CLOCK, OUTBOX, ID_MAP] {
@@ -199,7 +200,7 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
         findings.extend(migrate::shape(&shape, &columns, &indexes));
         if shape.table == RECORD.table {
             if columns.is_empty() {
-                // Of a file that is no ledger it need not be said what else it lacks.
+                // A file without the table is no ledger: what else it lacks is not reported.
                 break;
             }
             let key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk";
@@ -210,7 +211,7 @@ pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<
     }
     let history = applied(connection).await.unwrap_or_default();
     findings.extend(migrate::history(MIGRATIONS, &history));
-    migrate::unmended(&mut findings);
+    migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
 }
 
@@ -223,7 +224,7 @@ async fn names(
     rows.iter().map(|row| row.try_get(0)).collect()
 }
 
-/// What must be unique, and byte by byte, has a whole index over just that; a rowid is one by nature.
+/// Reports keys that no whole index keeps unique byte by byte. A rowid is unique by nature.
 async fn keys(connection: &mut SqliteConnection, shape: &Shape) -> sqlx::Result<Vec<Finding>> {
     let unique = "SELECT group_concat(name, ', ' ORDER BY seqno) FROM (\
         SELECT l.name AS list, i.seqno, i.name FROM pragma_index_list(?) AS l, \
@@ -244,7 +245,8 @@ async fn keys(connection: &mut SqliteConnection, shape: &Shape) -> sqlx::Result<
     Ok(lacking.map(finding).collect())
 }
 
-/// Everything rests on the primary key: a table that was copied without it grants a key twice.
+/// Reports a wrong primary key of `semel_record`: a table that was copied without it would grant a
+/// key twice.
 fn primary_key(key: &[String]) -> Option<Finding> {
     let right = matches!(key, [only] if only.eq_ignore_ascii_case("digest"));
     (!right).then(|| Finding {
@@ -256,7 +258,7 @@ fn primary_key(key: &[String]) -> Option<Finding> {
     })
 }
 
-/// What is wrong with the set-up beside the schema.
+/// Checks the settings of the file and the file system.
 pub(super) async fn set_up(
     connection: &mut SqliteConnection,
     settings: &Builder,
@@ -306,7 +308,8 @@ pub(super) async fn set_up(
     Ok(findings)
 }
 
-/// The file system of `path` among `mounts`, if it is one that a network is behind. Known on Linux alone.
+/// Returns the type of the file system of `path` if it is a network file system. Works only on
+/// Linux.
 fn network(path: &Path, mounts: &str) -> Option<String> {
     const REMOTE: [&str; 11] = [
         "nfs",
@@ -339,23 +342,23 @@ async fn applied(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Applied>
         .collect()
 }
 
-/// A database under construction. All of it is one transaction, and SQLite has one writer: a second
-/// instance waits in `enter`, and finds nothing left to do.
+/// Migrates a file in one transaction. SQLite has one writer: a second instance waits in `enter`,
+/// and then finds nothing left to do.
 struct SchemaMigrator<'a> {
     connection: &'a mut SqliteConnection,
     path: &'a Path,
     patience: Duration,
-    /// A step failed: nothing of it may stay.
-    spoilt: bool,
+    /// Whether a statement failed, so that the transaction must be rolled back.
+    failed: bool,
 }
 
 impl SchemaMigrator<'_> {
     fn named<T>(&mut self, done: sqlx::Result<T>) -> Result<T> {
-        self.spoilt |= done.is_err();
+        self.failed |= done.is_err();
         done.map_err(|error| match failure::primary(&error) {
             Some(failure::ERROR) => {
                 let text =
-                    "a table or index of the ledger's name is there already, and is not ours";
+                    "a table or index with a name of the ledger already exists, and is not the ledger's";
                 failure::explained(ErrorKind::Misconfigured, "migrate", text, error)
             }
             Some(_) | None => failure::opening(self.path, self.patience, error),
@@ -388,7 +391,7 @@ impl Migrator for SchemaMigrator<'_> {
     }
 
     async fn leave(&mut self) -> Result<()> {
-        let end = if self.spoilt { "ROLLBACK" } else { "COMMIT" };
+        let end = if self.failed { "ROLLBACK" } else { "COMMIT" };
         let done = self.connection.execute(end).await;
         self.named(done).map(drop)
     }

@@ -1,6 +1,6 @@
-//! How a store is opened: the settings and the connections that they make.
+//! The settings of a store, and the connect options that they make.
 //!
-//! What does not vary is not a setting: WAL, foreign keys on, one writer.
+//! WAL, foreign keys and the single writer are always on, so there is no setting for them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::SqliteStore;
 
-/// How long a transaction's work may keep the writer at most, unless the settings say otherwise: a
-/// third of the default lease, since all renewals wait for it.
+/// How long a transaction's work may keep the writer at most, unless `work_limit` is set: a third
+/// of the default lease, since all renewals wait for the writer.
 pub(super) const WORK: Duration = Duration::from_secs(10);
 
-/// How much longer than its work's limit a transaction may take: the claim is made before the work, the
-/// outcome written after it.
+/// How much longer than the limit of its work a transaction may take: the claim is made before the
+/// work, and the outcome is written after it.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// What a commit waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchronous {
-    /// The disk: what was answered survives a power cut. The default.
+    /// The disk: acknowledged writes survive a power cut. The default.
     #[default]
     Full,
-    /// The operating system: what was answered survives the process, but the last commits before a
-    /// power cut may be gone, and with them claims that were acknowledged.
+    /// The operating system: acknowledged writes survive a crash of the process, but the last
+    /// commits before a power cut may be lost, and with them acknowledged claims.
     Normal,
 }
 
@@ -59,76 +59,78 @@ impl Builder {
         }
     }
 
-    /// What a commit waits for. Default [`Synchronous::Full`].
+    /// Sets what a commit waits for. Default [`Synchronous::Full`].
     pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;
         self
     }
 
-    /// How long to wait for another process that writes. Default 2 s more than a transaction's work may
-    /// take, which is 12 s, or more where [`work_limit`](Self::work_limit) is above 10 s.
+    /// Sets how long to wait for another process that writes. Default 2 s more than a transaction's
+    /// work may take, which is 12 s, or more if [`work_limit`](Self::work_limit) is above 10 s.
     ///
-    /// With less than the work limit of any process on the file, a writer can get `Busy` although
-    /// the other process keeps to its limit.
+    /// If it is shorter than the work limit of any process on the file, a writer can fail with
+    /// `Unavailable` although the other process keeps to its limit.
     pub fn busy_timeout(mut self, busy_timeout: Duration) -> Self {
         self.busy_timeout = Some(busy_timeout);
         self
     }
 
-    /// How long a writer waits for another process: for each of the two locks between processes, and
-    /// for SQLite's own.
+    /// Returns how long a writer waits for another process: for each of the two file locks, and for
+    /// SQLite's own lock.
     pub(super) fn patience(&self) -> Duration {
-        // A neighbour may have left its limit at the default, whatever this process has set.
+        // Another process may have the default limit, whatever this process has set.
         self.busy_timeout.unwrap_or(self.tenure().max(WORK) + GRACE)
     }
 
-    /// How long one transaction's work may keep the writer at most, whatever its lease.
+    /// Returns how long the work of one transaction may keep the writer at most, whatever its
+    /// lease.
     pub(super) fn tenure(&self) -> Duration {
         self.work_limit.unwrap_or(WORK)
     }
 
-    /// The clock that leases are judged by. Default the machine's; tests bring one that they move.
-    /// Processes that share a file must share a clock.
+    /// Sets the clock by which leases are judged. Default the machine's; tests use one that they
+    /// move. Processes that share a file must share a clock.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// How long the work of one transaction may keep the writer. Default a third of the command's
-    /// lease, and never more than 10 s.
+    /// Sets how long the work of one transaction may keep the writer. Default a third of the
+    /// command's lease, and never more than 10 s.
     ///
-    /// All renewals wait meanwhile, whatever their own leases are: it must stay below a third
-    /// of the *shortest* lease on the file, or claims lapse while their holders work. The default
-    /// suits leases of 30 s and more.
+    /// All renewals wait meanwhile, whatever their own leases are: the limit must stay below a
+    /// third of the *shortest* lease on the file, or claims lapse while their holders work. The
+    /// default suits leases of 30 s and more.
     pub fn work_limit(mut self, work_limit: Duration) -> Self {
         self.work_limit = Some(work_limit);
         self
     }
 
-    /// Connections for reading, at least 1. Default 2; each has a thread.
+    /// Sets the number of connections for reading, at least 1. Default 2; each has a thread.
     pub fn readers(mut self, readers: usize) -> Self {
         self.readers = readers.max(1);
         self
     }
 
-    /// Whether opening brings the schema up to date. Default yes.
+    /// Sets whether opening the store brings the schema up to date. Default yes.
     pub fn migrate(mut self, migrate: bool) -> Self {
         self.migrate = migrate;
         self
     }
 
-    /// Whether the file is only read: listing and looking work, on a file and in a directory that this
-    /// process may not write, and everything that writes is refused as `Misconfigured`. Default no.
+    /// Sets whether the file is only read. Listing and reading then work even if this process may
+    /// not write the file and its directory, and every write is refused as `Misconfigured`. Default
+    /// no.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Opens the store, creating the file if it is not there, for its owner alone (0600).
+    /// Opens the store, creating the file if it does not exist, for its owner alone (0600).
     ///
     /// # Errors
     /// `Misconfigured` if the path cannot be a ledger (in memory, no such directory, read-only, not
-    /// a database, a schema that is not ours), `Unavailable` if another process keeps it.
+    /// a database, another schema), `Unavailable` if another process keeps it locked.
     pub async fn open(self) -> Result<SqliteStore> {
         SqliteStore::start(self.checked()?).await
     }
@@ -136,10 +138,10 @@ impl Builder {
     pub(super) fn checked(mut self) -> Result<Self> {
         let refused = |text: &str| Err(Error::new(ErrorKind::Misconfigured, "connect", text));
         let Some(path) = self.path.to_str() else {
-            return refused("the database's path is not UTF-8; SQLite needs one that is");
+            return refused("the database's path is not valid UTF-8, which SQLite requires");
         };
         // Readers and writer are separate connections, and each would see an empty database of its
-        // own; for a ledger that ends with the process there is the memory store.
+        // own. For a ledger that ends with the process, there is the memory store.
         if path.is_empty() || path == ":memory:" || path.starts_with("file:") {
             return refused(
                 "a database in memory or under a URI is no ledger; give the path of a file, or use \
@@ -157,7 +159,7 @@ impl Builder {
         Ok(self)
     }
 
-    /// The connection that writes.
+    /// Returns the options of the connection that writes.
     pub(super) fn writing(&self) -> SqliteConnectOptions {
         self.common()
             .create_if_missing(self.migrate)
@@ -169,7 +171,7 @@ impl Builder {
             .thread_name(|_| "semel-sqlite-write".into())
     }
 
-    /// A connection that reads.
+    /// Returns the options of a connection that reads.
     pub(super) fn reading(&self) -> SqliteConnectOptions {
         self.common().read_only(true).thread_name(|_| "semel-sqlite-read".into())
     }
@@ -178,7 +180,7 @@ impl Builder {
         SqliteConnectOptions::new()
             .filename(&self.path)
             .busy_timeout(self.patience())
-            // All blocks of all verbs, and room for the statements of the callers' transactions.
+            // Enough for all blocks of all verbs, and for the statements of callers' transactions.
             .statement_cache_capacity(256)
             .disable_statement_logging()
     }

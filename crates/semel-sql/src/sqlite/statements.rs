@@ -1,8 +1,8 @@
-//! The statements, what they bind and what their rows mean.
+//! The ledger's statements, their parameters, and how their rows are read.
 //!
-//! Every write after a grant names the fence and the attempt it holds, every swap the version that
-//! was judged; zero rows is the answer "lost", never an error. What runs them, and in which
-//! transaction, is the business of `writer` and `transaction`.
+//! Every write after a grant has a condition on the fence and the attempt, every swap one on the
+//! version that was judged; zero rows mean "lost" and are never an error. `writer` and
+//! `transaction` run the statements.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::row::{
 use crate::template::sql;
 
 /// Takes the write lock at once: a transaction that reads first and upgrades later fails with
-/// `SQLITE_BUSY_SNAPSHOT`, and no busy timeout helps against that.
+/// `SQLITE_BUSY_SNAPSHOT`, which no busy timeout prevents.
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
 
 const INSERT: &str = sql!(
@@ -30,7 +30,8 @@ const INSERT: &str = sql!(
      ?, NULL, ?, ?, ?, ?, ?, NULL, NULL, ?, ?, NULL, NULL, ?) ON CONFLICT (digest) DO NOTHING"
 );
 
-/// Reads what was there before: the row that was just inserted carries the new fence and is left out.
+/// Reads the record that existed before: a row that was just inserted has the new fence and is
+/// excluded.
 const FOUND: &str = sql!("SELECT {record} FROM semel_record WHERE digest = ? AND fence <> ?");
 
 /// Reads one record.
@@ -39,7 +40,8 @@ pub(super) const PEEK: &str = sql!("SELECT {record} FROM semel_record WHERE dige
 /// Lists records with their keys; conditions follow.
 pub(super) const LIST: &str = sql!("SELECT {key}, {record} FROM semel_record WHERE digest > ");
 
-/// Returns the same without the bytes of responses and retry payloads, and their number.
+/// Returns the text of [`LIST`] without the bytes of responses and retry payloads, but with their
+/// number.
 pub(super) fn survey() -> String {
     let empty = "CASE WHEN body IS NULL THEN NULL ELSE x'' END";
     let record = without_body(RECORD, "body", empty);
@@ -51,8 +53,8 @@ const SUCCEEDED: &str = "UPDATE semel_record SET number = number + 1, state = 1,
     omitted_bytes = ?, error = NULL, updated_at = ?, completed_at = ?, expires_at = ?, \
     sweep_at = ?";
 
-/// Drops an answer and leaves a retry payload: they lie in the same columns, and only a success (`state` 1)
-/// has an answer there. SQLite computes all new values from the old row.
+/// Removes an outcome and keeps a retry payload: both are in the same columns, and only a success
+/// (`state` 1) has an outcome there. SQLite computes all new values from the old row.
 macro_rules! retry_payload_stays {
     () => {
         "body = CASE state WHEN 1 THEN NULL ELSE body END, \
@@ -74,8 +76,8 @@ const GRANTED: &str = "UPDATE semel_record SET number = COALESCE(?, number + 1),
     created_at = COALESCE(?, created_at), updated_at = ?, completed_at = NULL, \
     expires_at = NULL, sweep_at = ?";
 
-/// A moment, bound twice, and the row's `keep` after it. An integer sum that overflows becomes a REAL
-/// in SQLite, which a STRICT table refuses: what is kept for ever saturates.
+/// A time, bound twice, plus the row's `keep`. An integer sum that overflows becomes a REAL in
+/// SQLite, which a STRICT table refuses, so the sum saturates.
 macro_rules! kept {
     () => {
         "? + MIN(keep_us, 9223372036854775807 - ?)"
@@ -92,7 +94,8 @@ const REDRIVEN: &str = concat!(
     kept!()
 );
 
-/// `on_crash` 1 is Hold: its sweep is due when the lease lapses, the others' a `keep` later.
+/// Extends a lease. With `on_crash` 1 (Hold), the sweep is due when the lease lapses, otherwise a
+/// `keep` later.
 const RENEWED: &str = concat!(
     "UPDATE semel_record SET number = number + 1, lease_until = ?, updated_at = ?, \
      sweep_at = CASE on_crash WHEN 1 THEN ? ELSE ",
@@ -100,8 +103,8 @@ const RENEWED: &str = concat!(
     " END"
 );
 
-/// Every time that a clock wrote which was ahead, counted from now (bound six times): SQLite computes all
-/// new values from the old row.
+/// Moves the times that a clock wrote while it was ahead back to count from now (bound six times).
+/// SQLite computes all new values from the old row.
 const REDATED: &str = "UPDATE semel_record SET number = number + 1, \
     lease_until = lease_until - MAX(updated_at - ?, 0), retry_at = retry_at - MAX(updated_at - ?, 0), \
     expires_at = expires_at - MAX(updated_at - ?, 0), sweep_at = sweep_at - MAX(updated_at - ?, 0), \
@@ -109,10 +112,10 @@ const REDATED: &str = "UPDATE semel_record SET number = number + 1, \
 
 const REMOVED: &str = "DELETE FROM semel_record";
 
-/// Of the `limit` rows that are due first, whatever their kind: the lapsed claims that must not be
-/// forgotten unasked (all but Rerun, `on_crash` 0) turn Uncertain, which takes them out of the order,
-/// and the rest of the same rows, which are not needed any more, are removed. The walk down the index on
-/// `sweep_at` ends at the limit; what kind a row is of is asked after it, never during it.
+/// Suspends, among the `limit` rows whose sweep is due first, the lapsed claims that must not
+/// simply be run again (all but Rerun, `on_crash` 0): they become Uncertain and are no longer
+/// swept. [`PURGED`] removes the rest of the same rows. The scan of the index on `sweep_at` ends at
+/// the limit; the kind of a row is checked after the scan, never during it.
 const SUSPENDED: &str = "UPDATE semel_record SET number = number + 1, state = 4, \
     lease_until = NULL, error = ?, updated_at = ?, completed_at = ?, sweep_at = NULL \
     WHERE digest IN (SELECT digest FROM semel_record WHERE sweep_at <= ? ORDER BY sweep_at LIMIT ?) \
@@ -121,38 +124,38 @@ const PURGED: &str = "DELETE FROM semel_record WHERE digest IN (SELECT digest FR
     WHERE sweep_at <= ? ORDER BY sweep_at LIMIT MAX(0, ? - changes())) \
     AND NOT (state = 0 AND on_crash <> 0)";
 
-/// A statement's kind. Steps of one kind run as one block.
+/// The kind of a statement. Steps of one kind run as one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
-    /// Extends a lease.
+    /// Extends a lease under its fence.
     Renew,
-    /// Ends a claim with its answer, under its lease.
+    /// Ends a claim with an outcome, under its lease.
     Succeed,
-    /// Ends a claim without an answer, under its lease.
+    /// Ends a claim without an outcome, under its lease.
     Settle,
-    /// Ends a claim and leaves nothing, under its lease.
+    /// Ends a claim and removes its record, under its lease.
     Remove,
-    /// Inserts or reads.
+    /// Inserts a record, or reads the existing one.
     Open,
-    /// Grants anew over a judged version.
+    /// Grants a new claim on the judged version.
     Grant,
-    /// Ends a record with an answer over a judged version.
+    /// Ends the judged version with an outcome.
     Resolve,
-    /// Ends a record without an answer over a judged version.
+    /// Ends the judged version without an outcome.
     End,
-    /// Ends a record over a judged version and leaves nothing.
+    /// Removes the judged version.
     Discard,
-    /// Sends a record round again over a judged version.
+    /// Makes the judged version due for another attempt.
     Redrive,
-    /// Moves the times of a judged version, which a clock that was ahead has written, back to the
+    /// Moves the times of the judged version, written by a clock that was ahead, back to the
     /// current clock.
     Redate,
-    /// Suspends and purges.
+    /// Suspends and removes records whose sweep is due.
     Sweep,
 }
 
 impl Verb {
-    /// Results that one step of this kind gives, one a statement.
+    /// Returns the number of results of one step of this kind: one per statement.
     pub(super) const fn statements(self) -> usize {
         match self {
             Verb::Open | Verb::Sweep => 2,
@@ -188,7 +191,7 @@ impl Verb {
     }
 }
 
-/// The condition of every write under a lease.
+/// Returns the condition of every write under a lease.
 fn leased() -> &'static str {
     #[cfg(feature = "testing")]
     if semel_core::testing::sabotaged(semel_core::testing::Guard::Fence) {
@@ -197,7 +200,7 @@ fn leased() -> &'static str {
     "digest = ? AND fence = ? AND attempt_id = ? AND state = 0"
 }
 
-/// The condition of every write over a judged version.
+/// Returns the condition of every write on a judged version.
 fn judged() -> &'static str {
     #[cfg(feature = "testing")]
     if semel_core::testing::sabotaged(semel_core::testing::Guard::Version) {
@@ -206,14 +209,14 @@ fn judged() -> &'static str {
     "digest = ? AND attempt_id = ? AND number = ?"
 }
 
-/// The texts of blocks: the same step many times over in one command to SQLite's thread, so that a
-/// group costs a handful of thread switches and not one a statement. Sizes are powers of two, so
-/// few texts exist and all of them stay prepared.
+/// The texts of blocks. A block repeats one step in a single command to SQLite's thread, so that a
+/// group costs a handful of thread switches instead of one per statement. Sizes are powers of two,
+/// so few texts exist and all of them stay prepared.
 #[derive(Debug, Default)]
 pub(super) struct Texts(Mutex<HashMap<(Verb, usize, bool), Arc<str>>>);
 
 impl Texts {
-    /// `size` steps of `verb`, followed by COMMIT if `commit`.
+    /// Returns the text of `size` steps of `verb`, followed by COMMIT if `commit`.
     pub(super) fn of(&self, verb: Verb, size: usize, commit: bool) -> SqlStr {
         let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = texts.entry((verb, size, commit)).or_insert_with(|| {
@@ -221,12 +224,12 @@ impl Texts {
             steps.extend(commit.then(|| "COMMIT".to_owned()));
             steps.join("; ").into()
         });
-        // Made of the constants above alone.
+        // The text consists only of the constants above.
         AssertSqlSafe(Arc::clone(text)).into_sql_str()
     }
 }
 
-/// Collects what the steps of a block bind, in order.
+/// Collects the values that the steps of a block bind, in order.
 #[derive(Default)]
 pub(super) struct Bindings(SqliteArguments);
 
@@ -323,7 +326,8 @@ impl Bindings {
         self.judged(key, version);
     }
 
-    /// `fresh` writes over an expired record, of which nothing survives but that the fence grows.
+    /// Binds a grant on a judged version. `fresh` means that the record has expired: nothing of it
+    /// stays, except that the fence grows.
     pub(super) fn grant(
         &mut self,
         (key, version): (&Key, Version),
@@ -350,17 +354,18 @@ impl Bindings {
     }
 }
 
-/// Whether a settlement is written with its answer, in the place of a retry payload.
+/// Returns whether a settlement is written with an outcome, in place of a retry payload.
 pub(super) fn succeeds(settlement: &Settlement) -> bool {
     matches!(settlement, Settlement::Succeeded { .. })
 }
 
-/// The bytes that a key is found by.
+/// Returns the bytes by which a key is found.
 pub(super) fn identity(key: &Key) -> [u8; 32] {
     merged(key).unwrap_or(*key.digest().as_bytes())
 }
 
-/// What a case-blind, space-trimming collation would find a key by: sabotage alone asks for it.
+/// Returns the digest by which a case-blind, space-trimming collation would find a key. Used only
+/// when a test has disabled the guard of identity.
 fn merged(key: &Key) -> Option<[u8; 32]> {
     #[cfg(feature = "testing")]
     if semel_core::testing::sabotaged(semel_core::testing::Guard::Identity) {
@@ -389,13 +394,13 @@ pub(super) fn listed(row: &SqliteRow, operation: &'static str) -> Result<Listed>
     Ok(outlined(entry(row, operation)?, size))
 }
 
-/// Returns the digest in a row of [`LIST`] or [`survey`]; nothing where it is of another type, which no
+/// Returns the digest in a row of [`LIST`] or [`survey`]; empty if it has another type, which no
 /// listing finds.
 pub(super) fn digest(row: &SqliteRow) -> Vec<u8> {
     row.try_get("digest").unwrap_or_default()
 }
 
-/// The fence that a swap returned.
+/// Reads the fence that a swap returned.
 pub(super) fn fence(row: &SqliteRow) -> Result<Fence> {
     let stored: i64 = row.try_get(0).map_err(|error| undecodable("swap", error))?;
     u64::try_from(stored).map(Fence).map_err(|_| {

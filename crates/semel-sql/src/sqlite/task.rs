@@ -1,4 +1,4 @@
-//! What the outbox has the writer do.
+//! The tasks that the outbox gives to the writer.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use semel_core::outbox::{
 
 use crate::outbox::Scanned;
 
-/// Something to do in the writer's transaction.
+/// A task for the writer's transaction.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Lease rows, from the first so many that are due.
+    /// Leases rows, among the first `window` rows that are due.
     Claim { ask: Ask, token: AttemptId, after: Option<u64>, window: i64 },
-    /// Put off what waits behind others, of the first so many that are due, if there are more than
-    /// the window has.
+    /// Puts off the rows that wait behind others, among the first `step` rows that are due, if more
+    /// than `window` rows are due.
     PutOff { step: i64, window: i64 },
-    /// Write what became of leased rows.
+    /// Marks leased rows with their dispositions.
     Mark(Vec<(Ticket, Disposition)>),
-    /// Do a verb to some rows.
+    /// Applies an operator's verb to the selected rows.
     Apply { selection: Selection, verb: RowAction, after: Option<u64>, limit: u32 },
-    /// Remove what was published long ago.
+    /// Removes rows that were published or discarded longer than `keep` ago.
     Clean { keep: Duration, limit: u32 },
 }
 
 impl Task {
-    /// The name of the SPI's method, for errors.
+    /// Returns the name of the operation, for errors.
     pub(super) const fn operation(&self) -> &'static str {
         match self {
             Task::Claim { .. } | Task::PutOff { .. } => "claim",
@@ -37,17 +37,18 @@ impl Task {
     }
 }
 
-/// What came of a [`Task`].
+/// The answer to a [`Task`].
 #[derive(Debug)]
 pub(super) enum TaskAnswer {
-    /// A claim's, by their numbers; and whether more is due than it scanned at, if it wanted more.
+    /// The rows of a claim in the order of their numbers, and whether more rows are due than were
+    /// scanned, if the claim is not full.
     Leased(Vec<Leased>, bool),
-    /// What was scanned at and put off.
+    /// The number of rows that were scanned and put off.
     Scanned(Scanned),
-    /// A mark's.
+    /// The answers to marks.
     Marked(Vec<Marked>),
-    /// Which rows a verb changed.
+    /// The rows that a verb changed.
     Applied(Applied),
-    /// What was cleaned away.
+    /// The rows that were removed.
     Cleaned(Cleaned),
 }

@@ -1,9 +1,9 @@
-//! A transaction of the caller's: the writer's turn, lent out until commit or rollback.
+//! A caller's transaction: the writer waits for it until commit or rollback.
 //!
-//! It has a connection of its own, so that whatever the work leaves behind on it (temporary tables,
-//! settings, statements) never meets the ledger's. All other writers wait meanwhile, so
-//! there is a limit on how long the work may take (`work_limit`); the executor keeps to
-//! it. Commit and rollback happen on the writer's thread, where no caller can cut them short.
+//! The transaction has a connection of its own, so that state that the work leaves on it (temporary
+//! tables, settings, statements) never affects the ledger. All other writers wait meanwhile, so the
+//! time for the work is limited (`work_limit`); the executor enforces that. Commit and rollback run
+//! on the writer's thread, where no cancelled caller can interrupt them.
 
 use std::fmt;
 use std::mem;
@@ -19,16 +19,16 @@ use super::failure;
 
 /// Begins a transaction that can be distinguished from any other: see [`STILL_OPEN`].
 const BEGIN: &str = "BEGIN IMMEDIATE; SAVEPOINT semel_claim";
-/// Fails unless the transaction of [`BEGIN`] is still the open one: COMMIT and ROLLBACK both forget
-/// its savepoints. Asking whether *a* transaction is open would not do, the work may have committed
-/// ours and begun its own.
+/// Fails unless the transaction of [`BEGIN`] is still open: COMMIT and ROLLBACK both remove its
+/// savepoints. Checking whether *a* transaction is open would not be enough, because the work may
+/// have committed this one and begun its own.
 const STILL_OPEN: &str = "RELEASE semel_claim; SAVEPOINT semel_claim";
 
-/// Where transactions run: one connection, opened when it is first needed.
+/// Returns the pool in which transactions run: one connection, opened when it is first needed.
 ///
-/// A pool of one, because `sqlx` lets only pools make a transaction that owns its connection, and
-/// only such a transaction makes a `begin` of the work's own a SAVEPOINT inside ours.
-pub(super) fn workbench(options: SqliteConnectOptions) -> Pool<Sqlite> {
+/// It is a pool because in `sqlx` only a pool makes a transaction that owns its connection, and
+/// only in such a transaction is a `begin` of the work a SAVEPOINT.
+pub(super) fn transaction_pool(options: SqliteConnectOptions) -> Pool<Sqlite> {
     PoolOptions::<Sqlite>::new()
         .max_connections(1)
         .idle_timeout(None)
@@ -36,28 +36,28 @@ pub(super) fn workbench(options: SqliteConnectOptions) -> Pool<Sqlite> {
         .test_before_acquire(false)
         .after_release(|connection, _| {
             Box::pin(async move {
-                // What the transaction's end left in the connection's line is done after this.
+                // Waits until the commands that ended the transaction are done.
                 connection.ping().await?;
-                // Still inside one by its own count: the work ended it behind sqlx's back, and the
-                // connection is of no more use.
+                // If sqlx still counts a transaction, the work ended it without sqlx's knowledge,
+                // and the connection is not used again.
                 Ok(!connection.is_in_transaction())
             })
         })
         .connect_lazy_with(options)
 }
 
-/// An open transaction. Dropping it rolls back and gives the writer back.
+/// An open transaction. Dropping it rolls back, and the writer continues.
 pub struct SqliteTransaction {
     lent: Option<(Lent, oneshot::Sender<Returned>)>,
 }
 
 type Lent = Transaction<'static, Sqlite>;
 
-/// How a transaction comes home.
+/// A transaction that its caller has returned to the writer.
 pub(super) enum Returned {
-    /// To be committed.
+    /// The writer is to commit it.
     Commit(Lent, oneshot::Sender<Result<()>>),
-    /// To be rolled back.
+    /// The writer is to roll it back.
     Rollback(Lent),
 }
 
@@ -68,23 +68,24 @@ impl fmt::Debug for SqliteTransaction {
 }
 
 impl SqliteTransaction {
-    /// Begins one; `home` is where it goes when it ends.
+    /// Begins a transaction; `home` is the channel to the writer through which it is returned.
     pub(super) async fn begin(
-        bench: &Pool<Sqlite>,
+        pool: &Pool<Sqlite>,
         home: oneshot::Sender<Returned>,
     ) -> sqlx::Result<Self> {
-        Ok(Self { lent: Some((bench.begin_with(BEGIN).await?, home)) })
+        Ok(Self { lent: Some((pool.begin_with(BEGIN).await?, home)) })
     }
 
     pub(super) fn connection(&mut self) -> &mut SqliteConnection {
-        &mut self.lent.as_mut().expect("only commit takes it, by value").0
+        &mut self.lent.as_mut().expect("only `commit` takes it, and consumes the transaction").0
     }
 
     pub(super) async fn commit(mut self) -> Result<()> {
-        let (lent, home) = self.lent.take().expect("only commit takes it, by value");
+        let (lent, home) =
+            self.lent.take().expect("only `commit` takes it, and consumes the transaction");
         let (reply, done) = oneshot::channel();
         send(home, Returned::Commit(lent, reply));
-        let gone = "the writer ended with the commit in its hands";
+        let gone = "the writer ended while it committed";
         done.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Ambiguous, "commit", gone)))
     }
 }
@@ -131,17 +132,18 @@ async fn commit(mut lent: Lent) -> Result<()> {
         if failure::primary(&error) != Some(failure::ERROR) {
             return failure::at_commit("commit", error);
         }
-        // The check above ended every savepoint inside, so a nested transaction that the work
-        // forgot fails here instead of being committed in place of ours.
+        // The check above released every inner savepoint, so a nested transaction that the work
+        // left open fails here instead of being committed in place of the outer one.
         let text = "the work left a nested transaction open, so nothing was committed; commit or \
                     roll back what the work begins";
         failure::explained(ErrorKind::Misconfigured, "commit", text, error)
     })
 }
 
-/// Makes the transaction that a plain client began one that [`still_open`] knows. Harmless in ours.
+/// Sets the savepoint by which [`still_open`] recognises a transaction that the application began.
+/// Harmless in a transaction of the store.
 pub(super) async fn adopt(connection: &mut SqliteConnection) -> Result<()> {
-    // The only way to ask whether a transaction is open: another one cannot begin inside it.
+    // The only way to find out whether a transaction is open: another one cannot begin inside it.
     if connection.execute("BEGIN").await.is_ok() {
         let _ = connection.execute("ROLLBACK").await;
         let text =
@@ -152,7 +154,7 @@ pub(super) async fn adopt(connection: &mut SqliteConnection) -> Result<()> {
     set.map(drop).map_err(|error| failure::in_transaction("open", error))
 }
 
-/// Fails with `Misconfigured` unless `connection` is still in the transaction that we began.
+/// Fails with `Misconfigured` unless `connection` is still in the claim's transaction.
 pub(super) async fn still_open(
     connection: &mut SqliteConnection,
     operation: &'static str,

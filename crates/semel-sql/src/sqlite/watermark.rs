@@ -1,4 +1,4 @@
-//! Whether the store's clock is trusted by statements that remove rows by it.
+//! Decides whether statements that remove rows by the store's clock may trust it.
 
 use semel_core::clock::Timestamp;
 use semel_core::store::{ClockTrust, Watermark};
@@ -9,7 +9,7 @@ const READ: &str = "SELECT trusted, suspect FROM semel_clock WHERE id = 1";
 const WRITE: &str = "INSERT INTO semel_clock (id, trusted, suspect) VALUES (1, ?, ?) \
     ON CONFLICT (id) DO UPDATE SET trusted = excluded.trusted, suspect = excluded.suspect";
 
-/// Compares the clock with the mark, in the transaction that `connection` is in.
+/// Compares the clock with the watermark, in the transaction that `connection` is in.
 pub(super) async fn observe(
     connection: &mut SqliteConnection,
     now: Timestamp,
@@ -25,7 +25,7 @@ pub(super) async fn observe(
     Ok(trust)
 }
 
-/// Sets the first mark of a store that has none.
+/// Stores the first watermark of a store that has none.
 pub(super) async fn begin(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
     match read(connection).await? {
         Some(_) => Ok(()),
@@ -46,7 +46,7 @@ async fn write(connection: &mut SqliteConnection, mark: Watermark) -> sqlx::Resu
     connection.execute(query).await.map(drop)
 }
 
-/// Writes so much that a small rest of room on the disk is not enough, or removes it again.
+/// Writes a probe large enough to fail on a nearly full disk, or removes it.
 pub(super) async fn probe(connection: &mut SqliteConnection, write: bool) -> sqlx::Result<()> {
     let probe = if write {
         "UPDATE semel_clock SET probe = zeroblob(65536)"

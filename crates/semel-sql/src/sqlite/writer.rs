@@ -1,9 +1,9 @@
-//! The one writer: a thread that owns the connection which writes, and serves the queue.
+//! The writer: a thread that owns the only writing connection and serves the queue.
 //!
-//! It is a thread of its own, not a task, because a claim must be renewed while the application's
-//! runtime is blocked. It writes, or lends its turn to one transaction, never both, so two callers of
-//! this process never meet "database is locked"; another process's writer can still be met, and is
-//! called Busy.
+//! It is a thread of its own, not a task, because claims must be renewed while the application's
+//! runtime is blocked. The writer either commits a group or waits for one caller's transaction,
+//! never both, so two callers of this process never get "database is locked". The writer of another
+//! process can still hold the lock for too long; the error is `Unavailable` then.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use super::transaction::{self, Returned, SqliteTransaction};
 use super::{failure, schema};
 use crate::error::again;
 
-/// What the writer shares with its callers.
+/// The state that the writer shares with its callers.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) queue: Queue,
     pub(super) texts: Texts,
     pub(super) clock: StoreClock,
-    /// Whether a caller's transaction has the writer.
+    /// Whether the writer waits for a caller's transaction.
     pub(super) lent: watch::Sender<bool>,
     pub(super) commits: AtomicU64,
     pub(super) steps: AtomicU64,
-    /// Whether the last write found no room on the disk.
+    /// Whether the last write failed because the disk was full.
     pub(super) full: AtomicBool,
     path: PathBuf,
 }
@@ -55,7 +55,7 @@ impl Shared {
         }
     }
 
-    /// Records whether there was room on the disk; logs it when that changes.
+    /// Records whether the disk is full, and logs when that changes.
     fn is_full(&self, full: bool) {
         if self.full.load(Ordering::Relaxed) == full
             || self.full.swap(full, Ordering::Relaxed) == full
@@ -64,9 +64,9 @@ impl Shared {
         }
         let path = self.path.display();
         if full {
-            tracing::error!(%path, "the disk is full: nothing can be written; make room");
+            tracing::error!(%path, "the disk is full: nothing can be written; free some space");
         } else {
-            tracing::info!(%path, "there is room on the disk again");
+            tracing::info!(%path, "the disk has free space again");
         }
     }
 }
@@ -74,20 +74,22 @@ impl Shared {
 struct Writer {
     shared: Arc<Shared>,
     options: SqliteConnectOptions,
-    /// `None` after a failure that leaves its state in doubt: the next turn connects anew.
+    /// `None` after a failure that leaves the connection in an unknown state: the next turn
+    /// connects again.
     connection: Option<SqliteConnection>,
-    /// Where the callers' transactions run.
-    bench: Pool<Sqlite>,
-    /// Where the writers of all processes take turns.
+    /// The pool in which callers' transactions run.
+    transactions: Pool<Sqlite>,
+    /// The file locks by which the writers of all processes take turns.
     file_lock: FileLock,
-    /// After how long a lent transaction is overdue.
+    /// The time after which a lent transaction is overdue.
     tenure: Duration,
 }
 
-/// Closes the queue even if the writer panics: no caller may wait for a thread that is gone.
-struct LastOrders(Arc<Shared>);
+/// Closes the queue when it is dropped, even if the writer panics: no caller may wait for a thread
+/// that has ended.
+struct CloseQueue(Arc<Shared>);
 
-impl Drop for LastOrders {
+impl Drop for CloseQueue {
     fn drop(&mut self) {
         self.0.queue.close();
         while self.0.queue.abandon() {}
@@ -95,7 +97,7 @@ impl Drop for LastOrders {
     }
 }
 
-/// Starts the writer's thread; gives back once the database is open and its schema right. The
+/// Starts the writer's thread, and returns once the database is open and its schema verified. The
 /// receiver resolves when the thread has ended.
 pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<oneshot::Receiver<()>> {
     let (opened, opening) = oneshot::channel();
@@ -115,12 +117,12 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
                 Ok(connection) => {
                     if opened.send(Ok(())).is_ok() {
                         let options = settings.writing();
-                        let bench = transaction::workbench(options.clone());
+                        let transactions = transaction::transaction_pool(options.clone());
                         let connection = Some(connection);
                         let file_lock = FileLock::open(&settings.path, settings.patience());
                         let tenure = settings.tenure() + GRACE;
                         let writer =
-                            Writer { shared, options, connection, bench, file_lock, tenure };
+                            Writer { shared, options, connection, transactions, file_lock, tenure };
                         writer.serve().await;
                     }
                 }
@@ -143,7 +145,7 @@ pub(super) async fn start(shared: Arc<Shared>, settings: Builder) -> Result<ones
 
 impl Writer {
     async fn serve(mut self) {
-        let _last_orders = LastOrders(Arc::clone(&self.shared));
+        let _last_orders = CloseQueue(Arc::clone(&self.shared));
         while let Some(turn) = self.shared.queue.next().await {
             if !turn.group.is_empty() {
                 self.commit(turn.group).await;
@@ -152,14 +154,14 @@ impl Writer {
                 self.lend(borrower).await;
             }
         }
-        self.bench.close().await;
+        self.transactions.close().await;
         if let Some(connection) = self.connection.take() {
-            // The last one out moves the write-ahead log into the database.
+            // The last connection to close moves the write-ahead log into the database.
             let _ = connection.close().await;
         }
     }
 
-    /// Commits a group and answers it. Answers leave only after the COMMIT.
+    /// Commits a group and sends its answers, after the COMMIT.
     async fn commit(&mut self, requests: Vec<Request>) {
         let steps: Vec<&Step> = requests.iter().map(|request| &request.step).collect();
         let answers = self.answers(&steps).await;
@@ -175,13 +177,13 @@ impl Writer {
             Err(broken) => broken,
         };
         let error = match broken {
-            // One bad step must not fail its neighbours: nothing was committed, so each goes alone. On a
-            // full disk none of them would fare better.
+            // One failed step must not fail the others: nothing was committed, so each is run
+            // alone. On a full disk none of them would succeed.
             Broken::Statement(error) if steps.len() > 1 && !failure::is_full(&error) => {
                 let mut answers = Vec::with_capacity(steps.len());
                 for step in steps {
                     let answer = match self.attempt(&[*step]).await {
-                        Ok(mut answers) => answers.pop().expect("one answer a step"),
+                        Ok(mut answers) => answers.pop().expect("one answer per step"),
                         Err(broken) => Err(name(step.operation(), broken)),
                     };
                     answers.push(answer);
@@ -195,7 +197,8 @@ impl Writer {
         steps.iter().map(|step| Err(again(&error, step.operation()))).collect()
     }
 
-    /// One transaction. After a failure the connection is out of it, or is not used again.
+    /// Runs steps in one transaction. After a failure the connection is in no transaction, or is
+    /// not used again.
     async fn attempt(
         &mut self,
         steps: &[&Step],
@@ -205,7 +208,8 @@ impl Writer {
         let connection = self.connection().await.map_err(Broken::Begin)?;
         match group::commit(connection, &shared.texts, &shared.clock, steps).await {
             Ok(answers) => {
-                // A commit of little, or of nothing, says nothing.
+                // Only a probe shows that the disk has space: other commits may have written little
+                // or nothing.
                 if steps.iter().any(|step| matches!(step, Step::Probe { write: true })) {
                     shared.is_full(false);
                 }
@@ -236,15 +240,16 @@ impl Writer {
         Ok(self.connection.as_mut().expect("connected above"))
     }
 
-    /// Lends the turn for a transaction, and waits until it is home again.
+    /// Begins a transaction for a caller, and waits until it is returned.
     async fn lend(&mut self, borrower: Borrower) {
-        // Announced before the wait for the lock begins: a caller that only reads need not wait.
+        // Announced before the wait for the lock begins: callers that only read need not wait.
         self.shared.lent.send_replace(true);
         let _turn = self.file_lock.pass().await;
         let (home, back) = oneshot::channel();
-        match SqliteTransaction::begin(&self.bench, home).await {
+        match SqliteTransaction::begin(&self.transactions, home).await {
             Ok(transaction) => {
-                // If the borrower has left meanwhile, the transaction is dropped and comes home.
+                // If the caller was cancelled meanwhile, the transaction is dropped and thereby
+                // returned.
                 let _ = borrower.send(Ok(transaction));
                 if let Some(returned) = self.returned(back).await {
                     returned.finish().await;
@@ -257,8 +262,9 @@ impl Writer {
         self.shared.lent.send_replace(false);
     }
 
-    /// Waits for a lent transaction. It cannot be taken back from work that moved it elsewhere: while it
-    /// is overdue, whatever would begin is refused instead of waiting without a word.
+    /// Waits for a lent transaction. It cannot be taken back from work that moved it elsewhere:
+    /// while it is overdue, steps that would begin something are refused instead of waiting
+    /// silently.
     async fn returned(&self, mut back: oneshot::Receiver<Returned>) -> Option<Returned> {
         if let Ok(returned) = tokio::time::timeout(self.tenure, &mut back).await {
             return returned.ok();

@@ -57,7 +57,7 @@ fn verify_names_what_is_missing_or_changed() {
         };
         let empty = words(store.verify().await.expect("verify"));
         assert!(empty.contains("migration 1 (ledger) was never applied"), "{empty}");
-        assert!(empty.contains("table semel_record is not there"), "{empty}");
+        assert!(empty.contains("table semel_record does not exist"), "{empty}");
         store.migrate().await.expect("migrate");
         ground.run("ALTER TABLE semel_record DROP INDEX semel_record_sweep").await;
         let index = words(store.verify().await.expect("verify"));

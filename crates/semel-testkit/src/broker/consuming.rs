@@ -1,4 +1,4 @@
-//! Taking messages: which source gets which, and that waiting for a message loses none.
+//! Receiving messages: which source gets which message, and that a dropped `next` loses none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use semel_core::inbox::{BrokerReply, Source as _};
 use super::BrokerFixture;
 use super::shorthand::{GROUP, answer, events, ids, next, opened, publish, take, take_all, within};
 
-/// Groups know nothing of each other: an ack of one takes nothing from another.
+/// Groups are independent: an ack in one group removes nothing from another.
 pub async fn every_group_gets_every_event<F: BrokerFixture>(fixture: F) {
     let (inventory, billing) =
         (fixture.source("INVENTORY", false).await, fixture.source("BILLING", false).await);
@@ -18,11 +18,11 @@ pub async fn every_group_gets_every_event<F: BrokerFixture>(fixture: F) {
     take_all(&billing, &ids(&sent)).await;
 }
 
-/// Two processes of one group have the work between them, not each for itself.
+/// Two sources of one group share the events: the broker does not deliver all of them to both.
 pub async fn two_sources_of_a_group_share_the_events<F: BrokerFixture>(fixture: F) {
     let sources = [fixture.source(GROUP, false).await, fixture.source(GROUP, false).await];
-    // So few that they are answered before the broker's patience ends, however busy the machine is, and so
-    // many that chance does not hide a broker that brings all of them to both.
+    // Few enough to be answered before the broker redelivers, even on a busy machine, and many
+    // enough that chance does not hide a broker that delivers everything to both.
     let sent = events(120);
     publish(&fixture.publisher().await, &sent).await;
     let (mut missing, mut deliveries) = (ids(&sent), 0);
@@ -33,16 +33,19 @@ pub async fn two_sources_of_a_group_share_the_events<F: BrokerFixture>(fixture: 
                 taken = sources[1].next() => taken,
             }
         };
-        let Ok(message) = within("a message comes to one of them", taking).await else { continue };
+        let Ok(message) = within("a message comes to one of the sources", taking).await else {
+            continue;
+        };
         answer(&message, BrokerReply::Ack).await;
         missing.remove(&opened(&message).id());
         deliveries += 1;
     }
-    // A broker may bring one again; one that brings everything to both has brought twice as many.
+    // The broker may redeliver a few; a broker that delivers everything to both makes 240
+    // deliveries.
     assert!(deliveries < 180, "{deliveries} deliveries of 120 events");
 }
 
-/// A group whose processes are all away misses nothing.
+/// A group without any running source still gets the events that were published meanwhile.
 pub async fn events_that_nobody_took_wait_for_a_source<F: BrokerFixture>(fixture: F) {
     drop(fixture.source(GROUP, false).await);
     let sent = events(20);
@@ -50,7 +53,7 @@ pub async fn events_that_nobody_took_wait_for_a_source<F: BrokerFixture>(fixture
     take_all(&fixture.source(GROUP, false).await, &ids(&sent)).await;
 }
 
-/// `next` may be dropped at any moment: what it had taken is brought again.
+/// `next` can be dropped at any moment: a message that it had received is redelivered.
 pub async fn a_next_that_is_dropped_loses_nothing<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
@@ -58,7 +61,8 @@ pub async fn a_next_that_is_dropped_loses_nothing<F: BrokerFixture>(fixture: F) 
     let mut missing = ids(&sent);
     for (number, event) in sent.iter().enumerate() {
         publish(&publisher, std::slice::from_ref(event)).await;
-        // Shorter and longer than a broker takes, so that it is dropped at all kinds of moments.
+        // Shorter and longer than a delivery takes, so that `next` is dropped at many different
+        // moments.
         let span = Duration::from_micros(number as u64 * 40);
         if let Ok(Ok(message)) = tokio::time::timeout(span, source.next()).await {
             answer(&message, BrokerReply::Ack).await;
@@ -70,7 +74,7 @@ pub async fn a_next_that_is_dropped_loses_nothing<F: BrokerFixture>(fixture: F) 
     }
 }
 
-/// Several tasks may ask one source.
+/// Several tasks can wait on one source, and each gets a message.
 pub async fn several_may_wait_for_the_next_at_once<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let sent = events(8);

@@ -1,4 +1,4 @@
-//! A consumer with an inbox on top: each event is handled once, whatever the broker brings.
+//! A consumer with an inbox: each event is handled once, whatever the broker redelivers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use tokio::sync::{Barrier, Notify};
 
 use super::BrokerFixture;
 use super::shorthand::{
-    GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, noting, publish,
+    GROUP, KIND, RETRY_EVERY, Seen, built, event, events, ids, inbox, nothing, publish, recording,
     take, within,
 };
 use super::watched::Watched;
 use crate::faulty::{Fault, FaultyStore, StoreCall};
 
-/// What is dead in a group, as text.
+/// Returns the errors of the dead events of a group.
 pub(super) async fn dead(group: &Group<MemoryStore>) -> Vec<String> {
     let page = group.failures(State::Dead, None, 100).await.expect("memory answers");
     let errors = page.entries.iter().map(|entry| entry.record.error.clone());
-    errors.map(|error| error.expect("the dead have a reason").to_string()).collect()
+    errors.map(|error| error.expect("a dead event has an error").to_string()).collect()
 }
 
-/// Waits until so many are dead.
+/// Waits until the group has at least `count` dead events, and returns their errors.
 pub(super) async fn buried(group: &Group<MemoryStore>, count: usize) -> Vec<String> {
     let looking = async {
         loop {
@@ -36,11 +36,12 @@ pub(super) async fn buried(group: &Group<MemoryStore>, count: usize) -> Vec<Stri
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("what cannot be handled is buried", looking).await
+    within("events that cannot be handled become dead", looking).await
 }
 
-/// Lets a consumer take whatever the broker would still bring, and finds that nothing is left. What
-/// was brought twice is recognised meanwhile, so that only what cannot be acked would stay.
+/// Runs a consumer until the broker has nothing left to redeliver, and checks that no message
+/// remains. The inbox recognises events that were handled before and acks them, so only a message
+/// that cannot be acked would remain.
 pub(super) async fn drained<F: BrokerFixture>(fixture: &F, group: Group<MemoryStore>) {
     let source = fixture.source(GROUP, false).await;
     let consuming = Consumer::new(group, source).expect("a sound group").start();
@@ -49,13 +50,13 @@ pub(super) async fn drained<F: BrokerFixture>(fixture: &F, group: Group<MemorySt
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }
 
-/// Two hundred events, two consumers, sixteen at once in each: nothing is left out, nothing doubled.
+/// Two consumers handle 200 events, 16 at a time each: every event is handled exactly once.
 pub async fn every_event_is_handled_once_by_consumers_at_once<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let mut consumers = Vec::new();
     for _ in 0..2 {
         let source = fixture.source(GROUP, false).await;
-        let consumer = Consumer::new(noting(&inbox, &seen), source).expect("a sound group");
+        let consumer = Consumer::new(recording(&inbox, &seen), source).expect("a sound group");
         consumers.push(consumer.at_once(16).start());
     }
     let sent = events(200);
@@ -67,15 +68,16 @@ pub async fn every_event_is_handled_once_by_consumers_at_once<F: BrokerFixture>(
     for consumer in consumers {
         consumer.stop().await;
     }
-    drained(&fixture, noting(&inbox, &seen)).await;
+    drained(&fixture, recording(&inbox, &seen)).await;
     seen.exactly(&ids(&sent)).await;
 }
 
-/// A relay that crashed after publishing publishes again. The broker may recognise it or not.
+/// A relay that crashed after publishing publishes again; the event is handled once whether or not
+/// the broker removes duplicates.
 pub async fn an_event_published_twice_is_handled_once<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let source = fixture.source(GROUP, false).await;
-    let consuming = Consumer::new(noting(&inbox, &seen), source).expect("a sound group").start();
+    let consuming = Consumer::new(recording(&inbox, &seen), source).expect("a sound group").start();
     let sent = events(20);
     let publisher = fixture.publisher().await;
     for _ in 0..3 {
@@ -87,11 +89,12 @@ pub async fn an_event_published_twice_is_handled_once<F: BrokerFixture>(fixture:
     all.insert(last.id());
     seen.exactly(&all).await;
     consuming.stop().await;
-    drained(&fixture, noting(&inbox, &seen)).await;
+    drained(&fixture, recording(&inbox, &seen)).await;
     seen.exactly(&all).await;
 }
 
-/// A failure is the ledger's: the broker hears an ack and brings nothing again.
+/// A failure is stored in the ledger and retried from there: the broker gets an ack and does not
+/// redeliver.
 pub async fn a_failure_is_retried_from_the_ledger_without_the_broker<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let tries = Arc::new(AtomicUsize::new(0));
@@ -117,7 +120,7 @@ pub async fn a_failure_is_retried_from_the_ledger_without_the_broker<F: BrokerFi
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }
 
-/// The consumer keeps a message that is being handled, so that it is not redelivered.
+/// The consumer keeps a message while it is handled, so that the broker does not redeliver it.
 pub async fn a_handler_slower_than_the_brokers_patience_runs_once<F: BrokerFixture>(fixture: F) {
     let (inbox, seen, begun) = (inbox(), Seen::default(), Arc::new(AtomicUsize::new(0)));
     let slow = fixture.patience() * 5 / 2;
@@ -145,10 +148,11 @@ pub async fn a_handler_slower_than_the_brokers_patience_runs_once<F: BrokerFixtu
         consumer.stop().await;
     }
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
-    assert_eq!(begun.load(Ordering::SeqCst), 1, "it was begun once");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "the handler ran once");
 }
 
-/// Plays an event of a type without a handler and one with; gives the answers that it got.
+/// Publishes an event of a type without a handler and an event with one, and checks that both are
+/// acked.
 async fn unknown<F: BrokerFixture>(fixture: F, group: Group<MemoryStore>, seen: Seen) {
     let (source, log) = Watched::new(fixture.source(GROUP, false).await);
     let consuming = Consumer::new(group, source).expect("a sound group").start();
@@ -161,41 +165,42 @@ async fn unknown<F: BrokerFixture>(fixture: F, group: Group<MemoryStore>, seen: 
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("both are answered", answered).await;
+    within("both events are answered", answered).await;
     consuming.stop().await;
     assert_eq!(log.answers(), [BrokerReply::Ack; 2]);
 }
 
-/// A forgotten handler loses nothing: the event waits for an operator, and the broker is free of it.
+/// An event without a handler is not lost: it is stored as dead for an operator, and the broker
+/// gets an ack.
 pub async fn an_event_of_an_unknown_type_is_buried<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
-    let group = noting(&inbox, &seen);
+    let group = recording(&inbox, &seen);
     unknown(fixture, group.clone(), seen).await;
     let dead = dead(&group).await;
     assert_eq!(dead.len(), 1, "{dead:?}");
     assert!(dead[0].starts_with("no-handler"), "{dead:?}");
 }
 
-/// A group that said so has nothing to do with it.
+/// A group can be set to ignore events of types that it has no handler for.
 pub async fn an_event_of_an_unknown_type_can_be_ignored<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
-    let group = noting(&inbox, &seen).ignore_unknown();
+    let group = recording(&inbox, &seen).ignore_unknown();
     unknown(fixture, group.clone(), seen).await;
     assert_eq!(dead(&group).await, Vec::<String>::new());
 }
 
-/// An id that was used before for something else is not taken for a repeat. A broker that recognises
-/// ids may have swallowed it; one that brought it has brought it to a grave.
+/// An event with the id of another event is not treated as its repeat but stored as dead. A broker
+/// that removes duplicates by id may not deliver it at all.
 pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
-    let group = noting(&inbox, &seen);
+    let group = recording(&inbox, &seen);
     let (source, log) = Watched::new(fixture.source(GROUP, false).await);
     let consuming = Consumer::new(group.clone(), source).expect("a sound group").at_once(1).start();
     let first = event();
     let publisher = fixture.publisher().await;
     publish(&publisher, std::slice::from_ref(&first)).await;
     seen.count(1).await;
-    let other = Event::builder("acme", KIND, "/somebody-else").id(first.id());
+    let other = Event::builder("acme", KIND, "/another-source").id(first.id());
     publish(&publisher, &[built(other)]).await;
     let last = event();
     publish(&publisher, std::slice::from_ref(&last)).await;
@@ -205,7 +210,7 @@ pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fi
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("all are answered", came).await;
+    within("all events are answered", came).await;
     consuming.stop().await;
     let brought = log.deliveries() > 2;
     drained(&fixture, group.clone()).await;
@@ -214,7 +219,7 @@ pub async fn a_conflicting_event_is_buried_beside_the_first<F: BrokerFixture>(fi
     assert!(dead.iter().all(|error| error.starts_with("conflict")), "{dead:?}");
 }
 
-/// A consumer that is stopped ends after its handlers, with their events acknowledged.
+/// A consumer that is stopped finishes its running handlers and acks their events first.
 pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -237,10 +242,10 @@ pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     publish(&publisher, std::slice::from_ref(&first)).await;
     within("the handler begins", begun.notified()).await;
     let mut stopping = std::pin::pin!(consuming.stop());
-    // Polled once, so that the stop comes before the end of the handler.
+    // Polled once, so that the stop begins before the handler ends.
     tokio::select! {
         biased;
-        () = &mut stopping => panic!("the handler is still at it"),
+        () = &mut stopping => panic!("the consumer stopped before its handler ended"),
         () = std::future::ready(()) => {}
     }
     let later = event();
@@ -249,17 +254,17 @@ pub async fn a_stop_finishes_what_is_under_way<F: BrokerFixture>(fixture: F) {
     within("the consumer ends", stopping).await;
     assert_eq!(seen.all(), [first.id()]);
     assert_eq!(log.answers(), [BrokerReply::Ack]);
-    // What came afterwards is for the next one.
+    // The event published after the stop goes to the next source.
     let next = fixture.source(GROUP, false).await;
     assert_eq!(take(&next).await.id(), later.id());
     nothing(&next, fixture.patience() * 2).await;
 }
 
-/// Three at once are three at once, and never four.
+/// A consumer with `at_once(3)` runs three handlers at a time, and never four.
 pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F) {
     const AT_ONCE: usize = 3;
     let (inbox, seen) = (inbox(), Seen::default());
-    // Continues when three are there.
+    // Releases the handlers once three of them run.
     let together = Arc::new(Barrier::new(AT_ONCE));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let group = inbox.group(GROUP).on_fenced(KIND, {
@@ -287,7 +292,7 @@ pub async fn no_more_is_under_way_than_was_allowed<F: BrokerFixture>(fixture: F)
     assert_eq!(most.load(Ordering::SeqCst), AT_ONCE);
 }
 
-/// Where nothing could be written down the broker keeps the event, and brings it again.
+/// While the ledger cannot store an event, the broker keeps and redelivers it.
 pub async fn an_event_is_brought_again_while_the_ledger_is_away<F: BrokerFixture>(fixture: F) {
     let (store, seen) = (FaultyStore::new(MemoryStore::new()), Seen::default());
     store.faults().always(StoreCall::Open, Fault::Refuse);
@@ -307,8 +312,8 @@ pub async fn an_event_is_brought_again_while_the_ledger_is_away<F: BrokerFixture
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("it is brought again", twice).await;
-    assert_eq!((seen.all(), log.answers()), (vec![], vec![]), "nothing is known to be stored");
+    within("the event is redelivered", twice).await;
+    assert_eq!((seen.all(), log.answers()), (vec![], vec![]), "no event was handled or answered");
     store.faults().heal();
     seen.exactly(&BTreeSet::from([sent.id()])).await;
     consuming.stop().await;

@@ -1,9 +1,9 @@
-//! The one list of the behaviours of brokers.
+//! The list of the behaviours of brokers.
 //!
-//! A behaviour is written in the file of its group and listed here, and so reaches every broker; the
-//! test below finds what was written and not listed.
+//! A behaviour is written in the file of its group and listed here, so that every broker runs it.
+//! The test below fails on a behaviour that is not listed.
 
-/// The list, handed to a macro that makes something of it.
+/// Passes the behaviours of a capability to the macro `$then`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __broker_behaviours {
@@ -92,7 +92,7 @@ macro_rules! __broker_behaviours {
 
 use crate::suite::Groups;
 
-/// Every behaviour: by capability (`common` is what all brokers have), group and name.
+/// The names of all behaviours by capability (`common` applies to all brokers) and group.
 pub const BEHAVIOURS: [(&str, Groups); 5] = [
     ("common", crate::__broker_behaviours!(common, __suite_names, ())),
     ("ordered", crate::__broker_behaviours!(ordered, __suite_names, ())),

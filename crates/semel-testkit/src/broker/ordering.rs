@@ -1,4 +1,4 @@
-//! Ordered sources: within an aggregate nothing overtakes, whatever fails or dies.
+//! Ordered sources: no event overtakes an earlier one of its aggregate, whatever fails or dies.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,14 +17,15 @@ use super::shorthand::{
     take, take_all, within,
 };
 
-/// Takes and acks the events of one aggregate, each when its turn has come.
+/// Takes and acks these events of one aggregate, and checks their order.
 async fn take_in_order<S: Source>(source: &S, events: &[Event]) {
     for event in events {
         assert_eq!(take(source).await.id(), event.id());
     }
 }
 
-/// What comes while a message is in hands is that message again, or nothing.
+/// Checks for `span`, while `message` is kept, that the source delivers only `message` again or
+/// nothing.
 async fn only_again<S: Source>(source: &S, message: &S::Message, span: Duration) {
     let watching = async {
         loop {
@@ -41,7 +42,7 @@ async fn only_again<S: Source>(source: &S, message: &S::Message, span: Duration)
     let _ = tokio::time::timeout(span, async { tokio::join!(watching, keeping) }).await;
 }
 
-/// The second comes after the ack of the first, and not before.
+/// The second event of an aggregate comes after the ack of the first, and not before.
 pub async fn the_next_of_an_aggregate_comes_after_the_ack<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..4).map(|_| about("ord_1")).collect();
@@ -49,7 +50,7 @@ pub async fn the_next_of_an_aggregate_comes_after_the_ack<F: BrokerFixture>(fixt
     let first = next(&source).await;
     assert_eq!(opened(&first), sent[0]);
     only_again(&source, &first, fixture.patience() / 2).await;
-    // Another process of the group gets none of this aggregate either.
+    // Another source of the group gets no event of this aggregate either.
     let other = fixture.source(GROUP, true).await;
     only_again(&other, &first, fixture.patience() / 2).await;
     drop(other);
@@ -58,7 +59,7 @@ pub async fn the_next_of_an_aggregate_comes_after_the_ack<F: BrokerFixture>(fixt
     nothing(&source, fixture.patience()).await;
 }
 
-/// An event that waits for its retry is waited for.
+/// An event whose redelivery is delayed is delivered before later events of its aggregate.
 pub async fn an_event_put_off_holds_its_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent: Vec<Event> = (0..3).map(|_| about("ord_1")).collect();
@@ -82,7 +83,7 @@ pub async fn an_unanswered_event_holds_its_aggregate<F: BrokerFixture>(fixture: 
     take_in_order(&fixture.source(GROUP, true).await, &sent).await;
 }
 
-/// Two orders whose aggregates go through different partitions.
+/// Returns two events whose aggregates are in different partitions.
 fn apart(partitions: u16) -> (Event, Event) {
     let first = about("ord_0");
     let others = (1..10_000).map(|number| about(&format!("ord_{number}")));
@@ -92,7 +93,7 @@ fn apart(partitions: u16) -> (Event, Event) {
     (first, other)
 }
 
-/// An aggregate that is held up holds up only what shares its partition.
+/// An aggregate whose event is delayed delays only the aggregates of the same partition.
 pub async fn another_aggregate_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let publisher = fixture.publisher().await;
@@ -104,7 +105,7 @@ pub async fn another_aggregate_goes_on_meanwhile<F: BrokerFixture>(fixture: F) {
     assert_eq!(take(&source).await.id(), free.id());
 }
 
-/// Events about nothing in particular come through an ordered source too.
+/// An ordered source also delivers events without an aggregate.
 pub async fn an_ordered_source_brings_what_has_no_aggregate<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, true).await;
     let sent = events(40);
@@ -112,18 +113,18 @@ pub async fn an_ordered_source_brings_what_has_no_aggregate<F: BrokerFixture>(fi
     take_all(&source, &ids(&sent)).await;
 }
 
-/// What handlers did, aggregate by aggregate: the numbers of the events in the order of their success.
-type Story = Arc<Mutex<BTreeMap<String, Vec<u32>>>>;
+/// Numbers of the handled events of each aggregate, in the order in which they succeeded.
+type Handled = Arc<Mutex<BTreeMap<String, Vec<u32>>>>;
 
 const AGGREGATES: u32 = 6;
 const LENGTH: u32 = 15;
 
-/// A consumer in a process of its own, as far as one process can have another: its runtime is torn
-/// down with everything that is under way on it.
+/// Starts a consumer on a runtime of its own. Shutting the runtime down stands in for a crash of
+/// the process: it drops every running handler.
 async fn start<F: BrokerFixture>(
     fixture: &Arc<F>,
     store: &MemoryStore,
-    story: &Story,
+    handled: &Handled,
     seed: u64,
 ) -> (Runtime, semel_core::inbox::Consuming) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -131,11 +132,12 @@ async fn start<F: BrokerFixture>(
         .enable_all()
         .build()
         .expect("the operating system gives a consumer its thread");
-    let (fixture, store, story) = (Arc::clone(fixture), store.clone(), Arc::clone(story));
+    let (fixture, store, handled) = (Arc::clone(fixture), store.clone(), Arc::clone(handled));
     let starting = runtime.spawn(async move {
         let source = fixture.source(GROUP, true).await;
         let inbox = Inbox::new(Executor::new(store)).policy(Policy {
-            // A crash is noticed soon; only what hangs takes this long.
+            // A crash is noticed earlier than that; only an attempt that hangs lasts until its
+            // lease ends.
             lease: Duration::from_secs(6),
             on_failure: OnFailure::Backoff { base: RETRY_EVERY, cap: RETRY_EVERY * 3 },
             max_attempts: None,
@@ -143,7 +145,7 @@ async fn start<F: BrokerFixture>(
         });
         let chance = Mutex::new(fastrand::Rng::with_seed(seed));
         let group = inbox.group(GROUP).ordered().on_fenced(KIND, move |event, _| {
-            let story = Arc::clone(&story);
+            let handled = Arc::clone(&handled);
             let (fails, pause) = {
                 let mut chance = chance.lock().unwrap_or_else(PoisonError::into_inner);
                 (chance.u8(..100) < 20, Duration::from_millis(chance.u64(..15)))
@@ -151,12 +153,12 @@ async fn start<F: BrokerFixture>(
             async move {
                 tokio::time::sleep(pause).await;
                 if fails {
-                    return Err("bad luck");
+                    return Err("random failure");
                 }
-                let order = event.aggregate().expect("it is about an order").id.to_string();
+                let order = event.aggregate().expect("the event has an aggregate").id.to_string();
                 let number = event.attribute("number").and_then(|text| text.parse().ok());
-                let mut story = story.lock().unwrap_or_else(PoisonError::into_inner);
-                story.entry(order).or_default().push(number.expect("it is numbered"));
+                let mut handled = handled.lock().unwrap_or_else(PoisonError::into_inner);
+                handled.entry(order).or_default().push(number.expect("the event has a number"));
                 Ok(())
             }
         });
@@ -166,11 +168,11 @@ async fn start<F: BrokerFixture>(
     (runtime, consuming)
 }
 
-/// Random failures, consumers that stop and consumers that die in the middle: each aggregate is handled
-/// from its first event to its last, none left out, none before its time.
+/// Handlers fail at random, and consumers stop or die in the middle: the events of each aggregate
+/// are handled in their order, and none is skipped.
 pub async fn aggregates_keep_their_order_over_failures_and_crashes<F: BrokerFixture>(fixture: F) {
     let (fixture, store) = (Arc::new(fixture), MemoryStore::new());
-    let story = Story::default();
+    let handled = Handled::default();
     drop(fixture.source(GROUP, true).await);
     let aggregate = |number: u32| format!("ord_{}", number % AGGREGATES);
     let sent: Vec<Event> = (0..AGGREGATES * LENGTH)
@@ -182,8 +184,8 @@ pub async fn aggregates_keep_their_order_over_failures_and_crashes<F: BrokerFixt
         .collect();
     let publisher = fixture.publisher().await;
     for (round, batch) in sent.chunks(sent.len().div_ceil(3)).enumerate() {
-        let (doomed, _) = start(&fixture, &store, &story, round as u64).await;
-        let (polite, consuming) = start(&fixture, &store, &story, 100 + round as u64).await;
+        let (doomed, _) = start(&fixture, &store, &handled, round as u64).await;
+        let (polite, consuming) = start(&fixture, &store, &handled, 100 + round as u64).await;
         publish(&publisher, batch).await;
         tokio::time::sleep(Duration::from_millis(150)).await;
         doomed.shutdown_background();
@@ -193,13 +195,13 @@ pub async fn aggregates_keep_their_order_over_failures_and_crashes<F: BrokerFixt
             .expect("no panic");
         polite.shutdown_background();
     }
-    let (last, consuming) = start(&fixture, &store, &story, 1_000).await;
+    let (last, consuming) = start(&fixture, &store, &handled, 1_000).await;
     let whole = async {
         loop {
             let ends = |aggregate: &Vec<u32>| aggregate.contains(&(LENGTH - 1));
             let done = {
-                let story = story.lock().unwrap_or_else(PoisonError::into_inner);
-                story.len() == AGGREGATES as usize && story.values().all(ends)
+                let handled = handled.lock().unwrap_or_else(PoisonError::into_inner);
+                handled.len() == AGGREGATES as usize && handled.values().all(ends)
             };
             if done {
                 return;
@@ -210,11 +212,12 @@ pub async fn aggregates_keep_their_order_over_failures_and_crashes<F: BrokerFixt
     within("every aggregate is handled to its end", whole).await;
     last.spawn(async move { consuming.stop().await }).await.expect("no panic");
     last.shutdown_background();
-    let story = story.lock().unwrap_or_else(PoisonError::into_inner);
-    for (order, numbers) in &*story {
-        // One that died after its effect and before its record is handled again: at once.
-        let mut told = numbers.clone();
-        told.dedup();
-        assert_eq!(told, (0..LENGTH).collect::<Vec<_>>(), "{order}: {numbers:?}");
+    let handled = handled.lock().unwrap_or_else(PoisonError::into_inner);
+    for (order, numbers) in &*handled {
+        // An event whose handler died between its effect and its record is handled again right
+        // away.
+        let mut distinct = numbers.clone();
+        distinct.dedup();
+        assert_eq!(distinct, (0..LENGTH).collect::<Vec<_>>(), "{order}: {numbers:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! A broker that is away for a whole minute, with a relay and a consumer at it all the time: what an
-//! operator sees meanwhile, and that everything recovers by itself.
+//! A broker that is down for a whole minute while a relay and a consumer run: what an operator sees
+//! meanwhile, and that everything recovers by itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use super::BrokerFixture;
 use super::handling::drained;
 use super::shorthand::{GROUP, KIND, Seen, about, event, events, ids, inbox, within};
 
-/// In milliseconds.
+/// How long an outage lasts, in milliseconds.
 static OUTAGE: AtomicU64 = AtomicU64::new(60_000);
 
-/// For how long the behaviours of outages leave a broker dead, in this process from now on. Default
-/// a minute; less is for tests that a wrong one is found.
+/// Sets how long the broker stays down in the behaviours of `outage`, for the whole process.
+/// Default a minute. A shorter time is for tests that the suite finds a wrong broker.
 pub fn leave_dead_for(span: Duration) {
     OUTAGE.store(u64::try_from(span.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
@@ -40,7 +40,7 @@ async fn rows(outbox: &MemoryOutbox, status: Option<Status>) -> Vec<Row> {
     outbox.list(&selection, None, 10_000).await.expect("memory answers")
 }
 
-/// Waits until nothing waits to be published.
+/// Waits until every row of the outbox is published.
 async fn all_published(outbox: &MemoryOutbox) {
     let looking = async {
         while outbox.backlog().await.expect("memory answers").waiting > 0 {
@@ -50,8 +50,8 @@ async fn all_published(outbox: &MemoryOutbox) {
     within("everything is published", looking).await;
 }
 
-/// What an operator sees while the broker is away: so many events wait and grow old, and not one has
-/// used up a try, failed or been given up.
+/// Checks what an operator sees while the broker is down: `waiting` events wait, the oldest for at
+/// least `age`, and none has used an attempt, failed or been given up.
 async fn shows_an_outage(
     outbox: &MemoryOutbox,
     relaying: &Relaying,
@@ -60,11 +60,11 @@ async fn shows_an_outage(
 ) {
     let backlog = outbox.backlog().await.expect("memory answers");
     assert_eq!((backlog.waiting, backlog.dead), (waiting as u64, 0));
-    let oldest = backlog.oldest.expect("something waits");
-    assert!(oldest >= age, "the oldest has waited for {oldest:?} and not {age:?}");
+    let oldest = backlog.oldest.expect("an event waits");
+    assert!(oldest >= age, "the oldest event has waited for {oldest:?}, expected {age:?}");
     for row in rows(outbox, None).await.iter().filter(|row| row.status != Status::Published) {
         assert!(matches!(row.status, Status::Pending | Status::Leased), "{row:?}");
-        // A try that is under way is counted until it is given back.
+        // An attempt in progress counts until the relay gives it back.
         assert!(row.attempts <= u32::from(row.status == Status::Leased), "{row:?}");
         assert_eq!(row.error, None, "{row:?}");
     }
@@ -72,7 +72,8 @@ async fn shows_an_outage(
     assert_eq!((standing.failed, standing.dead, standing.paused), (0, 0, false));
 }
 
-/// A group that notes what it handles. The event that `held` names is noted once it is let go.
+/// Returns a group that records the events that it handles. The handler of the event `held`
+/// notifies `begun` and waits for `go`.
 fn holding(
     inbox: &Inbox<MemoryStore>,
     seen: &Seen,
@@ -93,23 +94,23 @@ fn holding(
     })
 }
 
-/// A minute without a broker costs nothing but time: no event loses a try, what is appended waits,
-/// what was in hands is finished, and when the broker is back everything is delivered and handled
-/// once.
+/// An outage of a minute delays events and does nothing else: no event loses an attempt, events
+/// appended meanwhile wait, a running handler finishes, and after the restart every event is
+/// published and handled once.
 pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture>(fixture: F) {
     let (inbox, seen, outbox) = (inbox(), Seen::default(), MemoryOutbox::new());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let in_hands = event();
-    let group = holding(&inbox, &seen, in_hands.id(), (&begun, &go));
+    let in_flight = event();
+    let group = holding(&inbox, &seen, in_flight.id(), (&begun, &go));
     let source = fixture.source(GROUP, false).await;
     let consuming = Consumer::new(group.clone(), source).expect("a sound group").start();
-    // Three tries: in a minute they would be used up many times over.
+    // Three attempts would be used up many times within a minute.
     let relay = Relay::builder(outbox.clone(), fixture.publisher().await).max_attempts(3);
     let relaying = relay.build().expect("sound settings").start();
 
     let mut sent = events(20);
     append(&outbox, &sent).await;
-    append(&outbox, std::slice::from_ref(&in_hands)).await;
+    append(&outbox, std::slice::from_ref(&in_flight)).await;
     all_published(&outbox).await;
     seen.exactly(&ids(&sent)).await;
     within("the handler begins", begun.notified()).await;
@@ -119,7 +120,7 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
 
     fixture.kill().await;
     let (mut began, mut waiting) = (None, Vec::new());
-    // The whole time long: some about one thing, some about nothing in particular.
+    // Appends during the whole outage: some events with an aggregate, some without.
     loop {
         let more = [event(), about("ord_1"), about("ord_2")];
         append(&outbox, &more).await;
@@ -133,21 +134,22 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
         tokio::time::sleep((outage() / 12).max(Duration::from_millis(50))).await;
     }
     assert_eq!(relaying.standing().published, published, "nothing was confirmed meanwhile");
-    assert_eq!(seen.all().len(), sent.len(), "nothing was brought meanwhile");
-    // Messages in flight are handled although the broker cannot be told.
+    assert_eq!(seen.all().len(), sent.len(), "nothing was delivered meanwhile");
+    // A message in flight is handled although the broker cannot receive its ack.
     go.notify_one();
     seen.count(sent.len() + 1).await;
 
     fixture.revive().await;
     sent.extend(waiting);
-    sent.push(in_hands);
+    sent.push(in_flight);
     let wanted: BTreeSet<EventId> = ids(&sent);
     all_published(&outbox).await;
     seen.exactly(&wanted).await;
     let standing = relaying.stop().await;
     assert_eq!((standing.published, standing.failed, standing.dead), (sent.len() as u64, 0, 0));
     consuming.stop().await;
-    // The ack of what was in hands was lost: it comes again, and is recognised.
+    // The ack of the event in flight was lost: the broker redelivers it, and the inbox recognises
+    // it.
     drained(&fixture, group).await;
     seen.exactly(&wanted).await;
 }

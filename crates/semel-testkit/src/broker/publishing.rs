@@ -1,4 +1,4 @@
-//! Publishing: an answer for every event, and every event arrives byte for byte.
+//! Publishing: the publisher returns one result per event, and every event arrives byte for byte.
 
 use std::future::Future;
 
@@ -10,14 +10,14 @@ use semel_core::outbox::Publisher;
 use super::BrokerFixture;
 use super::shorthand::{GROUP, KIND, built, event, events, ids, publish, take, take_all, within};
 
-/// Publishes events and finds each of them as it was sent.
+/// Publishes events one by one and checks that each arrives as it was sent.
 async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Event>) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
     for event in sent {
         publish(&publisher, std::slice::from_ref(&event)).await;
         let arrived = take(&source).await;
-        // The attributes are compared one by one first: an envelope does not show what it says.
+        // The parts are compared first: the `Debug` text of an event does not show them.
         assert_eq!(arrived.cloud_attributes(), event.cloud_attributes());
         assert_eq!(arrived.headers_json(), event.headers_json());
         assert_eq!(arrived.payload(), event.payload(), "the payload");
@@ -25,8 +25,7 @@ async fn arrive<F: BrokerFixture>(fixture: &F, sent: Vec<Event>) {
     }
 }
 
-/// Everything that an envelope has comes along: ids, times, number, trace, the sender's attributes and
-/// headers.
+/// The whole envelope arrives: ids, times, sequence number, trace, attributes and headers.
 pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture: F) {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let trace = TraceContext::new(parent, Some("vendor=a:b, other=c%20d")).expect("a trace");
@@ -52,14 +51,14 @@ pub async fn an_event_arrives_with_its_whole_envelope<F: BrokerFixture>(fixture:
     arrive(&fixture, vec![full, many, largest]).await;
 }
 
-/// Absent stays absent: nothing is made up on the way.
+/// Absent fields stay absent.
 pub async fn an_event_without_anything_optional_arrives<F: BrokerFixture>(fixture: F) {
     let bare = built(Event::builder("t", "e", "s"));
     assert!(bare.aggregate().is_none() && bare.correlation_id().is_none());
     arrive(&fixture, vec![bare]).await;
 }
 
-/// Values that a carrier could take for its own notation, cut, or trim.
+/// Values that a broker's encoding could decode, cut or trim arrive unchanged.
 pub async fn values_that_look_like_escapes_arrive_as_they_are<F: BrokerFixture>(fixture: F) {
     let hard = [
         "100%",
@@ -100,7 +99,7 @@ pub async fn values_that_look_like_escapes_arrive_as_they_are<F: BrokerFixture>(
     arrive(&fixture, sent).await;
 }
 
-/// Nothing about a payload is understood, so nothing about it is changed.
+/// A payload is never interpreted, so none of its bytes changes.
 pub async fn payloads_of_any_bytes_arrive_as_they_are<F: BrokerFixture>(fixture: F) {
     let every_byte: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
     let payloads: [(&str, &[u8]); 10] = [
@@ -121,14 +120,14 @@ pub async fn payloads_of_any_bytes_arrive_as_they_are<F: BrokerFixture>(fixture:
     arrive(&fixture, payloads.iter().map(build).collect()).await;
 }
 
-/// 256 KiB, which every broker takes by default.
+/// A payload of 256 KiB, which every broker accepts by default, arrives.
 pub async fn a_payload_of_a_quarter_mebibyte_arrives<F: BrokerFixture>(fixture: F) {
     let bytes: Vec<u8> = (0..256 * 1_024_u32).map(|at| (at.wrapping_mul(31) >> 3) as u8).collect();
     let large = Event::builder("acme", KIND, "/orders").payload("application/pdf", bytes);
     arrive(&fixture, vec![built(large)]).await;
 }
 
-/// One answer each, in batches of no event, one, two and many; and each of them arrives.
+/// Batches of zero, one, two and many events get one result per event, and all events arrive.
 pub async fn every_event_of_a_batch_is_answered<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
@@ -140,7 +139,7 @@ pub async fn every_event_of_a_batch_is_answered<F: BrokerFixture>(fixture: F) {
     }
 }
 
-/// Callers that share a publisher do not get each other's answers, and all their events arrive.
+/// Concurrent callers of one publisher get their own results, and all their events arrive.
 pub async fn publishers_at_once_are_each_answered<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
@@ -158,5 +157,5 @@ pub async fn publishers_at_once_are_each_answered<F: BrokerFixture>(fixture: F) 
 }
 
 async fn confirmed<T>(answers: impl Future<Output = T>) -> T {
-    within("the broker confirms to all", answers).await
+    within("the broker confirms to all callers", answers).await
 }

@@ -1,4 +1,4 @@
-//! A broker that is killed and restarted: what it confirmed is there, and its clients go on.
+//! A broker that is killed and restarted: confirmed events are still there, and clients reconnect.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use semel_core::outbox::{PublishError, Publisher};
 use super::BrokerFixture;
 use super::handling::drained;
 use super::shorthand::{
-    GROUP, Seen, event, events, ids, inbox, noting, publish, take, take_all, within,
+    GROUP, Seen, event, events, ids, inbox, publish, recording, take, take_all, within,
 };
 
-/// `Ok` means that the broker has it durably.
+/// `Ok` from the publisher means that the broker has stored the event durably.
 pub async fn what_was_confirmed_survives_a_restart<F: BrokerFixture>(fixture: F) {
     drop(fixture.source(GROUP, false).await);
     let sent = events(100);
@@ -22,8 +22,8 @@ pub async fn what_was_confirmed_survives_a_restart<F: BrokerFixture>(fixture: F)
     take_all(&fixture.source(GROUP, false).await, &ids(&sent)).await;
 }
 
-/// Publishes until the broker has confirmed it, as a relay does.
-async fn insist<P: Publisher>(publisher: &P, event: &Event) {
+/// Publishes an event until the broker has confirmed it, as a relay does.
+async fn publish_until_confirmed<P: Publisher>(publisher: &P, event: &Event) {
     let insisting = async {
         loop {
             match publisher.publish(std::slice::from_ref(event)).await[..] {
@@ -38,7 +38,7 @@ async fn insist<P: Publisher>(publisher: &P, event: &Event) {
     within("the broker confirms again", insisting).await;
 }
 
-/// The same publisher and source reconnect by themselves; what was acknowledged stays acknowledged.
+/// The same publisher and source reconnect by themselves, and acked events are not delivered again.
 pub async fn publisher_and_source_go_on_by_themselves<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
@@ -48,12 +48,12 @@ pub async fn publisher_and_source_go_on_by_themselves<F: BrokerFixture>(fixture:
         assert_eq!(take(&source).await.id(), before.id());
         fixture.restart().await;
         let after = event();
-        insist(&publisher, &after).await;
-        // An event may be confirmed late, and come twice.
+        publish_until_confirmed(&publisher, &after).await;
+        // An event can be confirmed late and then be delivered twice.
         let mut taken = BTreeSet::new();
         while !taken.contains(&after.id()) {
             let id = take(&source).await.id();
-            assert_eq!(id, after.id(), "what was acked does not come again");
+            assert_eq!(id, after.id(), "an acked event is not redelivered");
             taken.insert(id);
         }
         while let Ok(again) = tokio::time::timeout(fixture.patience() * 2, take(&source)).await {
@@ -62,16 +62,16 @@ pub async fn publisher_and_source_go_on_by_themselves<F: BrokerFixture>(fixture:
     }
 }
 
-/// Killed in the middle of publishing and consuming: all that was confirmed is handled, once.
+/// The broker is killed during publishing and consuming: every confirmed event is handled once.
 pub async fn nothing_is_lost_by_a_restart_under_load<F: BrokerFixture>(fixture: F) {
     let (inbox, seen) = (inbox(), Seen::default());
     let source = fixture.source(GROUP, false).await;
-    let consuming = Consumer::new(noting(&inbox, &seen), source).expect("a sound group").start();
+    let consuming = Consumer::new(recording(&inbox, &seen), source).expect("a sound group").start();
     let publisher = fixture.publisher().await;
     let sent = events(300);
     let publishing = async {
         for event in &sent {
-            insist(&publisher, event).await;
+            publish_until_confirmed(&publisher, event).await;
         }
     };
     let killing = async {
@@ -84,7 +84,7 @@ pub async fn nothing_is_lost_by_a_restart_under_load<F: BrokerFixture>(fixture: 
     let wanted: BTreeSet<EventId> = ids(&sent);
     seen.exactly(&wanted).await;
     consuming.stop().await;
-    // What an answer was lost for comes again, and is recognised.
-    drained(&fixture, noting(&inbox, &seen)).await;
+    // Messages whose ack was lost are redelivered, and the inbox recognises them.
+    drained(&fixture, recording(&inbox, &seen)).await;
     seen.exactly(&wanted).await;
 }

@@ -1,4 +1,4 @@
-//! Answers, and the want of one: what comes again, when, and what does not.
+//! Replies to the broker: which messages are redelivered, when, and which are not.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::BrokerFixture;
 use super::shorthand::{GROUP, about, answer, event, next, nothing, opened, publish, take};
 
-/// What was acked is done with, for this source and for every other of its group.
+/// An acked event is never delivered again to its group.
 pub async fn an_acked_event_does_not_come_again<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     publish(&fixture.publisher().await, &[event()]).await;
@@ -18,7 +18,7 @@ pub async fn an_acked_event_does_not_come_again<F: BrokerFixture>(fixture: F) {
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;
 }
 
-/// A message that was dropped without an answer is brought again.
+/// A message that is dropped without a reply is redelivered.
 pub async fn an_unanswered_event_comes_again<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let sent = event();
@@ -41,7 +41,7 @@ pub async fn an_event_whose_source_is_gone_comes_to_another<F: BrokerFixture>(fi
     assert_eq!(take(&fixture.source(GROUP, false).await).await, sent);
 }
 
-/// `Later` is kept: it comes again, not at once, and with an ack for good.
+/// An event answered with `Later` is redelivered, no earlier than asked, and its ack ends it.
 pub async fn an_event_put_off_comes_again_and_not_before<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let sent = event();
@@ -54,7 +54,7 @@ pub async fn an_event_put_off_comes_again_and_not_before<F: BrokerFixture>(fixtu
         drop(message);
         let again = next(&source).await;
         assert_eq!(opened(&again), sent);
-        // Brokers count in whole milliseconds, and by a clock of their own.
+        // Brokers count whole milliseconds, by their own clocks.
         assert!(put_off.elapsed() >= span.mul_f64(0.9), "{:?} < {span:?}", put_off.elapsed());
         answer(&again, BrokerReply::Later(Duration::ZERO)).await;
     }
@@ -62,20 +62,20 @@ pub async fn an_event_put_off_comes_again_and_not_before<F: BrokerFixture>(fixtu
     nothing(&source, fixture.patience() * 2).await;
 }
 
-/// In a group without order an event that waits is overtaken.
+/// In a group without order, a delayed event does not hold up later ones.
 pub async fn an_event_put_off_holds_up_no_other<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let publisher = fixture.publisher().await;
     let (first, second) = (about("ord_1"), about("ord_1"));
     publish(&publisher, std::slice::from_ref(&first)).await;
     let message = next(&source).await;
-    // No test waits for it: the second comes long before.
+    // Ten minutes: the test does not wait for the redelivery, the second event comes long before.
     answer(&message, BrokerReply::Later(Duration::from_secs(600))).await;
     publish(&publisher, std::slice::from_ref(&second)).await;
     assert_eq!(take(&source).await, second);
 }
 
-/// A message that is being handled stays with its handler, however long that takes.
+/// A message that its consumer keeps is not redelivered, however long its handler takes.
 pub async fn an_event_that_is_kept_is_not_brought_again<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     let other = fixture.source(GROUP, false).await;
@@ -89,7 +89,7 @@ pub async fn an_event_that_is_kept_is_not_brought_again<F: BrokerFixture>(fixtur
         loop {
             let every = message.keep_every().unwrap_or(Duration::from_secs(1));
             tokio::time::sleep(every).await;
-            message.keep().await.expect("the broker hears it");
+            message.keep().await.expect("the broker accepts the extension");
         }
     };
     let quiet = async {

@@ -12,21 +12,22 @@ use semel_core::store::memory::MemoryStore;
 use semel_core::{Executor, OnFailure, Policy};
 use tokio::sync::watch;
 
-/// So long that only what never happens takes it, in milliseconds.
+/// How long [`within`] waits, in milliseconds.
 static LIMIT: AtomicU64 = AtomicU64::new(90_000);
 
-/// How long the behaviours of brokers wait, in this process from now on, for what never happens.
-/// Default 90 s, for sound brokers on slow machines; less is for tests that a wrong one is found.
+/// Sets how long a behaviour of brokers waits before it fails, for the whole process. Default 90 s,
+/// for correct brokers on slow machines. A shorter time is for tests that the suite finds a wrong
+/// broker.
 pub fn give_up_after(limit: Duration) {
     LIMIT.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The type of every event that is handled.
+/// The type of every event that has a handler.
 pub(super) const KIND: &str = "order.placed";
-/// The group of behaviours that need one.
+/// The consumer group of behaviours that use only one.
 pub(super) const GROUP: &str = "INVENTORY";
 
-/// Waits for something that a sound broker does soon.
+/// Awaits `future`; panics with `what` after the limit of [`give_up_after`].
 pub(super) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let limit = Duration::from_millis(LIMIT.load(Ordering::Relaxed));
     match tokio::time::timeout(limit, future).await {
@@ -39,7 +40,7 @@ pub(super) fn built(builder: Builder) -> Event {
     builder.build().expect("a valid event")
 }
 
-/// An event whose order does not matter.
+/// Returns an event without an aggregate, whose order does not matter.
 pub(super) fn event() -> Event {
     built(Event::builder("acme", KIND, "/orders").json(&"once"))
 }
@@ -48,7 +49,7 @@ pub(super) fn events(count: usize) -> Vec<Event> {
     (0..count).map(|_| event()).collect()
 }
 
-/// An event about an order.
+/// Returns an event about an order.
 pub(super) fn about(order: &str) -> Event {
     built(Event::builder("acme", KIND, "/orders").about("order", order))
 }
@@ -57,13 +58,13 @@ pub(super) fn ids<'a>(events: impl IntoIterator<Item = &'a Event>) -> BTreeSet<E
     events.into_iter().map(Event::id).collect()
 }
 
-/// Publishes events that the broker takes all.
+/// Publishes events and checks that the broker confirms all of them.
 pub(super) async fn publish<P: Publisher>(publisher: &P, events: &[Event]) {
     let answers = within("the broker confirms", publisher.publish(events)).await;
     assert_eq!(answers, vec![Ok(()); events.len()]);
 }
 
-/// The next message; a broker that is away is asked again.
+/// Returns the next message; retries while the broker is unreachable.
 pub(super) async fn next<S: Source>(source: &S) -> S::Message {
     let asking = async {
         loop {
@@ -76,14 +77,16 @@ pub(super) async fn next<S: Source>(source: &S) -> S::Message {
     within("a message comes", asking).await
 }
 
-/// The event in a message.
+/// Returns the event in a message.
 pub(super) fn opened(message: &impl Message) -> Event {
     message.envelope().expect("the message is an event")
 }
 
-/// Answers, and the broker takes the answer.
+/// Answers a message and checks that the broker accepts the reply.
 pub(super) async fn answer(message: &impl Message, answer: BrokerReply) {
-    within("the broker takes an answer", message.answer(answer)).await.expect("it is there");
+    within("the broker accepts a reply", message.answer(answer))
+        .await
+        .expect("the broker accepts the reply");
 }
 
 /// Takes the next message and acks it.
@@ -93,20 +96,20 @@ pub(super) async fn take<S: Source>(source: &S) -> Event {
     opened(&message)
 }
 
-/// Takes and acks until every one of these was seen. Others must not be.
+/// Takes and acks messages until all `wanted` events were seen. Panics on any other event.
 pub(super) async fn take_all<S: Source>(source: &S, wanted: &BTreeSet<EventId>) {
     let mut missing = wanted.clone();
     while !missing.is_empty() {
         let id = take(source).await.id();
-        assert!(wanted.contains(&id), "{id} is none of ours");
+        assert!(wanted.contains(&id), "{id} was not published by this test");
         missing.remove(&id);
     }
 }
 
-/// Nothing comes for `span`.
+/// Checks that no message comes for `span`.
 pub(super) async fn nothing<S: Source>(source: &S, span: Duration) {
     if let Ok(Ok(message)) = tokio::time::timeout(span, source.next()).await {
-        panic!("nothing should come, and this did: {:?}", message.envelope());
+        panic!("no message was expected, got {:?}", message.envelope());
     }
 }
 
@@ -129,7 +132,7 @@ impl Seen {
         self.0.borrow().clone()
     }
 
-    /// Waits until so many were seen, counting repeats.
+    /// Waits until `count` events were recorded, repeats included.
     pub(super) async fn count(&self, count: usize) {
         let mut seen = self.0.subscribe();
         let waiting = seen.wait_for(|seen| seen.len() >= count);
@@ -137,7 +140,8 @@ impl Seen {
         drop(found.expect("we hold the sender"));
     }
 
-    /// Waits until all of these were seen, and checks that each was seen once and nothing else.
+    /// Waits for as many events as `wanted` has, and checks that each of them was recorded once and
+    /// no other event was.
     pub(super) async fn exactly(&self, wanted: &BTreeSet<EventId>) {
         self.count(wanted.len()).await;
         let all = self.all();
@@ -147,7 +151,7 @@ impl Seen {
     }
 }
 
-/// An inbox in memory that retries soon.
+/// Returns an inbox in memory with short retry delays.
 pub(super) fn inbox() -> Inbox<MemoryStore> {
     inbox_on(MemoryStore::new())
 }
@@ -159,8 +163,8 @@ pub(super) fn inbox_on(store: MemoryStore) -> Inbox<MemoryStore> {
     Inbox::new(Executor::new(store)).policy(policy)
 }
 
-/// A group that writes down what it handles.
-pub(super) fn noting(inbox: &Inbox<MemoryStore>, seen: &Seen) -> Group<MemoryStore> {
+/// Returns a group that records the events that it handles.
+pub(super) fn recording(inbox: &Inbox<MemoryStore>, seen: &Seen) -> Group<MemoryStore> {
     let seen = seen.clone();
     inbox.group(GROUP).on_fenced(KIND, move |event, _| {
         seen.add(event.id());
@@ -168,5 +172,5 @@ pub(super) fn noting(inbox: &Inbox<MemoryStore>, seen: &Seen) -> Group<MemorySto
     })
 }
 
-/// How often a consumer of these tests looks for due failures.
+/// How often the consumers of these tests look for due failures.
 pub(super) const RETRY_EVERY: Duration = Duration::from_millis(20);

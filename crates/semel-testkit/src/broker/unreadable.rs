@@ -6,11 +6,11 @@ use semel_core::inbox::{BrokerReply, Consumer, Message as _};
 use super::BrokerFixture;
 use super::handling::buried;
 use super::shorthand::{
-    GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, noting, publish, within,
+    GROUP, RETRY_EVERY, Seen, answer, events, ids, inbox, next, nothing, publish, recording, within,
 };
 use super::watched::Watched;
 
-/// A source delivers an unreadable message with its bytes, so that an operator can look at them.
+/// A source delivers an unreadable message with its bytes, so that an operator can inspect them.
 pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fixture: F) {
     let source = fixture.source(GROUP, false).await;
     for bytes in [&b"{\"no\":\"event\"}"[..], b"\xff\x00\r\n%", b"not json"] {
@@ -23,12 +23,13 @@ pub async fn a_message_that_is_no_event_is_shown_as_it_came<F: BrokerFixture>(fi
     nothing(&source, fixture.patience() * 2).await;
 }
 
-/// It is given up with its reason, the broker is free of it, and the events around it are handled.
+/// An unreadable message is stored as dead with its reason and acked, and the events around it are
+/// handled.
 pub async fn a_message_that_is_no_event_is_buried_and_its_neighbours_go_on<F: BrokerFixture>(
     fixture: F,
 ) {
     let (inbox, seen) = (inbox(), Seen::default());
-    let group = noting(&inbox, &seen);
+    let group = recording(&inbox, &seen);
     let (source, log) = Watched::new(fixture.source(GROUP, false).await);
     let consuming = Consumer::new(group.clone(), source).expect("a sound group").start();
     let publisher = fixture.publisher().await;
@@ -45,7 +46,7 @@ pub async fn a_message_that_is_no_event_is_buried_and_its_neighbours_go_on<F: Br
             tokio::time::sleep(RETRY_EVERY).await;
         }
     };
-    within("all are answered", answered).await;
+    within("all messages are answered", answered).await;
     consuming.stop().await;
     assert_eq!(log.answers(), [BrokerReply::Ack; 8]);
     nothing(&fixture.source(GROUP, false).await, fixture.patience() * 2).await;

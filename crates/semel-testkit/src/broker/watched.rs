@@ -7,21 +7,21 @@ use bytes::Bytes;
 use semel_core::event::{Event, Unreadable};
 use semel_core::inbox::{BrokerReply, Message, Source, SourceError};
 
-/// A source with a record of its deliveries and answers.
+/// Wraps a source and records its deliveries and the replies to its messages.
 #[derive(Debug)]
 pub struct Watched<S> {
     source: S,
     log: Log,
 }
 
-/// One of its messages.
+/// A message of a [`Watched`] source.
 #[derive(Debug)]
 pub struct WatchedMessage<M> {
     message: M,
     log: Log,
 }
 
-/// What happened at a source. Clones share it.
+/// The deliveries and replies of a source. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log(Arc<Mutex<(usize, Vec<BrokerReply>)>>);
 
@@ -30,12 +30,12 @@ impl Log {
         note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How many messages were brought.
+    /// Returns the number of delivered messages.
     pub(super) fn deliveries(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The answers that were taken, in their order.
+    /// Returns the replies that the broker accepted, in order.
     pub(super) fn answers(&self) -> Vec<BrokerReply> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -48,6 +48,7 @@ impl<S: Source> Watched<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<S: Source> Source for Watched<S> {
     type Message = WatchedMessage<S::Message>;
 
@@ -62,6 +63,7 @@ impl<S: Source> Source for Watched<S> {
     }
 }
 
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
 impl<M: Message> Message for WatchedMessage<M> {
     fn envelope(&self) -> Result<Event, Unreadable> {
         self.message.envelope()

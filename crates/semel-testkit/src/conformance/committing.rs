@@ -1,5 +1,5 @@
-//! Answers of a door whose handler writes to the store's own database: what is kept commits with
-//! those writes, what is not takes them back.
+//! Requests whose handler writes to the store's own database, under `Executor::serve_transact`: a
+//! kept outcome commits with those writes, any other result rolls them back.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::Fixture;
 
 type On<F> = Executor<<F as Fixture>::Store>;
 
-/// A handler that writes one row and ends so.
+/// Serves a request whose handler writes one row and then ends with `end`.
 async fn place<F: TransactionFixture>(
     executor: &On<F>,
     command: Command,
@@ -34,7 +34,7 @@ async fn place<F: TransactionFixture>(
         .await
 }
 
-/// A handler that has written its row and waits to be let go.
+/// A handler that has written its row and waits for the test to release it.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
     release: oneshot::Sender<(End, u32)>,
@@ -49,7 +49,7 @@ impl Held {
             let work = move |mut unit: Unit<F::Store>| async move {
                 F::effect(unit.conn(), "order").await;
                 let _ = running.send(());
-                let (end, n): (End, u32) = released.await.expect("it is let go");
+                let (end, n): (End, u32) = released.await.expect("the test releases the handler");
                 end(unit.context(), n)
             };
             executor.serve_transact(command, work).await
@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-/// The row, the claim and the answer are one commit, once.
+/// The row, the claim and the outcome are committed once, together.
 pub async fn a_completed_answer_commits_with_its_row<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = place::<F>(&executor, command(), &work, keeps).await;
@@ -71,7 +71,7 @@ pub async fn a_completed_answer_commits_with_its_row<F: TransactionFixture>(fixt
     assert_eq!((fixture.effects("order").await, work.runs()), (1, 1));
 }
 
-/// A failed answer takes its row back, and the failure is recorded after that.
+/// A failed handler's row is rolled back, and its failure is recorded afterwards.
 pub async fn a_failed_answer_takes_its_row_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = place::<F>(&executor, command(), &work, fails).await;
@@ -88,7 +88,7 @@ pub async fn a_failed_answer_takes_its_row_back<F: TransactionFixture>(fixture: 
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Failed answers count and are final under Keep although every one of them was taken back.
+/// Failures count as attempts, and are final under Keep, although each of them was rolled back.
 pub async fn failed_answers_follow_the_policy<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let long = Duration::from_secs(600);
@@ -104,7 +104,7 @@ pub async fn failed_answers_follow_the_policy<F: TransactionFixture>(fixture: F)
     assert_eq!((fixture.effects("order").await, work.runs()), (0, 2));
 }
 
-/// A refusal that is kept takes its row back and is replayed all the same.
+/// A refusal that is kept rolls its row back and is still replayed.
 pub async fn a_kept_refusal_takes_its_row_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = place::<F>(&executor, command(), &work, refuses).await;
@@ -114,7 +114,7 @@ pub async fn a_kept_refusal_takes_its_row_back<F: TransactionFixture>(fixture: F
     assert_eq!((fixture.effects("order").await, work.runs()), (0, 1));
 }
 
-/// A refusal over the limit is known by its size only, like any other answer of a door.
+/// Of a refusal over the size limit only the size is recorded.
 pub async fn a_refusal_over_the_limit_is_omitted<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = || command().max_outcome(8);
@@ -126,7 +126,8 @@ pub async fn a_refusal_over_the_limit_is_omitted<F: TransactionFixture>(fixture:
     assert_eq!((fixture.effects("order").await, work.runs()), (0, 1));
 }
 
-/// A key that is given back keeps neither row nor record, and is free for another request.
+/// A key that the handler gives back leaves neither row nor record, and is free for another
+/// request.
 pub async fn a_given_back_key_leaves_nothing<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = command().fingerprint(Fingerprint::opaque("a"));
@@ -138,7 +139,7 @@ pub async fn a_given_back_key_leaves_nothing<F: TransactionFixture>(fixture: F) 
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Giving back what an earlier attempt failed at keeps that attempt's operation id.
+/// Giving back a key whose earlier attempt failed keeps that attempt's operation id.
 pub async fn a_given_back_retry_keeps_its_operation<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = place::<F>(&executor, command(), &work, fails).await;
@@ -151,7 +152,8 @@ pub async fn a_given_back_retry_keeps_its_operation<F: TransactionFixture>(fixtu
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// What cannot be kept is not committed: the door's omission and an outcome over the limit alike.
+/// An outcome that cannot be kept commits nothing, whether the handler omitted it or it is over the
+/// limit.
 pub async fn an_answer_that_cannot_be_kept_commits_nothing<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let omitted = place::<F>(&executor, command(), &work, omits).await;
@@ -164,10 +166,11 @@ pub async fn an_answer_that_cannot_be_kept_commits_nothing<F: TransactionFixture
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A panic takes the row back and is a failure.
+/// A panic rolls the row back and is recorded as a failure.
 pub async fn a_handlers_panic_takes_its_row_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    let panicked = place::<F>(&executor, command(), &work, |_, _| panic!("out of paper")).await;
+    let panicked =
+        place::<F>(&executor, command(), &work, |_, _| panic!("a panic of the work")).await;
     assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
     assert_eq!(fixture.effects("order").await, 0);
     let found = record(&executor, &key()).await.expect("a failure is visible");
@@ -175,7 +178,7 @@ pub async fn a_handlers_panic_takes_its_row_back<F: TransactionFixture>(fixture:
     assert_eq!(executed(&place::<F>(&executor, command(), &work, keeps).await).0, "answer 2");
 }
 
-/// Work over its limit is dropped and its row taken back.
+/// Work over its time limit is dropped and its row rolled back.
 pub async fn a_handler_over_its_limit_takes_its_row_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().work_timeout(Duration::from_millis(50));
@@ -192,7 +195,7 @@ pub async fn a_handler_over_its_limit_takes_its_row_back<F: TransactionFixture>(
     assert_eq!(executed(&place::<F>(&executor, command(), &work, keeps).await).0, "answer 1");
 }
 
-/// A handler that lets its unit escape has committed nothing, whatever it answers.
+/// If a handler lets its unit escape, nothing is committed, whatever the handler returns.
 pub async fn a_handler_whose_unit_escapes_commits_nothing<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (smuggle, smuggled) = oneshot::channel();
@@ -207,13 +210,13 @@ pub async fn a_handler_whose_unit_escapes_commits_nothing<F: TransactionFixture>
     assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
     drop(smuggled.await.expect("the unit"));
     assert_eq!(fixture.effects("order").await, 0);
-    // Its server may be about to hear of the end, and hold the key until then.
+    // The server may not have seen the rollback yet, and holds the key until then.
     let patient = command().wait(Wait::Deadline(SOON));
     assert_eq!(executed(&place::<F>(&executor, patient, &work, keeps).await).0, "answer 1");
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A caller that disconnects takes nothing back: the row commits, and the repeat gets the outcome.
+/// A caller that disconnects does not roll back: the row commits, and a repeat gets the outcome.
 pub async fn a_caller_who_leaves_takes_nothing_back<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start::<F>(&executor, command()).await;
@@ -226,7 +229,8 @@ pub async fn a_caller_who_leaves_takes_nothing_back<F: TransactionFixture>(fixtu
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Many requests at once, over two handles: one row, and one answer for all.
+/// Many concurrent requests over two handles: one row is committed, and all callers get one
+/// outcome.
 pub async fn many_requests_at_once_commit_one_row<F: TransactionFixture>(fixture: F) {
     let executors = [executor(&fixture).await, executor(&fixture).await];
     let work = Work::default();
@@ -251,8 +255,8 @@ pub async fn many_requests_at_once_commit_one_row<F: TransactionFixture>(fixture
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Under `claim_first` every settlement does the same to row and record.
-pub async fn a_claim_that_comes_first_ends_alike<F: TransactionFixture>(fixture: F) {
+/// With `claim_first`, every settlement has the same effect on row and record.
+pub async fn claim_first_settles_like_any_transaction<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = || command().claim_first();
     let given_back = place::<F>(&executor, first(), &work, gives_back).await;

@@ -1,4 +1,4 @@
-//! Races: many callers at once, and verbs against each other, with one winner each time.
+//! Races between many callers, and between two operations on one key: exactly one wins each time.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::test_store::{
 };
 use crate::fixture::Fixture;
 
-/// Callers at once in the crowded races.
+/// The number of concurrent callers in races of many.
 const CROWD: usize = 64;
-/// Rounds of the two-sided races: enough that both sides win some on a two-core machine.
+/// The number of rounds in races of two: enough that each side wins some on a two-core machine.
 const ROUNDS: usize = 20;
 
 impl<F: Fixture> TestStore<F> {
-    /// Runs `count` tasks that start together, spread over two handles; their answers.
+    /// Runs `count` tasks that start together, spread over two handles, and returns their results.
     async fn crowd<T, Fut>(
         &self,
         count: usize,
@@ -52,7 +52,7 @@ impl<F: Fixture> TestStore<F> {
         answers
     }
 
-    /// Claims that all have lapsed, one per round: time passes once for all of them.
+    /// Returns one lapsed claim per round; the clock is advanced once for all of them.
     async fn lapsed(&self) -> Vec<(Draft, Lease)> {
         let mut claims = Vec::new();
         for round in 0..ROUNDS {
@@ -68,7 +68,8 @@ impl<F: Fixture> TestStore<F> {
 async fn renew<S: Store>(store: &S, held: &Lease) -> Renewed {
     let mut renewer = store.renewer().await.expect("a renewer");
     loop {
-        // A rival may have the row just now; a heartbeat asks again, and so do we.
+        // Another caller may hold the row for a moment; a heartbeat tries again, and so does this
+        // loop.
         match renewer.renew(&[(*held, LEASE)]).await.expect("renew")[0] {
             Renewed::Unknown => tokio::time::sleep(Duration::from_millis(5)).await,
             told @ (Renewed::Extended | Renewed::Lost) => return told,
@@ -76,7 +77,7 @@ async fn renew<S: Store>(store: &S, held: &Lease) -> Renewed {
     }
 }
 
-/// One of many callers gets a key, and all others read that one's claim.
+/// Exactly one of many callers is granted a key, and all others read that caller's claim.
 pub async fn of_many_opens_exactly_one_is_granted<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for round in 0..3 {
@@ -91,7 +92,7 @@ pub async fn of_many_opens_exactly_one_is_granted<F: Fixture>(fixture: F) {
             Opened::Inserted { fence } => Some((mine, *fence)),
             Opened::Existing { .. } | Opened::Contended => None,
         });
-        let (winner, fence) = granted.next().expect("somebody is granted a free key");
+        let (winner, fence) = granted.next().expect("one caller is granted a free key");
         assert_eq!(granted.count(), 0, "a second caller was granted the key");
         for (_, opened) in &answers {
             if let Opened::Existing { record, now } = opened {
@@ -114,13 +115,13 @@ pub async fn opens_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixtur
         .await;
     for (mine, opened) in answers {
         let Opened::Inserted { fence } = opened else {
-            panic!("a key that nobody else asks for was not granted: {opened:?}")
+            panic!("a key without another caller was not granted: {opened:?}")
         };
         assert_granted(&test.record(&mine.key).await, &mine, fence);
     }
 }
 
-/// Of many takeovers that judged the same write, one is done.
+/// Of many takeovers that judged the same write, exactly one succeeds.
 pub async fn of_many_takeovers_exactly_one_is_done<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (first, _) in test.lapsed().await.into_iter().take(3) {
@@ -138,13 +139,13 @@ pub async fn of_many_takeovers_exactly_one_is_done<F: Fixture>(fixture: F) {
             Swapped::Done { fence } => Some((mine, *fence)),
             Swapped::Lost => None,
         });
-        let (winner, fence) = done.next().expect("somebody takes a lapsed claim over");
+        let (winner, fence) = done.next().expect("one caller takes a lapsed claim over");
         assert_eq!(done.count(), 0, "two callers took the claim over");
         assert_granted(&test.record(&first.key).await, winner, fence);
     }
 }
 
-/// Of many settles under one lease, one is done, and its answer is the recorded one.
+/// Of many settles under one lease, exactly one succeeds, and its outcome is recorded.
 pub async fn of_many_settles_exactly_one_is_done<F: Fixture>(fixture: F) {
     const ANSWERS: [&str; 4] = ["\"a\"", "\"b\"", "\"c\"", "\"d\""];
     let test = TestStore::set(fixture).await;
@@ -163,7 +164,7 @@ pub async fn of_many_settles_exactly_one_is_done<F: Fixture>(fixture: F) {
     assert_eq!(record.number, 2);
 }
 
-/// A settle and a takeover race: one of them wins, and the record is the winner's.
+/// If a settle races a takeover, exactly one succeeds, and the record is the winner's.
 pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (round, (first, held)) in test.lapsed().await.into_iter().enumerate() {
@@ -173,7 +174,7 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
             .crowd(2, |at, store| {
                 let mine = second.clone();
                 async move {
-                    // Which side is started on which handle alternates.
+                    // The two sides alternate between the two handles.
                     if (at + round).is_multiple_of(2) {
                         settle(&*store, &held, &success("\"old\"")).await == Settled::Done
                     } else {
@@ -197,7 +198,7 @@ pub async fn a_settle_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     }
 }
 
-/// A renewal and a takeover race: one of them wins, and a beaten holder gets `Lost`.
+/// If a renewal races a takeover, exactly one succeeds, and a holder that loses gets `Lost`.
 pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (round, (first, held)) in test.lapsed().await.into_iter().enumerate() {
@@ -223,8 +224,8 @@ pub async fn a_renewal_racing_a_takeover_has_one_winner<F: Fixture>(fixture: F) 
     }
 }
 
-/// Sweeps and renewals race on lapsed claims: where a renewal returns that it extended its claim,
-/// the claim is there and live.
+/// If sweeps race renewals of lapsed claims, every claim whose renewal returned `Extended` exists
+/// and is live.
 pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut claims = Vec::new();
@@ -258,12 +259,12 @@ pub async fn a_sweep_never_takes_a_renewed_claim<F: Fixture>(fixture: F) {
                 let state = there.map(|peeked| peeked.record.state);
                 assert!(matches!(state, None | Some(State::Uncertain)), "{state:?}");
             }
-            Renewed::Unknown => unreachable!("asked until it was told"),
+            Renewed::Unknown => unreachable!("repeated until answered"),
         }
     }
 }
 
-/// Sweeps and opens race on expired keys: every grant is a live claim.
+/// If sweeps race opens of expired keys, every grant is a live claim.
 pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for round in 0..5 {
@@ -302,7 +303,8 @@ pub async fn a_sweep_never_takes_a_fresh_claim<F: Fixture>(fixture: F) {
     }
 }
 
-/// A record is never missing while it changes: a re-grant is one step, not a removal and an insert.
+/// A record is never missing during a re-grant: a re-grant is one write, not a removal and an
+/// insert.
 pub async fn a_record_never_vanishes_while_it_is_regranted<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -323,10 +325,10 @@ pub async fn a_record_never_vanishes_while_it_is_regranted<F: Fixture>(fixture: 
         })
         .await;
     let wrong: usize = answers.iter().sum();
-    assert_eq!(wrong, 0, "the record was missing, or it went back, {wrong} times");
+    assert_eq!(wrong, 0, "the record was missing or older than before, {wrong} times");
 }
 
-/// Fails and re-grants; returns how often another write got in between.
+/// Fails and re-grants repeatedly; returns how often a re-grant was lost to another write.
 async fn grant_over_and_over<S: Store>(store: &S, first: &Draft, mut held: Lease) -> usize {
     let (mut last, mut wrong) = (first.clone(), 0);
     for _ in 0..50 {
@@ -342,7 +344,7 @@ async fn grant_over_and_over<S: Store>(store: &S, first: &Draft, mut held: Lease
     wrong
 }
 
-/// Looks at the record until the granting is over; how often it was missing or went back.
+/// Reads the record until `over` is set; returns how often it was missing or older than before.
 async fn watch<S: Store>(store: &S, first: &Draft, over: &AtomicBool) -> usize {
     let (mut wrong, mut fence, mut number) = (0, None, 0);
     let mut look = 0_usize;
@@ -363,14 +365,14 @@ async fn watch<S: Store>(store: &S, first: &Draft, over: &AtomicBool) -> usize {
             }
             None => wrong += 1,
         }
-        // A store that never waits would keep this thread to itself.
+        // A store that never waits would keep this thread busy.
         tokio::task::yield_now().await;
     }
     wrong
 }
 
-/// Rivals that complete, fail and take over in a crowd leave a record that only ever went forward:
-/// as many writes as were answered with success, the last fence the largest.
+/// Many callers complete, fail and take over one key: the record counts exactly the writes that
+/// were reported as successful, and its fence is the largest granted.
 pub async fn a_crowd_of_holders_leaves_one_history<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let shared = key("k");
@@ -414,11 +416,11 @@ pub async fn a_crowd_of_holders_leaves_one_history<F: Fixture>(fixture: F) {
     fences.dedup();
     assert_eq!(fences.len(), granted, "a fence was given twice");
     let record = test.record(&shared).await;
-    assert_eq!(record.number, writes, "writes that were answered and writes that were made differ");
+    assert_eq!(record.number, writes, "the record counts other writes than were reported");
     assert_eq!(Some(&record.fence), fences.last());
 }
 
-/// Settles of a crowd of keys all arrive, whatever a store batches.
+/// Concurrent settles of many keys all succeed, whatever a store batches.
 pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut claims = Vec::new();
@@ -428,7 +430,7 @@ pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixt
     let answers = test
         .crowd(CROWD, |at, store| {
             let held = claims[at];
-            // Every fourth one is stale, in the middle of its neighbours' batch.
+            // Every fourth settle is stale, in the middle of the others' batch.
             let stale = Lease { fence: semel_core::Fence(held.fence.0 + 1), ..held };
             async move {
                 let lease = if at % 4 == 3 { stale } else { held };
@@ -442,8 +444,8 @@ pub async fn settles_of_different_keys_do_not_hinder_each_other<F: Fixture>(fixt
             assert_eq!((settled, record.state), (Settled::Lost, State::Running), "k{at}");
         } else {
             assert_eq!((settled, record.state), (Settled::Done, State::Failed), "k{at}");
-            let words = record.error.expect("a failure has words");
-            assert_eq!(words.as_str(), format!("of {at}"), "an answer of another key");
+            let words = record.error.expect("a failure has an error");
+            assert_eq!(words.as_str(), format!("of {at}"), "an error of another key");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Messages that are handled once, and claims held by hand.
+//! Messages that are handled once, and claims that the caller settles itself.
 //!
-//! These are the promises that a user reads, kept through this store.
+//! These behaviours are guarantees to users, tested with an executor on this store.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::work::{PAST_LEASE, Work, command, executor, key, value};
 use crate::Fixture;
 
-/// A message is handled once; a failure gives it back; a rival gets an error.
+/// A message is handled once; a failure frees it again; a concurrent consumer gets an error.
 pub async fn a_message_is_consumed_once<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let message = Key::message("acme", "MAILER", "m-1").expect("a valid key");
@@ -21,14 +21,17 @@ pub async fn a_message_is_consumed_once<F: Fixture>(fixture: F) {
     };
     let failed = consume(Err("no".into())).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
-    assert!(executor.peek(&message).await.expect("a store").is_none(), "a failure gives it back");
+    assert!(
+        executor.peek(&message).await.expect("a store").is_none(),
+        "a failure frees the message"
+    );
     assert_eq!(consume(Ok(())).await.expect("handled"), Consumed::Executed);
     assert_eq!(consume(Err("not run".into())).await.expect("seen"), Consumed::Duplicate);
     fixture.advance(keep + Duration::from_millis(1)).await;
     assert_eq!(consume(Ok(())).await.expect("handled anew"), Consumed::Executed);
 }
 
-/// While a message is being handled, a rival gets `Concurrent` and does not wait.
+/// While a message is being handled, another consumer gets `Concurrent` and does not wait.
 pub async fn a_message_in_hand_is_refused_to_a_rival<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let message = Key::message("acme", "MAILER", "m-1").expect("a valid key");
@@ -54,7 +57,7 @@ pub async fn a_message_in_hand_is_refused_to_a_rival<F: Fixture>(fixture: F) {
     assert_eq!(found.keep, Duration::from_secs(24 * 60 * 60), "zero means the default");
 }
 
-/// A message and a command with the same parts are two things.
+/// A message and a command with the same parts are different keys.
 pub async fn a_marker_is_never_a_commands_result<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let consumed: Result<Consumed, Error<String>> =
@@ -63,7 +66,8 @@ pub async fn a_marker_is_never_a_commands_result<F: Fixture>(fixture: F) {
     assert_eq!(value(&work.run(&executor, command()).await), "run 1");
 }
 
-/// Claims by hand: complete, fail and release do what they say; a lost one says so.
+/// Manual claims: complete, fail and release take effect once, and return `None` once the claim is
+/// lost.
 pub async fn a_claim_by_hand_is_settled_once<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     assert!(executor.peek(&key()).await.expect("a store").is_none(), "never used");
@@ -77,9 +81,9 @@ pub async fn a_claim_by_hand_is_settled_once<F: Fixture>(fixture: F) {
     let zombie = grant().await;
     assert!(matches!(executor.claim(command()).await, Ok(Claimed::InProgress { .. })));
     fixture.advance(PAST_LEASE).await;
-    let heir = grant().await;
+    let successor = grant().await;
     assert!(zombie.complete(Outcome::empty()).await.expect("a store").is_none(), "lost");
-    let receipt = heir.complete(Outcome::new("text/plain", "yes")).await.expect("a store");
+    let receipt = successor.complete(Outcome::new("text/plain", "yes")).await.expect("a store");
     assert_eq!(receipt.expect("recorded").attempt, 3);
     let Ok(Claimed::Completed { outcome, .. }) = executor.claim(command()).await else {
         panic!("completed");

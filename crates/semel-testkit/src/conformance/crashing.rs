@@ -1,6 +1,6 @@
 //! Operations whose holder crashes, hangs, outlives its lease or is shut down.
 //!
-//! These are the promises that a user reads, kept through this store.
+//! These behaviours are guarantees to users, tested with an executor on this store.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use semel_core::{
 use super::work::{Answer, Held, LEASE, PAST_LEASE, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
-/// Crashes count as attempts.
+/// Crashes count as attempts, so a crash loop ends in a dead record.
 pub async fn a_crash_loop_ends_in_a_dead_record<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().max_attempts(2);
@@ -34,38 +34,38 @@ pub async fn a_crash_loop_ends_in_a_dead_record<F: Fixture>(fixture: F) {
 }
 
 /// A holder that lost its lease is taken over; its late result is refused, and its caller gets the
-/// winner's.
+/// result of the takeover.
 pub async fn a_lapsed_holder_is_taken_over_and_its_late_result_is_refused<F: Fixture>(fixture: F) {
-    let (zombie, heir, work) =
+    let (zombie, successor, work) =
         (executor(&fixture).await, executor(&fixture).await, Work::default());
     let held = Held::start(&zombie, command()).await;
-    let before = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    let before = successor.peek(&key()).await.expect("a store").expect("a record").record;
     fixture.advance(PAST_LEASE).await;
-    let taken = work.run(&heir, command()).await.expect("the takeover runs");
+    let taken = work.run(&successor, command()).await.expect("the takeover runs");
     let receipt = *taken.receipt().expect("it ran");
     assert_eq!((receipt.attempt, receipt.operation_id), (2, before.operation_id));
     assert!(receipt.fence > before.fence);
     let late = held.finish(Ok("late")).await.expect("the zombie's caller is answered");
     assert!(late.replayed());
     assert_eq!(late.value().map(String::as_str), Some("run 1"));
-    let stored = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    let stored = successor.peek(&key()).await.expect("a store").expect("a record").record;
     assert_eq!((stored.fence, stored.attempt_id == before.attempt_id), (receipt.fence, false));
 }
 
-/// A zombie's late failure cannot undo the winner's success.
+/// A late failure of a former holder cannot undo the success of the takeover.
 pub async fn a_late_failure_does_not_undo_a_success<F: Fixture>(fixture: F) {
-    let (zombie, heir, work) =
+    let (zombie, successor, work) =
         (executor(&fixture).await, executor(&fixture).await, Work::default());
     let held = Held::start(&zombie, command()).await;
     fixture.advance(PAST_LEASE).await;
-    let _ = work.run(&heir, command()).await;
+    let _ = work.run(&successor, command()).await;
     let late = held.finish(Err("late")).await.expect("the winner's answer");
     assert_eq!(late.value().map(String::as_str), Some("run 1"));
-    let stored = heir.peek(&key()).await.expect("a store").expect("a record").record;
+    let stored = successor.peek(&key()).await.expect("a store").expect("a record").record;
     assert_eq!(stored.state, State::Succeeded);
 }
 
-/// What an operation hands downstream is the same in every retry and takeover.
+/// The downstream keys of an operation are the same in every retry and takeover.
 pub async fn downstream_keys_are_stable_across_retries_and_takeovers<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mut sent = Vec::new();
@@ -87,8 +87,8 @@ pub async fn downstream_keys_are_stable_across_retries_and_takeovers<F: Fixture>
     assert_ne!(sent[0].0, sent[0].1);
 }
 
-/// Under Hold a crashed attempt is never re-run; an operator decides.
-pub async fn a_held_crash_is_uncertain_until_somebody_resolves_it<F: Fixture>(fixture: F) {
+/// Under Hold a crashed attempt is never run again by itself; an operator decides.
+pub async fn a_held_crash_is_uncertain_until_it_is_resolved<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let careful = command().on_crash(OnCrash::Hold);
     let crash = async || {
@@ -111,8 +111,8 @@ pub async fn a_held_crash_is_uncertain_until_somebody_resolves_it<F: Fixture>(fi
     assert_eq!(work.runs(), 0);
 }
 
-/// An operator's word counts for more than a lease that runs only if it is said to; then the holder is
-/// refused, whichever way it was decided, and an answer that was given is not changed.
+/// An operator can decide about a key with a live lease only by overruling its holder. The
+/// overruled holder's settlement is then refused, and a recorded outcome is not changed.
 pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let keep = Duration::from_secs(60);
@@ -151,8 +151,8 @@ pub async fn an_overruled_holder_is_refused<F: Fixture>(fixture: F) {
     }
 }
 
-/// A decision about one version changes no other, whether that was renewed, taken over or decided
-/// meanwhile; and a decision that counts is one over what was seen.
+/// A decision applies to the version that the operator saw: if the record was renewed, taken over
+/// or decided meanwhile, the decision is refused.
 pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: F) {
     use semel_core::store::Store as _;
     let executor = executor(&fixture).await;
@@ -170,7 +170,7 @@ pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: 
     drop(first);
     fixture.advance(PAST_LEASE).await;
     let Ok(Claimed::Granted(second)) = executor.claim(command()).await else { panic!("a grant") };
-    assert_eq!(decide(crashed).await, Operated::Moved, "the key is another attempt's");
+    assert_eq!(decide(crashed).await, Operated::Moved, "another attempt holds the key");
     let held = seen().await;
     assert_ne!(held, crashed);
     assert_eq!(decide(held).await, Operated::Done);
@@ -179,7 +179,7 @@ pub async fn a_decision_is_about_the_version_that_was_seen<F: Fixture>(fixture: 
     assert_eq!(late.expect("a store"), None, "a late answer is refused");
 }
 
-/// A verifier is asked before a crashed attempt is run again, and its word counts.
+/// A crashed attempt is verified before it runs again, and the verifier's result decides.
 pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     for (found, runs) in [
@@ -212,8 +212,8 @@ pub async fn a_crashed_attempt_is_verified_before_it_runs_again<F: Fixture>(fixt
     }
 }
 
-/// A verifier that cannot know yet is asked again after the time it names, by whichever process calls
-/// then. Nothing runs meanwhile, and no attempt is counted for it.
+/// A verifier that cannot know yet is called again after the delay that it returned, by whichever
+/// process serves the next call. Nothing runs meanwhile, and no attempt is counted.
 pub async fn a_crashed_attempt_is_verified_again_after_the_time_that_was_named<F: Fixture>(
     fixture: F,
 ) {
@@ -247,7 +247,7 @@ pub async fn a_crashed_attempt_is_verified_again_after_the_time_that_was_named<F
         let found = other.peek(&key()).await.expect("a store").expect("a record").record;
         assert_eq!((found.state, found.attempt), (State::Running, 1), "one execution, crashed");
         assert!(found.fence > fence, "what the crashed process writes is refused");
-        // Longer than the lease of the command, and shorter than the time that was named.
+        // Longer than the lease of the command, and shorter than the verifier's delay.
         fixture.advance(PAST_LEASE).await;
         assert!(work.run(&other, careful.clone()).await.expect("an answer").in_progress());
         fixture.advance(Duration::from_secs(3_000)).await;
@@ -258,7 +258,7 @@ pub async fn a_crashed_attempt_is_verified_again_after_the_time_that_was_named<F
     assert_eq!(asked.runs(), 4);
 }
 
-/// Under Hold work that panics after its effect is never run again by itself: an operator decides.
+/// Under Hold, work that panics after its effect is never run again by itself; an operator decides.
 pub async fn a_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let careful = command().on_crash(OnCrash::Hold);
@@ -281,7 +281,7 @@ pub async fn a_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
     assert_eq!(value(&work.run(&executor, careful).await), "run 2");
 }
 
-/// Under Verify work that panicked is run again only if its verifier says so.
+/// Under Verify, work that panicked runs again only if its verifier allows it.
 pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     for (found, runs) in [
@@ -319,8 +319,8 @@ pub async fn a_panic_under_verify_asks_the_verifier<F: Fixture>(fixture: F) {
     }
 }
 
-/// A record that goes between its judgement and the re-grant leaves nothing to go on with: what is
-/// granted then is a new operation, from its first attempt.
+/// If a record is removed between its judgement and the re-grant, the grant is a new operation with
+/// attempt 1.
 pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fixture>(fixture: F) {
     use semel_core::store::{Change, Settlement, Store as _, Swapped};
 
@@ -348,7 +348,7 @@ pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fix
     store.faults().release();
     let again = tokio::time::timeout(SOON, again).await.expect("an answer").expect("no panic");
     let receipt = *again.as_ref().expect("it ran").receipt().expect("it ran");
-    assert_eq!(receipt.attempt, 1, "nobody counts the attempts of a record that is gone");
+    assert_eq!(receipt.attempt, 1, "the attempts of the removed record do not count");
     assert_ne!(receipt.operation_id, before.operation_id);
     let stored = executor.peek(&key()).await.expect("a store").expect("a record").record;
     assert_eq!((stored.state, stored.attempt), (State::Succeeded, 1));
@@ -359,7 +359,8 @@ pub async fn a_record_that_vanishes_before_its_regrant_is_a_new_operation<F: Fix
 /// The heartbeat keeps a claim alive for as long as its work takes.
 pub async fn long_work_keeps_its_claim<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
-    // A heartbeat has two thirds of it to be late, ten seconds: only what hangs is later.
+    // A renewal may be late by two thirds of the lease, ten seconds; only a hanging process is
+    // later.
     let brief = || command().lease(Duration::from_secs(15));
     let held = Held::start(&executor, brief()).await;
     let first = executor.peek(&key()).await.expect("a store").expect("a record").record;
@@ -379,7 +380,7 @@ pub async fn long_work_keeps_its_claim<F: Fixture>(fixture: F) {
     assert_eq!(value(&held.finish(Ok("long")).await), "long");
 }
 
-/// Shutdown waits for the grace, then drops the work and gives its claim back, in this order.
+/// Shutdown waits for the grace period, then drops the work, then gives its claim back.
 pub async fn a_shutdown_gives_back_only_what_no_longer_runs<F: Fixture>(fixture: F) {
     let (leaving, staying, work) =
         (executor(&fixture).await, executor(&fixture).await, Work::default());
@@ -394,14 +395,14 @@ pub async fn a_shutdown_gives_back_only_what_no_longer_runs<F: Fixture>(fixture:
     assert_eq!(value(&work.run(&staying, command()).await), "run 1", "no lease to wait for");
 }
 
-/// Under Hold a shutdown leaves the question open instead of the key.
+/// Under Hold, a shutdown makes the record uncertain instead of freeing the key.
 pub async fn a_shutdown_holds_what_must_not_run_again<F: Fixture>(fixture: F) {
     let (leaving, staying, work) =
         (executor(&fixture).await, executor(&fixture).await, Work::default());
     let careful = || command().on_crash(OnCrash::Hold);
     let held = Held::start(&leaving, careful()).await;
     let _ = leaving.shutdown(Duration::from_millis(50)).await;
-    // Its caller is answered when what became of it is on record, however slow the store is.
+    // The caller is answered once the settlement is recorded, however slow the store is.
     let dropped = held.answer.await.expect("no panic");
     assert!(matches!(dropped, Err(Error::Closed)), "{dropped:?}");
     let refused = work.run(&staying, careful()).await;

@@ -1,6 +1,6 @@
-//! Whole operations through an executor: run, repeat, fail, leave.
+//! Whole operations through an executor: run, repeat, fail, disconnect.
 //!
-//! These are the promises that a user reads, kept through this store.
+//! These behaviours are guarantees to users, tested with an executor on this store.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use semel_core::{
 use super::work::{Answer, Held, SOON, Work, command, executor, key, value};
 use crate::Fixture;
 
-/// The first call runs; the second is answered with its result and runs nothing.
+/// The first call runs the work; the second gets its result and runs nothing.
 pub async fn a_repeat_replays_the_first_result<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = work.run(&executor, command()).await;
@@ -39,7 +39,7 @@ pub async fn a_typed_result_is_equal_on_first_run_and_replay<F: Fixture>(fixture
     }
 }
 
-/// A stored result that is asked for as another type is an error, and nothing runs.
+/// Reading a stored result as another type is an error, and nothing runs.
 pub async fn a_result_of_another_type_is_a_decode_error<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = work.run(&executor, command()).await;
@@ -49,7 +49,7 @@ pub async fn a_result_of_another_type_is_a_decode_error<F: Fixture>(fixture: F) 
     assert_eq!(work.runs(), 1);
 }
 
-/// Same key, other fingerprint: refused, finished or not.
+/// Another fingerprint under the same key is refused, whether the first request is finished or not.
 pub async fn another_request_under_a_used_key_is_refused<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (mine, other) = (Fingerprint::opaque("a"), Fingerprint::opaque("b"));
@@ -62,7 +62,7 @@ pub async fn another_request_under_a_used_key_is_refused<F: Fixture>(fixture: F)
     assert_eq!(work.runs(), 0);
 }
 
-/// An expired key may be used for another request.
+/// An expired key can be used for another request.
 pub async fn an_expired_key_is_free_for_another_request<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let keep = Duration::from_secs(60);
@@ -73,7 +73,7 @@ pub async fn an_expired_key_is_free_for_another_request<F: Fixture>(fixture: F) 
     assert_eq!(value(&second), "run 2");
 }
 
-/// 64 callers at once: one runs, all get its answer.
+/// Of 64 concurrent callers one runs the work, and all get its result.
 pub async fn many_callers_at_once_run_the_work_once<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let callers: Vec<_> = (0..64)
@@ -89,7 +89,8 @@ pub async fn many_callers_at_once_run_the_work_once<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 1);
 }
 
-/// A failure is the caller's own error; the next caller runs, under the same operation id.
+/// The caller gets the error of its own failed work; the next caller runs the work again, under the
+/// same operation id.
 pub async fn a_failure_is_handed_back_and_the_next_caller_runs<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let failed = work.fail(&executor, command()).await;
@@ -104,7 +105,7 @@ pub async fn a_failure_is_handed_back_and_the_next_caller_runs<F: Fixture>(fixtu
     assert!(receipt.fence > found.fence);
 }
 
-/// Under Release a failure leaves nothing behind.
+/// Under Release, a failure leaves no record.
 pub async fn a_released_failure_leaves_no_record<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = work.fail(&executor, command().on_failure(OnFailure::Release)).await;
@@ -112,7 +113,7 @@ pub async fn a_released_failure_leaves_no_record<F: Fixture>(fixture: F) {
     assert_eq!(value(&work.run(&executor, command()).await), "run 2");
 }
 
-/// Under Keep a failure is the answer until it expires.
+/// Under Keep, repeats get the failure until it expires.
 pub async fn a_kept_failure_is_the_answer_until_it_expires<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let keep = Duration::from_secs(60);
@@ -127,7 +128,8 @@ pub async fn a_kept_failure_is_the_answer_until_it_expires<F: Fixture>(fixture: 
     assert_eq!(value(&work.run(&executor, kept).await), "run 2");
 }
 
-/// Backoff is exact: reported, kept, and over when it is over.
+/// Under Backoff, repeats get the failure and the time left until the backoff is over; then the
+/// work runs again.
 pub async fn a_failure_backs_off_by_its_schedule<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     // Longer than a busy machine takes from one step to the next.
@@ -136,9 +138,9 @@ pub async fn a_failure_backs_off_by_its_schedule<F: Fixture>(fixture: F) {
     for (attempt, seconds) in [(1u32, 100u64), (2, 200), (3, 400)] {
         let failed = work.fail(&executor, patient.clone()).await;
         assert!(matches!(failed, Err(Error::Work(_))), "attempt {attempt}: {failed:?}");
-        let told = work.run(&executor, patient.clone()).await;
-        let Err(Error::Backoff { retry_after, attempt: shown, .. }) = told else {
-            panic!("attempt {attempt}: {told:?}");
+        let response = work.run(&executor, patient.clone()).await;
+        let Err(Error::Backoff { retry_after, attempt: shown, .. }) = response else {
+            panic!("attempt {attempt}: {response:?}");
         };
         assert_eq!(shown, attempt);
         let span = Duration::from_secs(seconds);
@@ -148,7 +150,7 @@ pub async fn a_failure_backs_off_by_its_schedule<F: Fixture>(fixture: F) {
     assert_eq!(value(&work.run(&executor, patient).await), "run 4");
 }
 
-/// 3 means 3 executions; then the record is Dead and says why.
+/// `max_attempts(3)` allows three executions; then the record is Dead, with the reason.
 pub async fn attempts_that_are_used_up_leave_a_dead_record<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().max_attempts(3);
@@ -163,7 +165,7 @@ pub async fn attempts_that_are_used_up_leave_a_dead_record<F: Fixture>(fixture: 
     assert_eq!(value(&work.run(&executor, limited).await), "run 4");
 }
 
-/// A panic is a failure like any other.
+/// A panic is recorded as a failure.
 pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let panicked: Answer = executor.run(command(), |_| async { panic!("out of paper") }).await;
@@ -179,7 +181,7 @@ pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(again.expect("it ran").attempt(), Some(2));
 }
 
-/// Work over its limit is cancelled, dropped, and counts as failed.
+/// Work over its time limit is cancelled and dropped, and counts as failed.
 pub async fn work_over_its_limit_is_cancelled_and_fails<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().work_timeout(Duration::from_millis(50));
@@ -188,7 +190,7 @@ pub async fn work_over_its_limit_is_cancelled_and_fails<F: Fixture>(fixture: F) 
     assert_eq!(value(&work.run(&executor, command()).await), "run 1");
 }
 
-/// A caller that disconnects neither stops the work nor strands its claim.
+/// A caller that disconnects neither stops the work nor leaves its claim unsettled.
 pub async fn a_caller_who_leaves_does_not_stop_the_work<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
@@ -199,7 +201,7 @@ pub async fn a_caller_who_leaves_does_not_stop_the_work<F: Fixture>(fixture: F) 
     assert_eq!(work.runs(), 0);
 }
 
-/// A result over the limit is delivered once, never cut, and never run again.
+/// A result over the size limit is returned once, never truncated, and the work never runs again.
 pub async fn an_oversized_result_is_delivered_once_and_never_run_again<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().max_outcome(64);
@@ -210,7 +212,7 @@ pub async fn an_oversized_result_is_delivered_once_and_never_run_again<F: Fixtur
     assert_eq!(work.runs(), 0);
 }
 
-/// The reference that the work names is stored with its outcome and can be searched for.
+/// The reference that the work sets is stored with its outcome and can be searched for.
 pub async fn a_reference_is_stored_and_found<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let named: Answer = executor
@@ -236,7 +238,7 @@ pub async fn a_reference_is_stored_and_found<F: Fixture>(fixture: F) {
     assert_eq!(found[0].key, key());
 }
 
-/// A record that cannot be read stops the call before anything runs.
+/// If the record cannot be read, the call fails before anything runs.
 pub async fn a_corrupt_record_stops_the_call_before_the_work<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = work.run(&executor, command()).await;

@@ -1,4 +1,4 @@
-//! Sweeping: expired records go, all others stay, and a sweep keeps to its limit.
+//! Sweeping removes expired records and no others, and keeps to its limit.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn expiring(body: &'static str) -> Settlement {
 }
 
 impl<F: Fixture> TestStore<F> {
-    /// Sweeps everything, which must remove `count` records and suspend none.
+    /// Sweeps everything and checks that `count` records are removed and none is suspended.
     async fn sweeps(&self, count: u32) {
         let (removed, suspended) = self.sweep_all(100).await;
         assert_eq!(suspended, 0);
@@ -25,7 +25,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Successes and failures go when their retention is over.
+/// Successes and failures are removed after their retention.
 pub async fn expired_successes_and_failures_are_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let done = test.claim(&draft(&key("done"))).await;
@@ -56,8 +56,9 @@ pub async fn records_inside_their_retention_stay<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("failed")).await.state, State::Failed);
 }
 
-/// Dead and uncertain records stay until an operator resolves them, whatever their claim's keep was; and
-/// discarded ones, which keep their keys from being used anew, until an operator purges them.
+/// Dead and uncertain records stay until an operator resolves them, whatever the retention of their
+/// claim; discarded ones, which keep their keys from being used again, stay until an operator
+/// purges them.
 pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, settlement) in [
@@ -76,7 +77,7 @@ pub async fn dead_and_uncertain_records_are_never_swept<F: Fixture>(fixture: F) 
     assert_eq!(test.record(&key("discarded")).await.state, State::Discarded);
 }
 
-/// A claim whose lease runs is never swept, however short its retention is.
+/// A claim with a live lease is never swept, however short its retention.
 pub async fn a_live_claim_is_never_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, on_crash) in
@@ -92,7 +93,7 @@ pub async fn a_live_claim_is_never_swept<F: Fixture>(fixture: F) {
     }
 }
 
-/// A lapsed claim stays for its retention, so that its takeover is known as one.
+/// A lapsed claim stays for its retention, so that the next grant is recognised as a takeover.
 pub async fn a_lapsed_claim_stays_for_its_retention<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let rerun = brief(&key("rerun"));
@@ -107,8 +108,8 @@ pub async fn a_lapsed_claim_stays_for_its_retention<F: Fixture>(fixture: F) {
     }
 }
 
-/// A claim that lapsed longer ago than its retention goes, unless it was to be verified first: then
-/// the question stays.
+/// A claim that lapsed longer ago than its retention is removed, or becomes uncertain if it was to
+/// be verified.
 pub async fn a_claim_that_lapsed_long_ago_is_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.claim(&Draft { keep: BRIEF, ..brief(&key("rerun")) }).await;
@@ -123,7 +124,7 @@ pub async fn a_claim_that_lapsed_long_ago_is_swept<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&verify.key).await.state, State::Uncertain);
 }
 
-/// A lapsed claim that must not be re-run turns uncertain, and says why.
+/// A lapsed claim under Hold becomes uncertain, with the reason as its error.
 pub async fn a_lapsed_claim_under_hold_turns_uncertain<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = Draft { on_crash: OnCrash::Hold, keep: BRIEF, ..brief(&key("k")) };
@@ -134,7 +135,10 @@ pub async fn a_lapsed_claim_under_hold_turns_uncertain<F: Fixture>(fixture: F) {
     assert_eq!(test.sweep_all(100).await, (0, 1));
     let after = test.record(&first.key).await;
     assert_eq!(after.state, State::Uncertain);
-    assert!(after.error.as_ref().is_some_and(|text| !text.as_str().is_empty()), "it says why");
+    assert!(
+        after.error.as_ref().is_some_and(|text| !text.as_str().is_empty()),
+        "the record has an error"
+    );
     assert_eq!(after.number, before.number + 1);
     assert_eq!((after.attempt_id, after.fence), (first.attempt_id, held.fence));
     assert_eq!(after.operation_id, first.operation_id);
@@ -143,7 +147,7 @@ pub async fn a_lapsed_claim_under_hold_turns_uncertain<F: Fixture>(fixture: F) {
     assert_eq!(test.sweep_all(100).await, (0, 0), "once");
 }
 
-/// A sweep never does more than its limit, and says when there is more.
+/// A sweep does no more than its limit, and returns whether there is more to do.
 pub async fn a_sweep_keeps_to_its_limit_and_says_when_there_is_more<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for at in 0..7 {
@@ -173,7 +177,7 @@ pub async fn a_sweep_keeps_to_its_limit_and_says_when_there_is_more<F: Fixture>(
     assert_eq!(test.list(&Filter::default(), 100).await.len(), 4, "only the held ones are left");
 }
 
-/// With nothing to do, a sweep says so.
+/// A sweep with nothing to do changes nothing and returns that nothing is left.
 pub async fn a_sweep_with_nothing_to_do_says_so<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let empty = test.sweep(100).await;
@@ -185,7 +189,7 @@ pub async fn a_sweep_with_nothing_to_do_says_so<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("k")).await, before);
 }
 
-/// A swept key is free, and its next life is a first one.
+/// A swept key is free, and its next record starts with attempt 1.
 pub async fn a_swept_key_is_free_again<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = Draft { attempt: 5, ..draft(&key("k")) };
@@ -200,7 +204,7 @@ pub async fn a_swept_key_is_free_again<F: Fixture>(fixture: F) {
     assert_eq!((record.number, record.attempt), (1, 1));
 }
 
-/// What is kept for ever is kept: a retention of centuries saturates and is never swept.
+/// A retention of centuries saturates, and the record is never swept.
 pub async fn a_retention_of_centuries_is_never_swept<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let centuries = Duration::from_secs(60 * 60 * 24 * 365 * 10_000);

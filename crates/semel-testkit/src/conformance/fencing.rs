@@ -1,4 +1,4 @@
-//! Whose lease counts: after a takeover the old holder can write nothing, and fences only grow.
+//! Fencing: after a takeover the old holder can write nothing, and fences only grow.
 
 use semel_core::store::{Change, Draft, Renewed, Settled, Settlement};
 use semel_core::{AttemptId, Fence, Lease, OnCrash, State};
@@ -9,7 +9,7 @@ use super::test_store::{
 };
 use crate::fixture::Fixture;
 
-/// A claim that lapsed and was taken over: the old lease, the new draft and the new lease.
+/// Returns a claim that lapsed and was taken over: the old lease, the new draft and the new lease.
 async fn taken_over<F: Fixture>(test: &TestStore<F>, id: &str) -> (Lease, Draft, Lease) {
     let first = brief(&key(id));
     let stale = test.claim(&first).await;
@@ -19,7 +19,7 @@ async fn taken_over<F: Fixture>(test: &TestStore<F>, id: &str) -> (Lease, Draft,
     (stale, second, live)
 }
 
-/// The old holder's settlement is refused, whichever it is, and the new holder's claim stands.
+/// Every settlement of the old holder is refused, and the new holder's claim is unchanged.
 pub async fn a_stale_holders_ending_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (stale, second, live) = taken_over(&test, "k").await;
@@ -32,7 +32,7 @@ pub async fn a_stale_holders_ending_is_refused<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&second.key).await.outcome, Some(answer("\"mine\"")));
 }
 
-/// The old holder's answer never replaces the new holder's.
+/// The old holder's outcome never replaces the new holder's.
 pub async fn a_stale_holder_cannot_change_a_recorded_answer<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (stale, second, live) = taken_over(&test, "k").await;
@@ -45,7 +45,7 @@ pub async fn a_stale_holder_cannot_change_a_recorded_answer<F: Fixture>(fixture:
     assert_eq!(test.record(&second.key).await, before);
 }
 
-/// The old holder's renewal is refused and does not prolong the new holder's lease.
+/// The old holder's renewal is refused and does not extend the new holder's lease.
 pub async fn a_stale_holders_renewal_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (stale, second, live) = taken_over(&test, "k").await;
@@ -55,7 +55,7 @@ pub async fn a_stale_holders_renewal_is_refused<F: Fixture>(fixture: F) {
     assert_granted(&before, &second, live.fence);
 }
 
-/// The fence alone does not open the door: the attempt must match too.
+/// The right fence is not enough: the attempt id must match too.
 pub async fn the_right_fence_with_another_attempt_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&draft(&key("k"))).await;
@@ -68,7 +68,7 @@ pub async fn the_right_fence_with_another_attempt_is_refused<F: Fixture>(fixture
     assert_eq!(test.record(&key("k")).await, before);
 }
 
-/// The attempt alone does not open the door: the fence must match, older and newer ones do not.
+/// The right attempt id is not enough: the fence must match too, and older and newer ones do not.
 pub async fn the_right_attempt_with_another_fence_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&draft(&key("k"))).await;
@@ -83,7 +83,7 @@ pub async fn the_right_attempt_with_another_fence_is_refused<F: Fixture>(fixture
     assert_eq!(test.record(&key("k")).await, before);
 }
 
-/// A lease opens its own key only.
+/// A lease is valid for its own key only.
 pub async fn a_lease_does_not_open_another_key<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&draft(&key("mine"))).await;
@@ -97,7 +97,7 @@ pub async fn a_lease_does_not_open_another_key<F: Fixture>(fixture: F) {
     test.end(&held, &success("1")).await;
 }
 
-/// Every grant of an operation has a larger fence than the one before.
+/// Every grant of an operation has a larger fence than the grant before.
 pub async fn a_fence_grows_with_every_grant<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut last = draft(&key("k"));
@@ -115,13 +115,13 @@ pub async fn a_fence_grows_with_every_grant<F: Fixture>(fixture: F) {
         assert_eq!(
             test.record(&last.key).await.fence,
             granted.fence,
-            "what was answered is stored"
+            "the returned fence is stored"
         );
         held = granted;
     }
 }
 
-/// The fence goes on growing when a key was released and is used anew.
+/// A fence is larger than those from before the key was released.
 pub async fn a_fence_grows_over_a_release<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut last = Fence(0);
@@ -133,7 +133,7 @@ pub async fn a_fence_grows_over_a_release<F: Fixture>(fixture: F) {
     }
 }
 
-/// The fence goes on growing when an expired record is replaced.
+/// A fence is larger than those from before an expired record was replaced.
 pub async fn a_fence_grows_over_a_replacement<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -145,7 +145,7 @@ pub async fn a_fence_grows_over_a_replacement<F: Fixture>(fixture: F) {
     assert_granted(&test.record(&first.key).await, &second, fence);
 }
 
-/// The fence goes on growing when a record was swept and the key is used anew.
+/// A fence is larger than those from before the record was swept.
 pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -155,10 +155,14 @@ pub async fn a_fence_grows_over_a_sweep<F: Fixture>(fixture: F) {
     test.sweep_all(100).await;
     let again = test.claim(&draft(&first.key)).await;
     assert!(again.fence > held.fence, "{} after {}", again.fence, held.fence);
-    assert_eq!(test.settle(&held, &success("2")).await, Settled::Lost, "of an earlier life");
+    assert_eq!(
+        test.settle(&held, &success("2")).await,
+        Settled::Lost,
+        "a lease from before the sweep"
+    );
 }
 
-/// A holder whose key was released and granted to another is refused.
+/// After a key was released and granted to another caller, the old lease is refused.
 pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let old = test.claim(&draft(&key("k"))).await;
@@ -172,7 +176,7 @@ pub async fn a_lease_of_an_earlier_life_of_the_key_is_refused<F: Fixture>(fixtur
     assert_granted(&test.record(&second.key).await, &second, live.fence);
 }
 
-/// A holder whose record an operator ended is refused.
+/// After an operator has ended the record, its holder's settlement is refused.
 pub async fn a_holder_is_refused_after_an_operator_ended_the_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, settlement) in settlements().into_iter().enumerate() {
@@ -186,7 +190,7 @@ pub async fn a_holder_is_refused_after_an_operator_ended_the_record<F: Fixture>(
     }
 }
 
-/// A crashed attempt that was suspended by the sweep stays suspended when its holder wakes up.
+/// A crashed attempt that the sweep made uncertain stays so when its holder continues.
 pub async fn a_holder_is_refused_after_its_claim_was_suspended<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = Draft { on_crash: OnCrash::Hold, ..brief(&key("k")) };

@@ -1,6 +1,7 @@
-//! Events that each consumer group handles once: the inbox on this store.
+//! Events that each consumer group handles once: an inbox on this store.
 //!
-//! The replies to brokers are in [`broker`](crate::broker); here is what the ledger records.
+//! Replies to brokers are tested in [`broker`](crate::broker); these behaviours test what the
+//! ledger records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,7 @@ async fn record<F: Fixture>(executor: &Executor<F::Store>, group: &str) -> Recor
     found.expect("a record of the event").record
 }
 
-/// How long a failure waits at first: longer than a busy machine takes from one step to the next.
+/// The first backoff: longer than a busy machine takes from one step to the next.
 const REST: Duration = Duration::from_secs(100);
 
 fn resting<F: Fixture>(wait: Wait) -> semel_core::Policy {
@@ -57,7 +58,7 @@ fn resting<F: Fixture>(wait: Wait) -> semel_core::Policy {
     semel_core::Policy { wait, on_failure, ..Inbox::<F::Store>::default_policy() }
 }
 
-/// A group whose one handler fails `failures` times, and counts its runs.
+/// Returns a group whose only handler fails `failures` times, and counts its runs in `work`.
 fn failing<F: Fixture>(
     executor: &Executor<F::Store>,
     failures: u32,
@@ -76,7 +77,7 @@ async fn one<S: semel_core::Store>(group: &Group<S>) -> Result<Handled> {
     results.remove(0).1
 }
 
-/// What the group has given up, over all pages: one may be empty and still have a next.
+/// Returns all dead events of the group. An empty page may still have a next page.
 async fn dead<S: Inspect>(group: &Group<S>) -> Vec<Kept> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -89,7 +90,7 @@ async fn dead<S: Inspect>(group: &Group<S>) -> Vec<Kept> {
     }
 }
 
-/// The first delivery runs the handler, and nothing but the mark is left.
+/// The first delivery runs the handler, and the record keeps only the mark.
 pub async fn the_first_delivery_is_handled_and_marked<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let handled = one(&failing::<F>(&executor, 0, &work)).await.expect("handled");
@@ -99,12 +100,12 @@ pub async fn the_first_delivery_is_handled_and_marked<F: Fixture>(fixture: F) {
     assert_eq!((record.state, record.attempt, record.retry_payload), (State::Succeeded, 1, None));
 }
 
-/// The type of an event stays on record once it was handled, at the first try or at a later one, and
-/// leads to it.
+/// The type of a handled event stays in its record, whether the first attempt succeeded or a later
+/// one, and can be searched for.
 pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = failing::<F>(&executor, 1, &work);
-    one(&group).await.expect_err("its first attempt fails");
+    one(&group).await.expect_err("the first attempt fails");
     assert!(matches!(group.redrive("acme", event().id()).await, Ok(reached) if reached.len() == 1));
     assert_eq!(one(&group).await.expect("handled"), Handled::Done { attempt: 1 });
     let audit = Inbox::new(executor.clone()).group("AUDIT");
@@ -114,7 +115,7 @@ pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
         let record = record::<F>(&executor, group).await;
         let Some(semel_core::Recorded::Whole(mark)) = record.outcome else { panic!("no success") };
         assert_eq!(mark.reference().map(semel_core::Reference::as_str), Some("order.placed"));
-        assert!(mark.body().is_empty() && record.retry_payload.is_none(), "nothing else is kept");
+        assert!(mark.body().is_empty() && record.retry_payload.is_none(), "nothing else is stored");
     }
     let filter = Filter {
         state: Some(State::Succeeded),
@@ -124,7 +125,7 @@ pub async fn a_handled_event_keeps_its_type<F: Fixture>(fixture: F) {
     assert_eq!(executor.store().tally(&filter).await.expect("a count").records, 2);
 }
 
-/// A repeat does not run the handler.
+/// A repeated delivery does not run the handler.
 pub async fn a_repeat_is_replayed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = failing::<F>(&executor, 0, &work);
@@ -137,7 +138,8 @@ pub async fn a_repeat_is_replayed<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 1);
 }
 
-/// One id for two types is a conflict: the first record stays, the stranger is kept beside it.
+/// Two types under one event id are a conflict: the first record stays, and the second event is
+/// stored as dead beside it.
 pub async fn another_type_under_the_same_id_is_a_conflict<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = one(&failing::<F>(&executor, 0, &work)).await.expect("handled");
@@ -153,18 +155,18 @@ pub async fn another_type_under_the_same_id_is_a_conflict<F: Fixture>(fixture: F
         assert_eq!(
             BrokerReply::to(&result, false),
             BrokerReply::Ack,
-            "no redelivery would change it"
+            "a redelivery would change nothing"
         );
     }
     assert_eq!(record::<F>(&executor, "INVENTORY").await, before);
     let dead = dead(&group).await;
-    assert_eq!(dead.len(), 1, "kept once");
-    let retry_payload = dead[0].record.retry_payload.as_ref().expect("its envelope");
+    assert_eq!(dead.len(), 1, "stored once");
+    let retry_payload = dead[0].record.retry_payload.as_ref().expect("the whole event");
     assert_eq!(retry_payload.reference().map(|kind| kind.as_str()), Some("order.paid"));
     assert!(dead[0].record.error.as_ref().is_some_and(|e| e.as_str().starts_with("conflict")));
 }
 
-/// Groups, tenants and named handlers each handle an event for themselves.
+/// Each group, tenant and named handler handles an event independently of the others.
 pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let inbox = Inbox::new(executor.clone());
@@ -190,11 +192,16 @@ pub async fn consumers_are_independent<F: Fixture>(fixture: F) {
     inventory.handle(&event()).await;
     let elsewhere = Event::builder("other", "order.placed", "/orders").id(event().id());
     inventory.handle(&Arc::new(elsewhere.build().expect("an event"))).await;
-    assert_eq!((a.runs(), b.runs(), c.runs()), (2, 2, 1), "once each, and once for another tenant");
+    assert_eq!(
+        (a.runs(), b.runs(), c.runs()),
+        (2, 2, 1),
+        "each handler once, and once for another tenant"
+    );
     assert_eq!(record::<F>(&executor, "INVENTORY/broken").await.state, State::Failed);
 }
 
-/// Starts a handler that waits to be let go, and gives its hold.
+/// Starts a handler that waits until it is released; returns the task and the sender that releases
+/// it.
 async fn held<F: Fixture>(
     executor: &Executor<F::Store>,
 ) -> (tokio::task::JoinHandle<Result<Handled>>, oneshot::Sender<std::result::Result<(), String>>) {
@@ -213,12 +220,15 @@ async fn held<F: Fixture>(
 }
 
 /// A delivery that does not wait gets "in progress" at once.
-pub async fn a_rival_is_told_that_it_is_in_progress<F: Fixture>(fixture: F) {
+pub async fn a_rival_gets_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (first, release) = held::<F>(&executor).await;
     let rival = one(&failing::<F>(&executor, 0, &work)).await.expect("an answer");
     assert!(rival.in_progress() && !rival.succeeded(), "{rival:?}");
-    assert!(matches!(BrokerReply::to(&Ok(rival), false), BrokerReply::Later(_)), "it comes again");
+    assert!(
+        matches!(BrokerReply::to(&Ok(rival), false), BrokerReply::Later(_)),
+        "the broker redelivers"
+    );
     release.send(Ok(())).expect("the handler waits");
     assert!(first.await.expect("no panic").expect("handled").succeeded());
     assert_eq!(work.runs(), 0);
@@ -243,7 +253,7 @@ pub async fn a_waiter_replays_the_success<F: Fixture>(fixture: F) {
 }
 
 /// A delivery that waits gets the holder's failure, and runs nothing.
-pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
+pub async fn a_waiter_gets_the_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (first, release) = held::<F>(&executor).await;
     let (inbox, runs) = (waiting::<F>(&executor, SOON), work.clone());
@@ -254,10 +264,10 @@ pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
         };
         inbox.handle("INVENTORY", &event(), handler).await
     });
-    // A waiter that comes only now finds the failure itself, and is deferred.
+    // A waiter that starts only now finds the failure itself, and is deferred.
     release.send(Err("no stock".to_owned())).expect("the handler waits");
-    let told = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
-    let error = match told {
+    let response = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
+    let error = match response {
         Err(HandleError::HolderFailed { error, attempt: 1 }) => error,
         Ok(Handled::Deferred { error, attempt: 1, .. }) => error,
         other => panic!("the holder's failure, not {other:?}"),
@@ -267,7 +277,7 @@ pub async fn a_waiter_is_told_of_the_failure<F: Fixture>(fixture: F) {
     assert!(first.await.expect("no panic").is_err());
 }
 
-/// A delivery whose wait ends gets "in progress".
+/// A delivery whose wait is over gets "in progress".
 pub async fn a_waiter_gives_up_after_its_time<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (first, release) = held::<F>(&executor).await;
@@ -279,7 +289,7 @@ pub async fn a_waiter_gives_up_after_its_time<F: Fixture>(fixture: F) {
     let _ = first.await.expect("no panic").expect("handled");
 }
 
-/// A failure leaves its text, its count, its time and the whole event.
+/// The record of a failure has its error, its attempt, its due time and the whole event.
 pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = failing::<F>(&executor, 9, &work);
@@ -290,10 +300,10 @@ pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
     };
     assert_eq!(error.as_str(), "no stock 1");
     assert!(*after <= REST, "{after:?}");
-    assert_eq!(BrokerReply::to(&failed, false), BrokerReply::Ack, "the retry is ours");
+    assert_eq!(BrokerReply::to(&failed, false), BrokerReply::Ack, "the ledger retries");
     assert!(
         matches!(BrokerReply::to(&failed, true), BrokerReply::Later(_)),
-        "nothing may overtake it"
+        "no later event may overtake it"
     );
     let record = record::<F>(&executor, "INVENTORY").await;
     assert_eq!((record.state, record.attempt), (State::Failed, 1));
@@ -301,10 +311,10 @@ pub async fn a_failure_is_stored_with_the_event<F: Fixture>(fixture: F) {
     assert!(record.retry_at.is_some() && record.lease_until.is_none());
     let retry_payload = record.retry_payload.expect("the event");
     let kept = Event::unpack(retry_payload.body()).expect("an envelope");
-    assert_eq!(kept, *event(), "byte by byte");
+    assert_eq!(kept, *event(), "byte for byte");
 }
 
-/// What failed is deferred until it is due, then runs again, each time after twice as long.
+/// A failed event is deferred until it is due and then runs again; each backoff is twice as long.
 pub async fn a_failed_event_waits_for_its_time<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = failing::<F>(&executor, 2, &work);
@@ -325,7 +335,7 @@ pub async fn a_failed_event_waits_for_its_time<F: Fixture>(fixture: F) {
     assert_eq!((done.replayed(), done.retry_count()), (true, Some(2)));
 }
 
-/// Twenty executions by default, fewer here; then it is dead, with the words that operators know.
+/// After the last allowed attempt the event is dead, with an error that operators can search for.
 pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let policy =
@@ -353,12 +363,12 @@ pub async fn after_the_last_attempt_it_is_dead<F: Fixture>(fixture: F) {
     let record = record::<F>(&executor, "INVENTORY").await;
     let error = record.error.as_ref().map_or("", |error| error.as_str());
     assert_eq!((record.state, error), (State::Dead, "exceeded maxRetry (3): no stock 3"));
-    assert!(record.retry_payload.is_some(), "an operator can send it round again");
+    assert!(record.retry_payload.is_some(), "an operator can redrive the event");
     assert!(matches!(one(&group).await, Ok(Handled::Dead { .. })));
     assert_eq!((group.receive(&event()).await, work.runs()), (BrokerReply::Ack, 3));
 }
 
-/// A handler that sees that no retry can help says so, and it is dead at once.
+/// If a handler returns a failure that no retry can help, the event is dead at once.
 pub async fn a_hopeless_event_is_dead_at_once<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let group =
@@ -391,13 +401,13 @@ pub async fn a_panic_is_a_failure<F: Fixture>(fixture: F) {
     assert!(error.is_some_and(|error| error.as_str().contains("boom")));
 }
 
-/// What is due is handled again from the ledger, without a redelivery.
+/// The scheduler handles due events from the ledger, without a redelivery.
 pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = failing::<F>(&executor, 2, &work);
     one(&group).await.expect_err("the first failure");
     let early = group.retry_due().await.expect("a look");
-    assert_eq!((early.due, work.runs()), (0, 1), "not before its time");
+    assert_eq!((early.due, work.runs()), (0, 1), "not before the event is due");
     fixture.advance(REST).await;
     let again = group.retry_due().await.expect("a look");
     assert_eq!((again.due, again.failed, work.runs()), (1, 1, 2));
@@ -408,7 +418,7 @@ pub async fn the_scheduler_handles_what_is_due<F: Fixture>(fixture: F) {
     assert_eq!(record::<F>(&executor, "INVENTORY").await.state, State::Succeeded);
 }
 
-/// A consumer that died with an event in hand is found by the scheduler when its lease is over.
+/// The scheduler takes over an event whose consumer died, once its lease is over.
 pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let retry_payload = Outcome::new(semel_core::event::PACKED, event().pack());
@@ -421,14 +431,14 @@ pub async fn the_scheduler_takes_over_what_crashed<F: Fixture>(fixture: F) {
     let lease = crashed.lease;
     let _ = executor.store().open(&crashed).await.expect("a claim");
     let group = failing::<F>(&executor, 0, &work);
-    assert_eq!(group.retry_due().await.expect("a look").due, 0, "its lease runs");
+    assert_eq!(group.retry_due().await.expect("a look").due, 0, "the lease still runs");
     fixture.advance(lease.max(PAST_LEASE) + Duration::from_secs(1)).await;
     let taken = group.retry_due().await.expect("a look");
     assert_eq!((taken.due, taken.handled, work.runs()), (1, 1, 1));
     assert_eq!(record::<F>(&executor, "INVENTORY").await.attempt, 2, "the crash counts");
 }
 
-/// An operator lists what is dead, sends it round again, or gives it up for a reason.
+/// An operator lists dead events, redrives them, or discards them for a reason.
 pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let runs = work.clone();
@@ -449,15 +459,15 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     let record = record::<F>(&executor, "INVENTORY").await;
     let error = record.error.as_ref().map(|error| error.as_str());
     assert_eq!((record.state, error), (State::Discarded, Some("test order")));
-    assert!(dead(&group).await.is_empty(), "nobody has to look at it");
+    assert!(dead(&group).await.is_empty(), "a discarded event is not listed as dead");
     assert_eq!(verb(group.redrive(tenant, id).await), Some(Operated::Done));
     let retried = group.retry_due().await.expect("a look");
     assert_eq!((retried.handled, work.runs()), (1, 2));
-    assert_eq!(verb(group.redrive(tenant, id).await), None, "it is done");
+    assert_eq!(verb(group.redrive(tenant, id).await), None, "the event is handled");
     assert_eq!(verb(group.redrive("other", id).await), None);
 }
 
-/// An event without a handler is kept as dead, or ignored on demand.
+/// An event without a handler is stored as dead, or ignored if the group is set to ignore it.
 pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let empty = Inbox::new(executor.clone()).group("INVENTORY");
@@ -467,7 +477,7 @@ pub async fn an_event_that_nobody_handles_is_kept<F: Fixture>(fixture: F) {
     let record = record::<F>(&executor, "INVENTORY").await;
     assert_eq!(record.state, State::Dead);
     assert!(record.error.is_some_and(|error| error.as_str().starts_with("no-handler")));
-    // Its handler is deployed, and an operator sends it round again.
+    // The handler is deployed later, and an operator redrives the event.
     let group = failing::<F>(&executor, 0, &work);
     assert_eq!(group.redrive("acme", event().id()).await.expect("a verb").len(), 1);
     assert_eq!(group.retry_due().await.expect("a look").handled, 1);

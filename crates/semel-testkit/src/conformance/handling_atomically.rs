@@ -1,4 +1,4 @@
-//! Events whose handler writes in the transaction that records its success.
+//! Events whose handler writes in the same transaction that records its success.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::transacting::TransactionFixture;
 use super::work::{SOON, Work, executor};
 use crate::faulty::FaultyStore;
 
-/// A group that writes one effect, then fails `failures` times.
+/// Returns a group whose handler writes one effect and fails its first `failures` runs.
 fn group<F: TransactionFixture>(
     executor: &Executor<F::Store>,
     failures: u32,
@@ -49,7 +49,7 @@ pub async fn an_effect_and_its_mark_are_one_commit<F: TransactionFixture>(fixtur
     assert_eq!((record.state, record.retry_payload), (State::Succeeded, None));
 }
 
-/// A failure takes its effect with it, and is stored after the rollback, with the event.
+/// A failure rolls its effect back, and is stored with the event after the rollback.
 pub async fn a_failure_outlives_its_rollback<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = group::<F>(&executor, 1, &work);
@@ -77,8 +77,8 @@ pub async fn a_retry_from_the_ledger_is_one_commit<F: TransactionFixture>(fixtur
     assert_eq!(one::<F>(&group).await.expect("an answer").retry_count(), Some(2));
 }
 
-/// An event that was in hands before may be what kills them: its next attempt is on record before
-/// it begins, so that attempts end.
+/// The next attempt of an event is recorded before it begins, because the event may be what crashes
+/// its consumers: attempts must be counted to end.
 pub async fn a_retry_is_counted_before_it_begins<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let seen = Arc::new(Mutex::new(None));
@@ -104,11 +104,11 @@ pub async fn a_retry_is_counted_before_it_begins<F: TransactionFixture>(fixture:
     fixture.advance(Duration::from_secs(1)).await;
     assert_eq!(group.retry_due().await.expect("a look").handled, 1);
     let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(seen, Some((State::Running, 2)), "on record while it runs");
+    assert_eq!(seen, Some((State::Running, 2)), "recorded while the handler runs");
 }
 
-/// While a handler's transaction is open, a rival gets "in progress" and does not run.
-pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F) {
+/// While a handler's transaction is open, another delivery gets "in progress" and does not run.
+pub async fn a_rival_of_a_transaction_gets_in_progress<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (release, released) = oneshot::channel::<()>();
     let (running, started) = oneshot::channel();
@@ -129,13 +129,14 @@ pub async fn a_rival_of_a_transaction_is_told<F: TransactionFixture>(fixture: F)
     assert_eq!((fixture.effects("shelf").await, work.runs()), (1, 0));
 }
 
-/// A handler whose lease is lost in the middle of its transaction: another one handles the event,
-/// and whatever the late one wrote is rolled back. Where one writer holds all others up its
-/// transaction is cut off before that, which comes to the same.
+/// If a handler loses its lease during its transaction, another one handles the event, and the
+/// writes of the first are rolled back. A store with one writer cuts the transaction off before
+/// that, with the same result.
 pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(fixture: F) {
     let (zombie, store) = unrenewed(&fixture).await;
-    let (heir, late, work) = (executor(&fixture).await, Work::default(), Work::default());
-    // Where its transaction is cut off that is after a third of this, and it must have begun by then.
+    let (successor, late, work) = (executor(&fixture).await, Work::default(), Work::default());
+    // A store with one writer cuts the transaction off after a third of this, and the handler must
+    // have begun by then.
     let lease = Duration::from_secs(30);
     let policy = Policy { lease, ..Inbox::<F::Store>::default_policy() };
     let (release, released) = watch::channel(false);
@@ -156,17 +157,19 @@ pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(
             }
         },
     );
-    // What failed once is claimed before it is handled again, so that it has a lease to lose.
+    // An event that failed once is claimed before it is handled again, so that there is a lease to
+    // lose.
     assert!(slow.handle(&event()).await.remove(0).1.is_err());
     fixture.advance(Duration::from_secs(1)).await;
     let retry = tokio::spawn(async move { slow.retry_due().await });
     tokio::time::timeout(SOON, started.recv()).await.expect("in time").expect("it runs");
-    let group = group::<F>(&heir, 0, &work);
+    let group = group::<F>(&successor, 0, &work);
     let handled = async {
         loop {
             fixture.advance(lease).await;
             let _ = group.retry_due().await;
-            let found = heir.peek(&key("INVENTORY")).await.expect("a store").expect("a record");
+            let found =
+                successor.peek(&key("INVENTORY")).await.expect("a store").expect("a record");
             if found.record.state == State::Succeeded {
                 return found.record;
             }
@@ -175,17 +178,17 @@ pub async fn a_handler_whose_lease_is_lost_has_no_effect<F: TransactionFixture>(
     };
     let taken = tokio::time::timeout(SOON, handled).await.expect("the lease ends");
     assert_eq!((taken.attempt, work.runs(), fixture.effects("shelf").await), (3, 1, 1));
-    // Where it was cut off there is no waiter.
+    // If the transaction was cut off, no handler waits.
     let _ = release.send(true);
     let looked = tokio::time::timeout(SOON, retry).await.expect("in time").expect("no panic");
     assert_eq!(looked.expect("a look").due, 1);
-    let now = heir.peek(&key("INVENTORY")).await.expect("a store").expect("a record").record;
-    assert_eq!((now, fixture.effects("shelf").await), (taken, 1), "the late one was refused");
+    let now = successor.peek(&key("INVENTORY")).await.expect("a store").expect("a record").record;
+    assert_eq!((now, fixture.effects("shelf").await), (taken, 1), "the late handler was refused");
     assert_eq!((late.runs(), work.runs()), (2, 1));
     drop(store);
 }
 
-/// A failure that was written down after its rollback is there after years, with its event.
+/// A failure that was recorded after its rollback is there after years, with its event.
 pub async fn a_failure_after_a_rollback_is_never_forgotten<F: TransactionFixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let group = group::<F>(&executor, 1, &work);

@@ -1,5 +1,5 @@
-//! What a group keeps of events that it did not handle: all of it in an operator's sight and reach,
-//! and none of it forgotten.
+//! What a group keeps of events that it did not handle: operators can list and change all of it,
+//! and none of it expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use super::handling_slowly::brief;
 use super::work::{LEASE, PAST_LEASE, Work, executor};
 use crate::Fixture;
 
-/// Longer than any success is remembered.
+/// Longer than any success is kept.
 const YEARS: Duration = Duration::from_secs(3 * 365 * 24 * 60 * 60);
 
 fn whose(handler: &str, conflict: bool) -> Whose {
     Whose { handler: Some(handler).filter(|name| !name.is_empty()).map(Into::into), conflict }
 }
 
-/// What the group keeps in this state, over all pages, in the order of its handlers.
+/// Returns all events that the group keeps in this state, over all pages, sorted by handler.
 async fn kept<S: Inspect>(group: &Group<S>, state: State) -> Vec<Kept> {
     let (mut all, mut after) = (Vec::<Kept>::new(), None);
     loop {
         let page = group.failures(state, after.as_ref(), 2).await.expect("a list");
         for kept in page.entries {
-            // A store may show one twice.
+            // A store may list a record twice.
             if all.iter().all(|seen| seen.key != kept.key) {
                 all.push(kept);
             }
@@ -49,7 +49,7 @@ async fn state<S: Store>(executor: &Executor<S>, key: &Key) -> State {
 
 type Done = std::future::Ready<Result<(), Failure>>;
 
-/// A handler that is hopeless for its first `failures` runs.
+/// Returns a handler whose first `failures` runs fail for good.
 fn hopeless(
     work: &Work,
     failures: u32,
@@ -61,7 +61,8 @@ fn hopeless(
     }
 }
 
-/// A group with a sound handler and two that give up at first; and how often each has run.
+/// Returns a group with one handler that succeeds and two that give up at first, and the run
+/// counters of all three.
 fn troubled<F: Fixture>(executor: &Executor<F::Store>) -> (Group<F::Store>, [Work; 3]) {
     let works = [Work::default(), Work::default(), Work::default()];
     let group = Inbox::new(executor.clone())
@@ -76,7 +77,7 @@ fn runs(works: &[Work; 3]) -> [u32; 3] {
     [works[0].runs(), works[1].runs(), works[2].runs()]
 }
 
-/// The same event in groups of similar names.
+/// Handles the same event in groups with similar names.
 async fn neighbours<F: Fixture>(executor: &Executor<F::Store>) {
     for group in ["INVENTORY2", "INVENTORY-EU", "INVENTOR", "inventory", "INVENTORY0"] {
         let group = Inbox::new(executor.clone())
@@ -87,8 +88,8 @@ async fn neighbours<F: Fixture>(executor: &Executor<F::Store>) {
     }
 }
 
-/// One list shows what every handler of a group keeps, each by its name, with its event; and
-/// nothing of another group.
+/// One list has the events that every handler of a group keeps, by handler, with the whole event,
+/// and nothing of another group.
 pub async fn a_group_shows_what_all_its_handlers_keep<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, _) = troubled::<F>(&executor);
@@ -104,7 +105,7 @@ pub async fn a_group_shows_what_all_its_handlers_keep<F: Fixture>(fixture: F) {
     assert!(kept(&group, State::Failed).await.is_empty());
 }
 
-/// A redrive reaches every handler that gave up, and none that has handled it.
+/// A redrive reaches every handler that gave up, and none that has handled the event.
 pub async fn a_redrive_reaches_every_handler<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
@@ -115,13 +116,21 @@ pub async fn a_redrive_reaches_every_handler<F: Fixture>(fixture: F) {
     assert_eq!(reached, [done(""), done("mail")]);
     let retried = group.retry_due().await.expect("a look");
     assert_eq!((retried.due, retried.handled, runs(&works)), (2, 2, [2, 1, 2]));
-    assert!(group.redrive("acme", event().id()).await.expect("a verb").is_empty(), "all is done");
+    assert!(
+        group.redrive("acme", event().id()).await.expect("a verb").is_empty(),
+        "every handler is done"
+    );
     assert!(group.redrive("other", event().id()).await.expect("a verb").is_empty());
     assert!(group.redrive("acme", EventId::generate()).await.expect("a verb").is_empty());
-    assert_eq!(state(&executor, &key("INVENTORY2")).await, State::Dead, "another group's");
+    assert_eq!(
+        state(&executor, &key("INVENTORY2")).await,
+        State::Dead,
+        "the other group is unchanged"
+    );
 }
 
-/// A discard reaches every handler that has not handled it, crashed ones too, and says why.
+/// A discard reaches every handler that has not handled the event, crashed ones included, and
+/// stores the reason.
 pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
@@ -147,9 +156,9 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     drop(crashed);
 }
 
-/// An event that was discarded and is brought again is not handled, nor after years: its broker has
-/// its outcome. Only a redrive that names it has it handled after all.
-pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F) {
+/// A discarded event that is redelivered is not handled, not even after years, and its broker gets
+/// an ack. Only a redrive of this event has it handled.
+pub async fn a_discarded_event_stays_discarded_until_it_is_redriven<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (group, works) = troubled::<F>(&executor);
     group.handle(&event()).await;
@@ -158,7 +167,7 @@ pub async fn a_discarded_event_stays_so_until_it_is_named<F: Fixture>(fixture: F
     fixture.advance(YEARS).await;
     sweep(&executor).await;
     assert_eq!(group.receive(&event()).await, BrokerReply::Ack);
-    assert_eq!((works[0].runs(), works[2].runs()), (1, 1), "the one that handled it forgot it");
+    assert_eq!((works[0].runs(), works[2].runs()), (1, 1), "the handler's success has expired");
     assert_eq!(group.redrive("acme", event().id()).await.expect("a verb").len(), 2);
     let retried = group.retry_due().await.expect("a look");
     assert_eq!((retried.handled, works[0].runs(), works[2].runs()), (2, 2, 2));
@@ -181,12 +190,11 @@ pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixtur
     assert_eq!(names(&group, State::Discarded).await, [whose("mail", false)]);
 }
 
-/// Claims an event for a holder that never settles; drop the result when
-/// the test has ended.
+/// Claims an event for a holder that never settles. The test drops the returned guard at its end.
 async fn crash<F: Fixture>(fixture: &F, key: &Key) -> impl Sized + use<F> {
     let executor = executor(fixture).await;
     let (running, started) = tokio::sync::oneshot::channel();
-    // It is not heard of by its heartbeat either, however long the test takes.
+    // Its heartbeat does not reach the store either, however long the test takes.
     let (inbox, scope) = (brief(&executor, LEASE), key.scope().to_owned());
     let handling = tokio::spawn(async move {
         let handler = move |_, _| async move {
@@ -199,19 +207,20 @@ async fn crash<F: Fixture>(fixture: &F, key: &Key) -> impl Sized + use<F> {
     (executor, handling)
 }
 
-/// What handlers left behind that are deployed no more is still in sight and in reach.
+/// Events kept by handlers that are no longer deployed can still be listed and changed.
 pub async fn handlers_that_are_gone_are_still_in_reach<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (before, _) = troubled::<F>(&executor);
     before.handle(&event()).await;
     let now = Inbox::new(executor.clone()).group("INVENTORY");
     assert_eq!(names(&now, State::Dead).await, [whose("", false), whose("mail", false)]);
-    let reached = now.discard("acme", event().id(), "nobody sends mail").await.expect("a verb");
+    let reached =
+        now.discard("acme", event().id(), "no handler is deployed").await.expect("a verb");
     assert_eq!(reached.len(), 2);
 }
 
-/// An event that was kept because another one has its id is shown as that. Redriven it is handled as
-/// an event of its own, by the handler that found the conflict, and a repeat of it is no second one.
+/// An event that was kept because another event has its id is listed as a conflict. Redriven, it is
+/// handled once as an event of its own, by the handler that found the conflict.
 pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let stranger = Arc::new(of_kind("order.paid"));
@@ -241,12 +250,12 @@ pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixt
     assert_eq!(group.retry_due().await.expect("a look").due, 0);
     assert_eq!((names(&group, State::Dead).await, work.runs()), (vec![], 1));
     let now = executor.peek(&key("INVENTORY/audit")).await.expect("a store").map(|f| f.record);
-    assert_eq!(now, first, "the first one is as it was");
+    assert_eq!(now, first, "the first record is unchanged");
     let reached = group.discard("acme", event().id(), "too late").await.expect("a verb");
-    assert!(reached.is_empty(), "both are handled");
+    assert!(reached.is_empty(), "both events are handled");
 }
 
-/// Sweeps until there is nothing left to do.
+/// Sweeps until nothing is left to do; returns the number of removed records.
 async fn sweep<S: Store>(executor: &Executor<S>) -> u32 {
     let mut removed = 0;
     loop {
@@ -258,8 +267,8 @@ async fn sweep<S: Store>(executor: &Executor<S>) -> u32 {
     }
 }
 
-/// Only what was handled is ever forgotten: failed, crashed and redriven events are there after
-/// years, and are handled then.
+/// Only handled events expire: failed, crashed and redriven events are there after years, and can
+/// still be handled.
 pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let failing = |_: Arc<Event>, _: Context| async { Err::<(), _>("later") };
@@ -277,7 +286,7 @@ pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     let swept = sweep(&executor).await;
     assert!(swept == 1 || fixture.forgets_by_itself(), "{swept} records were swept");
     let done = executor.peek(&key("DONE")).await.expect("a store");
-    assert!(done.is_none(), "a success is remembered for its time");
+    assert!(done.is_none(), "a success expires after its retention");
     for name in ["FAILED", "REDRIVEN", "CRASHED"] {
         let work = Work::default();
         let group = group(name).on_fenced("order.placed", hopeless(&work, 0));
@@ -291,6 +300,6 @@ pub async fn what_is_not_handled_is_never_forgotten<F: Fixture>(fixture: F) {
     sweep(&executor).await;
     for name in ["FAILED", "REDRIVEN", "CRASHED"] {
         let left = executor.peek(&key(name)).await.expect("a store");
-        assert!(left.is_none(), "once handled, {name} is forgotten like any other");
+        assert!(left.is_none(), "once handled, {name} expires like any other");
     }
 }

@@ -1,5 +1,5 @@
-//! Handlers that take longer than their lease: while it is renewed no other handles the event; once it is
-//! lost another one does, and the late one is refused.
+//! Handlers that take longer than their lease: while the lease is renewed, no other consumer
+//! handles the event; once it is lost, another one does, and the late result is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::work::{SOON, Work, executor};
 use crate::Fixture;
 use crate::faulty::{Fault, FaultyStore, StoreCall};
 
-/// Outlived by the handlers here, in real time. A heartbeat has two thirds of it to be late, ten
-/// seconds: only what hangs is later.
+/// The handlers here outlive this lease in real time. A renewal may be late by two thirds of it,
+/// ten seconds; only a hanging process is later.
 const LEASE: Duration = Duration::from_secs(15);
-/// Of a handler whose lease is not renewed: it has to begin before this is over.
+/// The lease of a handler whose renewals fail: it must begin before this is over.
 const SHORT: Duration = Duration::from_secs(6);
 
 type Ended = std::result::Result<Handled, HandleError>;
 
-/// An inbox whose leases are this long.
+/// Returns an inbox whose leases have this length.
 pub(super) fn brief<S: Store>(executor: &Executor<S>, lease: Duration) -> Inbox<S> {
     let policy = Policy { lease, ..Inbox::<S>::default_policy() };
     Inbox::new(executor.clone()).policy(policy)
 }
 
-/// An executor whose renewals never reach the store, and its faults.
+/// Returns an executor whose renewals never reach the store, and the store with its faults.
 pub(super) async fn unrenewed<F: Fixture>(
     fixture: &F,
 ) -> (Executor<FaultyStore<F::Store>>, FaultyStore<F::Store>) {
@@ -38,7 +38,7 @@ pub(super) async fn unrenewed<F: Fixture>(
     (executor.expect("the default policy is valid"), store)
 }
 
-/// A group that handles at once, and counts.
+/// Returns a group whose handler succeeds at once, and counts its runs in `work`.
 fn quick<S: Store>(executor: &Executor<S>, group: &str, work: &Work) -> Group<S> {
     let work = work.clone();
     Inbox::new(executor.clone()).group(group).on_fenced("order.placed", move |_, _| {
@@ -50,33 +50,37 @@ fn quick<S: Store>(executor: &Executor<S>, group: &str, work: &Work) -> Group<S>
 /// A running handler: reports its cancellation, and ends with the result that the test sends.
 struct Slow {
     ended: tokio::task::JoinHandle<Ended>,
-    told: mpsc::UnboundedReceiver<()>,
+    reports: mpsc::UnboundedReceiver<()>,
     release: oneshot::Sender<Result<(), String>>,
 }
 
 impl Slow {
-    /// Returns once the handler runs. It hears that its lease is lost, and goes on all the same.
+    /// Starts the handler and waits until it runs. The handler continues although its lease is
+    /// lost.
     async fn start<S: Store>(inbox: Inbox<S>, group: &'static str) -> Self {
         let (release, mut released) = oneshot::channel::<Result<(), String>>();
-        let (tell, mut told) = mpsc::unbounded_channel();
+        let (report, mut reports) = mpsc::unbounded_channel();
         let handler = move |_: Arc<Event>, claim: Context| async move {
-            let _ = tell.send(());
+            let _ = report.send(());
             tokio::select! {
                 () = claim.cancelled() => {}
                 result = &mut released => return result.map_err(|_| "never released".to_owned())?,
             }
-            let _ = tell.send(());
+            let _ = report.send(());
             released.await.map_err(|_| "never released".to_owned())?
         };
         let ended = tokio::spawn(async move { inbox.handle(group, &event(), handler).await });
-        tokio::time::timeout(SOON, told.recv()).await.expect("in time").expect("it runs");
-        Self { ended, told, release }
+        tokio::time::timeout(SOON, reports.recv())
+            .await
+            .expect("in time")
+            .expect("the handler runs");
+        Self { ended, reports, release }
     }
 
-    /// Waits until the handler has heard that its lease is lost.
+    /// Waits until the handler has been notified that its lease is lost.
     async fn lost(&mut self) {
-        let told = tokio::time::timeout(SOON, self.told.recv()).await;
-        told.expect("in time").expect("it hears of it");
+        let reports = tokio::time::timeout(SOON, self.reports.recv()).await;
+        reports.expect("in time").expect("the handler is notified");
     }
 
     async fn end(self, result: Result<(), String>) -> Ended {
@@ -90,15 +94,15 @@ async fn record<S: Store>(executor: &Executor<S>, group: &str) -> (Record, semel
     (found.record, found.now)
 }
 
-/// Renewals keep a handler the only one for as long as it takes; a delivery meanwhile is asked to
-/// come later, the scheduler leaves it alone, and its success counts once.
+/// Renewals keep a slow handler the only one: another delivery gets "later", the scheduler skips
+/// the event, and its success counts once.
 pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture: F) {
     let (slow, other, work) = (executor(&fixture).await, executor(&fixture).await, Work::default());
     let handling = Slow::start(brief(&slow, LEASE), "INVENTORY").await;
     let group = quick(&other, "INVENTORY", &work);
     let (first, start) = record(&other, "INVENTORY").await;
     tokio::time::sleep(LEASE / 10).await;
-    // A clock that is moved by hand goes along with the heartbeat's, and never ahead of it.
+    // Advances a manual clock no faster than real time, which the heartbeat follows.
     let by_hand = record(&other, "INVENTORY").await.1 == start;
     loop {
         let (running, now) = record(&other, "INVENTORY").await;
@@ -122,30 +126,30 @@ pub async fn a_handler_slower_than_its_lease_is_the_only_one<F: Fixture>(fixture
     assert_eq!((ended.state, ended.attempt, work.runs()), (State::Succeeded, 1, 0));
 }
 
-/// Where renewals do not reach the store the handler is cancelled in time. When its lease is over the
-/// scheduler or a redelivery handles the event, and whatever the late handler ends with is refused.
+/// If renewals do not reach the store, the handler is cancelled in time. Once its lease is over,
+/// the scheduler or a redelivery handles the event, and the late handler's result is refused.
 pub async fn an_event_whose_lease_is_lost_is_handled_by_another<F: Fixture>(fixture: F) {
     let (zombie, store) = unrenewed(&fixture).await;
-    let heir = executor(&fixture).await;
+    let successor = executor(&fixture).await;
     for (group, late) in [("INVENTORY", Ok(())), ("BILLING", Err("late".to_owned()))] {
         let work = Work::default();
         let mut slow = Slow::start(brief(&zombie, SHORT), group).await;
         slow.lost().await;
-        let (left, _) = record(&heir, group).await;
+        let (left, _) = record(&successor, group).await;
         assert_eq!((left.state, left.attempt), (State::Running, 1), "an operator sees a claim");
-        assert!(left.retry_payload.is_some(), "with what it takes to run it again");
-        let quick = quick(&heir, group, &work);
+        assert!(left.retry_payload.is_some(), "the retry payload is there");
+        let quick = quick(&successor, group, &work);
         fixture.advance(SHORT).await;
         match late {
             Ok(()) => assert_eq!(quick.retry_due().await.expect("a look").handled, 1),
             Err(_) => assert_eq!(quick.receive(&event()).await, BrokerReply::Ack),
         }
-        let (taken, _) = record(&heir, group).await;
+        let (taken, _) = record(&successor, group).await;
         assert_eq!((taken.state, taken.attempt, work.runs()), (State::Succeeded, 2, 1));
         let ended = slow.end(late).await;
         assert_eq!(ended.as_ref().ok(), Some(&Handled::Replayed { attempt: 2 }), "{ended:?}");
         assert_eq!(BrokerReply::to(&ended, false), BrokerReply::Ack);
-        assert_eq!(record(&heir, group).await.0, taken, "the late settlement was refused");
+        assert_eq!(record(&successor, group).await.0, taken, "the late settlement was refused");
     }
     assert!(store.faults().happened(StoreCall::Renew) > 0, "renewals were refused");
 }

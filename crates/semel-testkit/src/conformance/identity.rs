@@ -1,4 +1,4 @@
-//! Which keys are one key: those whose five parts are equal byte for byte, and no others.
+//! Identity of keys: keys are equal if their five parts are equal byte for byte, and only then.
 
 use semel_core::store::{Draft, Filter, Opened};
 use semel_core::{Key, Kind, Principal};
@@ -7,8 +7,8 @@ use super::test_store::{TestStore, answer, assert_granted, draft, key, success};
 use crate::fixture::Fixture;
 
 impl<F: Fixture> TestStore<F> {
-    /// Claims every key, then checks that each has its own record, its own lease and its own
-    /// answer, and that each is listed under its own name.
+    /// Claims every key, then checks that each has its own record, lease and outcome, and that each
+    /// is listed under its own parts.
     async fn keeps_apart(&self, keys: &[Key]) {
         let mut claims: Vec<(Draft, semel_core::Lease)> = Vec::new();
         for (at, key) in keys.iter().enumerate() {
@@ -52,7 +52,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Upper and lower case differ.
+/// Keys that differ in case are different.
 pub async fn keys_that_differ_in_case_are_two_keys<F: Fixture>(fixture: F) {
     let ids = ["ABC", "abc", "Abc", "straße", "STRASSE", "strasse", "İ", "i", "ı"];
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
@@ -64,21 +64,21 @@ pub async fn keys_that_differ_in_spaces_are_separate_keys<F: Fixture>(fixture: F
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// Accents are part of a key, and so is how they are written.
+/// Accents are part of a key, and so is their Unicode form.
 pub async fn keys_that_differ_in_accents_or_their_form_are_separate_keys<F: Fixture>(fixture: F) {
     let ids =
         ["resume", "résumé", "re\u{301}sume\u{301}", "\u{212b}", "\u{c5}", "A\u{30a}", "ﬁ", "fi"];
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// Two emoji are two keys, and so are invisible characters.
+/// Different emoji make different keys, and so do invisible characters.
 pub async fn keys_of_emoji_and_invisible_characters_are_separate_keys<F: Fixture>(fixture: F) {
     let ids =
         ["😀", "😁", "😀😀", "abc", "abc\u{200b}", "abc\u{200d}", "\u{feff}abc", "❤", "❤\u{fe0f}"];
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// Characters that a backend may read as syntax are ordinary ones.
+/// Characters that a backend may read as syntax have no special meaning in a key.
 pub async fn keys_of_syntax_are_ordinary_keys<F: Fixture>(fixture: F) {
     let ids = [
         "{}",
@@ -117,7 +117,7 @@ pub async fn keys_of_right_to_left_text_are_separate_keys<F: Fixture>(fixture: F
     TestStore::set(fixture).await.keeps_ids_apart(&ids).await;
 }
 
-/// The longest keys differ in their last byte too.
+/// Keys of the maximum length that differ in their last byte are different.
 pub async fn keys_of_full_length_differ_in_their_last_byte<F: Fixture>(fixture: F) {
     let id =
         |last: char| format!("{}{last}", "x".repeat(semel_core::key::MAX_ID - last.len_utf8()));
@@ -140,7 +140,7 @@ pub async fn keys_of_full_length_differ_in_their_last_byte<F: Fixture>(fixture: 
     TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
-/// The same id means something else to every tenant, and to every way of splitting the parts.
+/// The same id under another tenant or scope is another key, however the parts are split.
 pub async fn tenants_and_scopes_do_not_meet<F: Fixture>(fixture: F) {
     let of = |tenant, scope, id| Key::command(tenant, scope, id).expect("valid");
     let keys = [
@@ -159,7 +159,7 @@ pub async fn tenants_and_scopes_do_not_meet<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
-/// Two callers with the same id never see each other's record, nor the shared one.
+/// Two principals with the same id have different records, and neither is the shared one.
 pub async fn principals_do_not_meet<F: Fixture>(fixture: F) {
     let base = key("k");
     let by = |who: &str| base.clone().principal(Principal::of(who));
@@ -167,8 +167,8 @@ pub async fn principals_do_not_meet<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
-/// The same id through two doors is two keys.
-pub async fn doors_do_not_meet<F: Fixture>(fixture: F) {
+/// The same id with two kinds of key is two keys.
+pub async fn kinds_do_not_meet<F: Fixture>(fixture: F) {
     let kinds = [Kind::Command, Kind::Http, Kind::Grpc, Kind::Message, Kind::Event];
     let keys = kinds.map(|kind| {
         Key::new(kind, "acme", "ORDER_CREATE", Principal::global(), "k").expect("valid")
@@ -176,7 +176,7 @@ pub async fn doors_do_not_meet<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_apart(&keys).await;
 }
 
-/// The same five parts are the same key, however it was put together.
+/// Equal parts make the same key, however it was constructed.
 pub async fn equal_parts_are_one_key<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for id in ["abc ", "résumé", "😀", "{}"] {

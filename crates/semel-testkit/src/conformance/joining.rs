@@ -1,4 +1,4 @@
-//! Claims in transactions that belong to the caller, and sessions that work leaves behind.
+//! Claims in transactions that belong to the caller, and session state that work leaves behind.
 
 use semel_core::executor::{Claimed, Unit};
 use semel_core::store::{ErrorKind, TransactionalStore};
@@ -9,8 +9,8 @@ use crate::Fixture;
 
 use super::transacting::{Leak, On, TransactionFixture, command, executor, place, state, value};
 
-/// A claim that was made outside may be handed to the caller's transaction, which settles it whatever
-/// its isolation and however long it takes.
+/// A claim that was made outside a transaction can be settled in the caller's transaction, whatever
+/// its isolation and duration.
 pub async fn a_claim_handed_to_a_transaction_is_settled_in_it<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let Ok(Claimed::Granted(mut claim)) = executor.claim(command()).await else {
@@ -28,7 +28,7 @@ pub async fn a_claim_handed_to_a_transaction_is_settled_in_it<F: TransactionFixt
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Claims and settles on a plain client's connection, which is in a transaction of its own.
+/// Claims and settles on the connection of a plain client, in that client's own transaction.
 async fn settle_plainly<F: TransactionFixture>(
     executor: &On<F>,
     connection: &mut <F::Store as TransactionalStore>::Connection,
@@ -39,8 +39,8 @@ async fn settle_plainly<F: TransactionFixture>(
     executor.settle_in(connection, claim, Outcome::new(Outcome::JSON, r#""by hand""#)).await
 }
 
-/// A claim can be opened and settled in a transaction that the store never saw begin.
-pub async fn a_plain_clients_transaction_carries_a_claim<F: TransactionFixture>(fixture: F) {
+/// A claim can be opened and settled in a transaction that the store did not begin.
+pub async fn a_claim_can_live_in_a_plain_clients_transaction<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mut plain = fixture.plain().await;
     for end in ["ROLLBACK", "COMMIT"] {
@@ -72,7 +72,7 @@ pub async fn a_committed_claim_is_settled_in_a_plain_clients_transaction<F: Tran
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// What would be settled apart from the work's writes is refused.
+/// A settlement is refused if the transaction of the work's writes is over.
 pub async fn a_claim_whose_plain_transaction_is_over_is_refused<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mut plain = fixture.plain().await;
@@ -96,7 +96,7 @@ type Connection<F> = <<F as Fixture>::Store as TransactionalStore>::Connection;
 pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: TransactionFixture>(
     fixture: F,
 ) {
-    // With its memory: nothing that may still be rolled back gets into it.
+    // With the local cache: a result that may still be rolled back must not get into it.
     let executor = Executor::new(fixture.store().await);
     let mut plain = fixture.plain().await;
     let place = async |connection: &mut Connection<F>, answer: &str| {
@@ -115,7 +115,7 @@ pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: Tran
             assert_eq!(value(&executed), answer);
             assert!(executed.is_ok_and(|execution| !execution.replayed()), "{answer} ran");
             let own = place(&mut plain, "not run").await;
-            assert_eq!(value(&own), answer, "it sees its own");
+            assert_eq!(value(&own), answer, "the transaction sees its own result");
         }
         F::tell(&mut plain, end).await;
         let committed = u64::from(end == "COMMIT");
@@ -130,8 +130,7 @@ pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: Tran
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Without a transaction of the caller's there is nothing that its commit could make visible: the work does
-/// not run, and no claim is left.
+/// Without a transaction of the caller the work does not run, and no claim is left.
 pub async fn work_outside_a_transaction_is_refused_before_it_runs<F: TransactionFixture>(
     fixture: F,
 ) {
@@ -149,7 +148,8 @@ pub async fn work_outside_a_transaction_is_refused_before_it_runs<F: Transaction
     assert_eq!(state::<F>(&executor).await, None);
 }
 
-/// Runs `leave`, then `look`; fails after that if it must.
+/// Runs work that executes `leave` and then `look`, and returns what `look` found. The work fails
+/// afterwards if `fails` is set.
 async fn ask_inside<F: TransactionFixture>(
     executor: &On<F>,
     id: String,
@@ -158,13 +158,13 @@ async fn ask_inside<F: TransactionFixture>(
     fails: bool,
 ) -> Option<String> {
     let key = Key::command("acme", "ORDER_CREATE", &id).expect("a valid key");
-    let (told, answer) = oneshot::channel();
+    let (found, answer) = oneshot::channel();
     let done: Result<Execution<()>, Error<String>> = executor
         .transact(Command::new(key), move |mut unit: Unit<F::Store>| async move {
             if let Some(leave) = leave {
                 F::tell(unit.conn(), leave).await;
             }
-            let _ = told.send(F::ask(unit.conn(), look).await);
+            let _ = found.send(F::ask(unit.conn(), look).await);
             if fails { Err("no stock".to_owned()) } else { Ok(()) }
         })
         .await;
@@ -172,7 +172,8 @@ async fn ask_inside<F: TransactionFixture>(
     answer.await.expect("the work ran")
 }
 
-/// What one tenant's work leaves in its session is not there for the next one's, however it ended.
+/// State that one tenant's work leaves in its session does not reach the next work, however the
+/// first one ended.
 pub async fn nothing_that_work_leaves_in_its_session_reaches_another<F: TransactionFixture>(
     fixture: F,
 ) {
@@ -185,10 +186,10 @@ pub async fn nothing_that_work_leaves_in_its_session_reaches_another<F: Transact
             };
             let before = ask(&format!("before-{fails}"), None, false).await;
             let left = ask("leaving", Some(leave), fails).await;
-            assert_ne!(left, before, "the work really left something: {leave}");
+            assert_ne!(left, before, "the work left session state: {leave}");
             for rest in 0..3 {
                 let after = ask(&format!("after-{fails}-{rest}"), None, false).await;
-                assert_eq!(after, before, "left by: {leave} (and it failed: {fails})");
+                assert_eq!(after, before, "left by: {leave} (the work failed: {fails})");
             }
         }
     }

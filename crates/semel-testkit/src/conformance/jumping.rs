@@ -1,5 +1,5 @@
-//! A clock that is set a day ahead, and right again: nothing that was kept is lost to it, and what was
-//! written meanwhile does not last a day longer than it says.
+//! A clock that is set a day ahead and back again: kept records are not lost, and records written
+//! meanwhile do not last a day longer than they should.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use super::test_store::{KEEP, TestStore, draft, key, success};
 use super::work::{LEASE, PAST_LEASE, Work, command, executor, value};
 use crate::Fixture;
 
-/// Further than anything here is kept.
+/// Longer than any retention here.
 const JUMP: Duration = Duration::from_secs(25 * 60 * 60);
 
-/// The sweeper does not believe a clock that has jumped; once it is right again it goes on.
+/// The sweeper removes nothing while the clock has jumped ahead, and continues once it is right
+/// again.
 pub async fn nothing_is_swept_by_a_clock_that_has_jumped<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let done = test.claim(&draft(&key("done"))).await;
@@ -35,7 +36,7 @@ pub async fn nothing_is_swept_by_a_clock_that_has_jumped<F: Fixture>(fixture: F)
     test.fixture.advance(Duration::from_secs(2)).await;
     let swept = test.sweep(100).await;
     assert!(!swept.clock_suspect && swept.removed <= 1, "{swept:?}");
-    assert!(test.peek(&key("brief")).await.is_none(), "what has expired is not swept");
+    assert!(test.peek(&key("brief")).await.is_none(), "an expired record is still there");
     assert_eq!(test.record(&key("done")).await.state, State::Succeeded);
 }
 
@@ -56,12 +57,12 @@ pub async fn a_success_survives_a_jump<F: Fixture>(fixture: F) {
 
 fn left(execution: &Execution<String>) -> Duration {
     let Execution::InProgress { lease_remaining, .. } = execution else {
-        panic!("it is not in progress: {execution:?}");
+        panic!("not in progress: {execution:?}");
     };
     lease_remaining.expect("a lease")
 }
 
-/// A claim made while the clock was ahead, whose holder is gone, is free after its own lease.
+/// A claim made while the clock was ahead, whose holder is gone, is free after one lease.
 pub async fn a_claim_made_during_a_jump_lasts_for_its_lease<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let test = TestStore::set(fixture).await;
@@ -77,10 +78,10 @@ pub async fn a_claim_made_during_a_jump_lasts_for_its_lease<F: Fixture>(fixture:
     assert!(left(&second) <= LEASE, "{:?}", left(&second));
     test.fixture.advance(PAST_LEASE / 2 + Duration::from_secs(1)).await;
     let third = work.run(&executor, plain()).await;
-    assert_eq!(value(&third), "run 1", "nobody may run it a lease later: {third:?}");
+    assert_eq!(value(&third), "run 1", "not free after one lease: {third:?}");
 }
 
-/// A holder that lives keeps its claim: what is left of it is counted anew, not taken away.
+/// A live holder keeps its claim: its lease starts again with its own length.
 pub async fn a_holder_keeps_its_claim_over_a_jump<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let test = TestStore::set(fixture).await;
@@ -94,8 +95,8 @@ pub async fn a_holder_keeps_its_claim_over_a_jump<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 0);
 }
 
-/// A failure that backs off for a minute does so, whatever the clock said when it failed; and one that is
-/// due at once is.
+/// A failure backs off for its own time, whatever the clock was when it failed; a failure that is
+/// due at once is due at once.
 pub async fn a_failure_during_a_jump_backs_off_for_its_time<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let pause = Duration::from_secs(60);
@@ -105,13 +106,14 @@ pub async fn a_failure_during_a_jump_backs_off_for_its_time<F: Fixture>(fixture:
     fixture.jump(JUMP, false).await;
     match work.run(&executor, backoff()).await {
         Err(Error::Backoff { retry_after, .. }) => assert!(retry_after <= pause, "{retry_after:?}"),
-        other => panic!("it does not back off: {other:?}"),
+        other => panic!("no backoff: {other:?}"),
     }
     fixture.advance(pause + Duration::from_secs(1)).await;
     assert_eq!(value(&work.run(&executor, backoff()).await), "run 2");
 }
 
-/// A search for due records finds what a clock that was ahead has put off, to count it anew.
+/// A search for due records also finds those written while the clock was ahead, so that their times
+/// are corrected.
 pub async fn what_a_jump_has_put_off_is_found<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let retry_payload = Some(Outcome::new(Outcome::JSON, "{}"));

@@ -1,5 +1,5 @@
-//! Odd, large and extreme data: everything the types allow reads back as it was written, and what
-//! cannot be read is an error, never an absence.
+//! Odd, large and extreme data: everything that the types allow reads back as it was written, and a
+//! record that cannot be read is an error, never absent.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ impl<F: Fixture> TestStore<F> {
         let held = self.claim(&first).await;
         self.end(&held, &Settlement::Succeeded { outcome: outcome.clone(), keep: KEEP }).await;
         let (record, _) = self.existing(&first).await;
-        // Not `assert_eq`, which would print a mebibyte.
+        // Not `assert_eq`, which would print 1 MiB.
         assert!(record.outcome == Some(outcome), "the outcome of {id} changed in the store");
     }
 }
 
-/// An empty answer is an answer.
+/// An empty outcome reads back as an outcome.
 pub async fn an_empty_answer_reads_back_as_one<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.keeps("empty", Recorded::Whole(Outcome::empty())).await;
@@ -33,7 +33,7 @@ pub async fn an_empty_answer_reads_back_as_one<F: Fixture>(fixture: F) {
     test.keeps("untyped", Recorded::Whole(Outcome::new("", ""))).await;
 }
 
-/// A mebibyte of every byte value reads back, and so does a body of every short length.
+/// 1 MiB of all byte values reads back, and so do bodies of every short length.
 pub async fn a_body_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let all: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
@@ -48,7 +48,7 @@ pub async fn a_body_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
     test.keeps("nul bytes", Recorded::Whole(nul)).await;
 }
 
-/// A content type is text of the caller's choosing.
+/// A content type may be any text.
 pub async fn any_content_type_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let long = format!("application/{}", "x".repeat(243));
@@ -82,7 +82,7 @@ pub async fn a_reference_of_full_length_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// The size of an omitted answer reads back, whatever it is.
+/// The size of an omitted outcome reads back, whatever it is.
 pub async fn the_size_of_an_omitted_answer_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for bytes in [0, 1, (1 << 53) + 1, i64::MAX.unsigned_abs(), u64::MAX] {
@@ -90,8 +90,9 @@ pub async fn the_size_of_an_omitted_answer_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// The words of a failure read back: empty, full length in four-byte characters, and odd ones.
-pub async fn the_words_of_a_failure_read_back<F: Fixture>(fixture: F) {
+/// The error text of a failure reads back: empty, full length in four-byte characters, and odd
+/// ones.
+pub async fn an_error_text_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let long = "😀".repeat(400);
     for (at, words) in
@@ -106,7 +107,7 @@ pub async fn the_words_of_a_failure_read_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// An owner's name of the longest host name reads back, and so does an odd one.
+/// An owner with the longest host name reads back, and so does an odd one.
 pub async fn an_owner_of_any_name_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let host = format!("{}:4294967295:01ARZ3NDEKTSV4RRFFQ69G5FAV", "h".repeat(253));
@@ -117,7 +118,7 @@ pub async fn an_owner_of_any_name_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// Identifiers are bytes: zeros, ones and line ends survive.
+/// Identifiers of any bytes read back: zeros, ones and line ends.
 pub async fn identifiers_of_any_bytes_read_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, byte) in [0x00, 0xff, b'\n', b'\\', 0x80].into_iter().enumerate() {
@@ -132,7 +133,7 @@ pub async fn identifiers_of_any_bytes_read_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// Fingerprints of every making read back, and none is none.
+/// Every kind of fingerprint reads back, the absent one included.
 pub async fn fingerprints_of_every_making_read_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let unknown = Fingerprint::from_bytes(&[0xfe; 33]).expect("33 bytes");
@@ -153,7 +154,7 @@ pub async fn fingerprints_of_every_making_read_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// Attempts are counted to the end of their range.
+/// The largest attempt number reads back.
 pub async fn the_largest_attempt_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for attempt in [0, 1, i32::MAX.unsigned_abs(), i32::MAX.unsigned_abs() + 1, u32::MAX] {
@@ -163,7 +164,8 @@ pub async fn the_largest_attempt_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// Durations without end saturate, sub-microsecond ones do not disturb, and neither wraps.
+/// Durations without end saturate, durations below a microsecond do no harm, and neither wraps
+/// round.
 pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let century = Duration::from_secs(60 * 60 * 24 * 36_525);
@@ -200,7 +202,7 @@ pub async fn extreme_durations_saturate<F: Fixture>(fixture: F) {
     }
 }
 
-/// The write counter goes up by one with every write of every verb.
+/// Every write of every operation increments the record's number by one.
 pub async fn every_write_counts_one<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -228,8 +230,8 @@ pub async fn every_write_counts_one<F: Fixture>(fixture: F) {
     number(expected + 5, "a redrive").await;
 }
 
-/// A record that cannot be read is an error, not an absence: its key is not granted again, and its
-/// neighbours can be read.
+/// A record that cannot be read is an error and not absent: its key is not granted again, and other
+/// records can be read.
 pub async fn a_damaged_record_is_an_error_and_not_an_absence<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (first, neighbour) = (draft(&key("k")), draft(&key("neighbour")));
@@ -237,7 +239,7 @@ pub async fn a_damaged_record_is_an_error_and_not_an_absence<F: Fixture>(fixture
     test.end(&held, &success("1")).await;
     test.claim(&neighbour).await;
     let Some(damage) = test.fixture.corrupt(&first.key) else {
-        // Nothing can damage these records; that they are whole is all there is to show.
+        // Nothing can damage these records; the test only checks that they can be read.
         assert_eq!(test.record(&first.key).await.state, State::Succeeded);
         return;
     };
@@ -251,7 +253,7 @@ pub async fn a_damaged_record_is_an_error_and_not_an_absence<F: Fixture>(fixture
     test.existing(&neighbour).await;
 }
 
-/// Nothing of all this is lost on the way through a listing.
+/// A listing returns all fields of a record unchanged.
 pub async fn a_listing_shows_records_as_they_are<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let reference = Reference::new("ord_😀").expect("valid");

@@ -1,4 +1,4 @@
-//! Reading for operators: filters, pages, and what a store says about itself.
+//! Reading for operators: filters, pages, and what a store reports about its configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::test_store::{BRIEF, KEEP, TestStore, answer, draft, failure, key, suc
 use crate::fixture::Fixture;
 
 impl<F: Fixture> TestStore<F> {
-    /// The ids of what a filter finds, sorted, each once.
+    /// Returns the ids of the records that a filter finds, sorted, without repeats.
     async fn found(&self, filter: Filter) -> Vec<String> {
         let entries = self.list(&filter, 3).await;
         let mut ids: Vec<String> = entries.iter().map(|entry| entry.key.id().to_owned()).collect();
@@ -28,7 +28,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Pages of every size give every record, and their entries are what `peek` shows.
+/// Pages of any size return every record, with the same fields as `peek`.
 pub async fn pages_of_every_size_give_every_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut expected = BTreeMap::new();
@@ -45,7 +45,7 @@ pub async fn pages_of_every_size_give_every_record<F: Fixture>(fixture: F) {
     }
 }
 
-/// A listing of nothing ends at once.
+/// A listing of nothing is one empty page.
 pub async fn a_listing_of_nothing_is_empty<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     assert!(test.list(&Filter::default(), 10).await.is_empty());
@@ -54,7 +54,8 @@ pub async fn a_listing_of_nothing_is_empty<F: Fixture>(fixture: F) {
     assert!(test.list(&nowhere, 10).await.is_empty());
 }
 
-/// A record that is there throughout is shown, although others come and go between the pages.
+/// A record that exists during the whole listing is listed, although others are added and removed
+/// between pages.
 pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for at in 0..20 {
@@ -79,7 +80,7 @@ pub async fn a_listing_misses_nothing_while_records_come_and_go<F: Fixture>(fixt
     }
 }
 
-/// Tenants, scopes and doors are matched exactly, alone and together.
+/// Tenants, scopes and kinds are matched exactly, alone and together.
 pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (kind, tenant, scope, id) in [
@@ -112,7 +113,7 @@ pub async fn filters_on_the_key_match_exactly<F: Fixture>(fixture: F) {
     assert_eq!(test.found(all).await, ["2"]);
 }
 
-/// Each state is found by its name.
+/// A filter by state finds the records in that state.
 pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("x");
@@ -133,7 +134,7 @@ pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
         let filter = Filter { state: Some(state), ..Filter::default() };
         assert_eq!(test.found(filter).await, [format!("{state:?}")]);
     }
-    // A record is found under the state it has, not under one it had.
+    // A record is found under its current state, not under an earlier one.
     test.change(&key("Dead"), &Change::Redrive).await;
     let dead = Filter { state: Some(State::Dead), ..Filter::default() };
     assert!(test.found(dead).await.is_empty());
@@ -141,7 +142,7 @@ pub async fn a_filter_on_the_state_finds_each_state<F: Fixture>(fixture: F) {
     assert_eq!(test.found(failed).await, ["Dead", "Failed"]);
 }
 
-/// What an operation made leads back to it, exactly.
+/// A filter by reference finds the operation that set the reference, exactly.
 pub async fn a_filter_on_the_reference_finds_what_made_it<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.referenced("1", "ord_abc").await;
@@ -158,10 +159,10 @@ pub async fn a_filter_on_the_reference_finds_what_made_it<F: Fixture>(fixture: F
     assert_eq!(test.found(by(&"😀".repeat(32))).await, ["5"]);
     assert!(test.found(by("ord_")).await.is_empty());
     test.change(&key("1"), &Change::Settle(Settlement::Dead { error: ErrorText::new("x") })).await;
-    assert!(test.found(by("ord_abc")).await.is_empty(), "its answer is gone");
+    assert!(test.found(by("ord_abc")).await.is_empty(), "the outcome is gone");
 }
 
-/// Only failures whose retry is due are due: not later ones, not final ones, not expired ones.
+/// `due` finds failures whose retry is due: not later ones, not final ones, not expired ones.
 pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, retry_after, keep) in [
@@ -187,7 +188,8 @@ pub async fn a_filter_on_due_finds_failures_that_are_due<F: Fixture>(fixture: F)
     assert!(test.found(elsewhere).await.is_empty());
 }
 
-/// With those below it a scope takes what comes after a slash, and no neighbour in any order.
+/// A filter that includes child scopes matches what follows a slash, and no other scope with the
+/// same beginning.
 pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let names =
@@ -215,7 +217,8 @@ pub async fn a_filter_on_a_scope_may_take_those_below_it<F: Fixture>(fixture: F)
     assert_eq!(test.found(alone).await, ["A"]);
 }
 
-/// A record is found by its digest, by the digits of it that logs show, and by its operation.
+/// A record is found by its digest, by the shortened digest that logs show, and by its operation
+/// id.
 pub async fn a_record_is_found_by_its_digest_and_by_its_operation<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for at in 0..12 {
@@ -238,7 +241,7 @@ pub async fn a_record_is_found_by_its_digest_and_by_its_operation<F: Fixture>(fi
     assert!(test.found(both).await.is_empty());
 }
 
-/// An id is found wherever it is, and nothing that only looks like it.
+/// A filter by id finds the id under any tenant and scope, and no similar id.
 pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (scope, id) in [("A", "1"), ("B", "1"), ("A", "1 "), ("A", "11"), ("A", "é"), ("A", "E")] {
@@ -254,8 +257,8 @@ pub async fn a_filter_on_the_id_matches_exactly<F: Fixture>(fixture: F) {
     assert!(test.found(of("e")).await.is_empty());
 }
 
-/// A record that cannot be read is listed by its digest, and hides no other, in pages of every size.
-pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F) {
+/// A record that cannot be read is listed by its digest and hides no other, in pages of any size.
+pub async fn a_damaged_record_is_reported_and_hides_no_other<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut expected = Vec::new();
     for at in 0..9 {
@@ -265,7 +268,7 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
     }
     let bad = key("k4");
     let Some(damage) = test.fixture.corrupt(&bad) else {
-        // Nothing can damage these records; that all are listed is all there is to show.
+        // Nothing can damage these records; the test only checks that all are listed.
         assert_eq!(test.found(Filter::default()).await, expected);
         return;
     };
@@ -273,12 +276,12 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
     expected.retain(|id| id != bad.id());
     let prefix = bad.digest().as_bytes()[..4].to_vec();
     for limit in [1, 3, 9, 100] {
-        let (mut ids, mut told, mut after) = (Vec::new(), BTreeMap::new(), None);
+        let (mut ids, mut reported, mut after) = (Vec::new(), BTreeMap::new(), None);
         loop {
             let page = test.store.survey(&Filter::default(), after.as_ref(), limit).await;
-            let page = page.expect("one damaged record spoils no survey");
+            let page = page.expect("one damaged record fails no survey");
             ids.extend(page.entries.iter().map(|listed| listed.key.id().to_owned()));
-            told.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
+            reported.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
             after = page.next;
             if after.is_none() {
                 break;
@@ -286,9 +289,9 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
         }
         loop {
             let page = test.store.list(&Filter::default(), after.as_ref(), limit).await;
-            let page = page.expect("one damaged record spoils no listing");
+            let page = page.expect("one damaged record fails no listing");
             ids.extend(page.entries.iter().map(|entry| entry.key.id().to_owned()));
-            told.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
+            reported.extend(page.unreadable.into_iter().map(|bad| (bad.digest, bad.why)));
             after = page.next;
             if after.is_none() {
                 break;
@@ -297,23 +300,24 @@ pub async fn a_damaged_record_is_told_and_hides_no_other<F: Fixture>(fixture: F)
         ids.sort();
         ids.dedup();
         assert_eq!(ids, expected, "in pages of {limit}");
-        let [(digest, why)] = &told.into_iter().collect::<Vec<_>>()[..] else {
-            panic!("one record is damaged, and one is told")
+        let [(digest, why)] = &reported.into_iter().collect::<Vec<_>>()[..] else {
+            panic!("one record is damaged and reported")
         };
         assert_eq!(digest, bad.digest().as_bytes(), "by its digest");
-        assert!(why.len() > 5 && !why.contains(bad.id()), "in words, without the key: {why}");
+        assert!(why.len() > 5 && !why.contains(bad.id()), "a description without the key: {why}");
     }
     let looked = Filter { digest: Some(prefix), ..Filter::default() };
-    assert_eq!(unreadable(&test, &looked).await, 1, "who looks for it by its digest is told");
+    assert_eq!(unreadable(&test, &looked).await, 1, "a search by its digest reports it");
     let other = Filter { digest: Some(key("k5").digest().as_bytes().to_vec()), ..looked };
-    assert_eq!(unreadable(&test, &other).await, 0, "who looks for another one is not");
+    assert_eq!(unreadable(&test, &other).await, 0, "a search for another record does not");
 }
 
-/// How many a survey could not read, over all its pages: one may be empty and not the last.
+/// Returns how many records a survey could not read, over all pages. An empty page may not be the
+/// last.
 async fn unreadable<F: Fixture>(test: &TestStore<F>, filter: &Filter) -> usize {
     let (mut count, mut after) = (0, None);
     loop {
-        let page = test.store.survey(filter, after.as_ref(), 10).await.expect("it answers");
+        let page = test.store.survey(filter, after.as_ref(), 10).await.expect("the store answers");
         count += page.unreadable.len();
         after = page.next;
         if after.is_none() {
@@ -338,8 +342,8 @@ pub async fn a_listing_follows_the_records<F: Fixture>(fixture: F) {
     assert_eq!(listed[0].key, key("kept"));
 }
 
-/// A tally counts more records than any page holds, and finds the most attempts wherever that record
-/// lies; those of others do not count.
+/// A tally counts more records than a page holds, finds the largest number of attempts, and ignores
+/// records that the filter excludes.
 pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
     const RECORDS: usize = 1_200;
     let test = TestStore::set(fixture).await;
@@ -364,7 +368,7 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
         }))
         .await;
     }
-    // Where the last page of a listing by digest ends, and where it begins.
+    // The records with which the last page of a listing by digest ends and begins.
     let mut keys: Vec<Key> = ids.iter().map(|id| group(*id)).collect();
     keys.sort_by_key(Key::digest);
     for (at, attempts) in [(RECORDS - 1, 17), (0, 18)] {
@@ -374,7 +378,7 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
         let tally = test.tally(&of_group).await;
         assert_eq!(tally, Tally { records: RECORDS as u64, attempts });
     }
-    // Of another group, door, tenant and state.
+    // Records of another group, kind, tenant and state.
     for (kind, tenant, scope, settlement) in [
         (Kind::Event, "acme", "STOCKS", failure("x")),
         (Kind::Command, "acme", "STOCK", failure("x")),
@@ -391,7 +395,7 @@ pub async fn a_tally_counts_all_and_finds_the_worst<F: Fixture>(fixture: F) {
     assert_eq!(every, Tally { records: RECORDS as u64 + 4, attempts: 99 });
 }
 
-/// Whatever a store finds wrong with its set-up it says with a name, in words, with a remedy.
+/// Every finding of a store about its configuration has a code, a description and a remedy.
 pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for finding in test.store.check().await.expect("a store that answers can be checked") {
@@ -399,24 +403,27 @@ pub async fn every_finding_says_what_to_do<F: Fixture>(fixture: F) {
             !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         });
         assert!(named, "a finding's code is lower case words with dashes: {finding:?}");
-        assert!(finding.found.len() > 10 && finding.fix.len() > 10, "in words: {finding:?}");
+        assert!(
+            finding.found.len() > 10 && finding.fix.len() > 10,
+            "a finding has a description and a remedy: {finding:?}"
+        );
     }
-    // Checking is reading.
+    // Checking writes nothing.
     assert!(test.list(&Filter::default(), 10).await.is_empty());
 }
 
-/// Where a store carries wake-ups, a waiter elsewhere is woken by a settled key.
+/// If a store supports wake-ups, a settled key wakes a listener on another handle.
 pub async fn a_listener_is_woken_by_a_settled_key<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let elsewhere = test.handle().await;
     let first = draft(&key("k"));
     let held = test.claim(&first).await;
-    let listener = elsewhere.listen().await.expect("a store says whether it can carry wake-ups");
+    let listener = elsewhere.listen().await.expect("the store returns whether it has wake-ups");
     test.end(&held, &success("1")).await;
     let hint = first.key.digest().hint();
     test.store.announce(hint);
     let Some(mut listener) = listener else {
-        // Then nothing must depend on it: the settled record is there to be polled.
+        // The store has no wake-ups: the settled record can be polled.
         assert_eq!(test.record(&first.key).await.state, State::Succeeded);
         return;
     };

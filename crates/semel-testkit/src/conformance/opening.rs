@@ -1,6 +1,6 @@
-//! Opening a key: it is written if it is free, and read if it is not, in one step.
+//! Opening a key writes it if it is free and reads it if it is not, in one step.
 //!
-//! What the answer *means* is the judge's business; see [`reading`](super::reading).
+//! The verdict on the record that was read is tested in [`reading`](super::reading).
 
 use semel_core::store::{Draft, Opened, Settlement, Store};
 use semel_core::{ErrorText, Fingerprint, OnCrash, State};
@@ -10,7 +10,7 @@ use super::test_store::{
 };
 use crate::fixture::Fixture;
 
-/// One caller gets a free key; the next one is shown the first one's claim.
+/// One caller is granted a free key; the next caller reads the first one's claim.
 pub async fn a_free_key_is_granted_and_the_next_caller_reads_the_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -19,7 +19,7 @@ pub async fn a_free_key_is_granted_and_the_next_caller_reads_the_claim<F: Fixtur
     assert_granted(&record, &first, held.fence);
 }
 
-/// Every field of a fresh claim reads back as it was drafted.
+/// Every field of a new claim reads back as it was drafted.
 pub async fn a_fresh_claim_reads_back_as_it_was_drafted<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, on_crash) in [("a", OnCrash::Rerun), ("b", OnCrash::Hold), ("c", OnCrash::Verify)] {
@@ -32,7 +32,7 @@ pub async fn a_fresh_claim_reads_back_as_it_was_drafted<F: Fixture>(fixture: F) 
     }
 }
 
-/// Nothing of a second caller's draft reaches the record.
+/// The draft of a second caller changes nothing in the record.
 pub async fn a_second_open_writes_nothing<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -51,7 +51,7 @@ pub async fn a_second_open_writes_nothing<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&first.key).await, before);
 }
 
-/// The record and the clock come from the same step.
+/// Opening returns the record and the store's clock from the same step.
 pub async fn an_open_shows_the_stores_clock_beside_the_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -60,18 +60,16 @@ pub async fn an_open_shows_the_stores_clock_beside_the_record<F: Fixture>(fixtur
     assert!(record.updated_at <= one, "a write lies in the future of the store's own clock");
     let (_, two) = test.existing(&first).await;
     assert!(one <= two, "the store's clock went back");
-    let later = test.handle().await.peek(&first.key).await.expect("peek").expect("it is there");
+    let later =
+        test.handle().await.peek(&first.key).await.expect("peek").expect("the record is there");
     assert!(two <= later.now, "two handles read different clocks");
     test.outlive_brief().await;
     let (aged, now) = test.existing(&first).await;
     let age = now.as_micros() - aged.created_at.as_micros();
-    assert!(
-        age >= semel_core::clock::micros(BRIEF),
-        "time passed, but not for the store: {age} us"
-    );
+    assert!(age >= semel_core::clock::micros(BRIEF), "the store's clock did not advance: {age} us");
 }
 
-/// Times of a grant lie between the store's own readings before and after it.
+/// The times of a grant lie between the store's clock before and after it.
 pub async fn a_grant_is_dated_by_the_stores_clock<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let clock = draft(&key("clock"));
@@ -86,7 +84,7 @@ pub async fn a_grant_is_dated_by_the_stores_clock<F: Fixture>(fixture: F) {
     assert!(held.fence.0 >= stamped, "a fence is never behind the store's clock");
 }
 
-/// A key whose holder let the lease lapse is still taken: the judge decides what happens to it.
+/// A key whose lease lapsed is still taken: the judge decides what happens to it.
 pub async fn a_lapsed_claim_is_still_there<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
@@ -97,7 +95,7 @@ pub async fn a_lapsed_claim_is_still_there<F: Fixture>(fixture: F) {
     assert!(!record.held(now), "the lease is over");
 }
 
-/// No state makes a key free.
+/// A record of any state makes its key taken.
 pub async fn a_record_of_any_state_is_existing<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, settlement) in super::test_store::settlements().into_iter().enumerate() {
@@ -113,8 +111,8 @@ pub async fn a_record_of_any_state_is_existing<F: Fixture>(fixture: F) {
     }
 }
 
-/// An expired record is shown with its expiry, or is gone where the backend forgets by itself;
-/// it is never shown as live.
+/// An expired record is returned with its expiry, or is gone if the backend removes it by itself;
+/// it is never returned as live.
 pub async fn an_expired_record_is_shown_as_expired<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -134,7 +132,7 @@ pub async fn an_expired_record_is_shown_as_expired<F: Fixture>(fixture: F) {
     }
 }
 
-/// Claims on different keys do not meet.
+/// Claims on different keys are independent.
 pub async fn two_keys_are_granted_side_by_side<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (one, two) = (draft(&key("k1")), draft(&key("k2")));
@@ -144,7 +142,7 @@ pub async fn two_keys_are_granted_side_by_side<F: Fixture>(fixture: F) {
     assert_granted(&test.record(&two.key).await, &two, second.fence);
 }
 
-/// Reading an unused key gives nothing and leaves nothing.
+/// Reading an unused key returns nothing and writes nothing.
 pub async fn an_unused_key_reads_as_nothing<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let unused = key("unused");
@@ -153,7 +151,7 @@ pub async fn an_unused_key_reads_as_nothing<F: Fixture>(fixture: F) {
     test.claim(&draft(&unused)).await;
 }
 
-/// What one handle wrote, the other reads and guards.
+/// A record that one handle wrote is read, and its key refused, through the other handle.
 pub async fn another_handle_meets_the_same_records<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let other = test.handle().await;
@@ -171,7 +169,7 @@ pub async fn another_handle_meets_the_same_records<F: Fixture>(fixture: F) {
     assert_eq!(other.guarantee(), test.store.guarantee());
 }
 
-/// A released key starts at the beginning: its own operation, attempt 1, write 1.
+/// A released key starts anew: a new operation id, attempt 1, write 1.
 pub async fn a_released_key_starts_anew<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = Draft { attempt: 7, ..draft(&key("k")) };
@@ -185,12 +183,12 @@ pub async fn a_released_key_starts_anew<F: Fixture>(fixture: F) {
     assert_eq!(record.created_at, record.updated_at);
 }
 
-/// A caller that read before another one finished, and claims after it, finds the outcome and
-/// leaves no claim behind.
+/// A caller that read the key before another caller finished, and claims it afterwards, gets the
+/// outcome and leaves no claim.
 pub async fn a_completion_between_a_miss_and_a_claim_is_found_by_the_claim<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let winner = draft(&key("k"));
-    assert!(test.peek(&winner.key).await.is_none(), "the loser looks and finds nothing");
+    assert!(test.peek(&winner.key).await.is_none(), "the slower caller reads nothing");
     let other = test.handle().await;
     let held = claim(&*other, &winner).await;
     test.end(&held, &success("\"won\"")).await;
@@ -200,8 +198,8 @@ pub async fn a_completion_between_a_miss_and_a_claim_is_found_by_the_claim<F: Fi
     assert_eq!(test.record(&winner.key).await, record, "no redundant claim remains");
 }
 
-/// The whole answer comes with the open, so that a repeat costs one trip.
-pub async fn an_open_brings_the_answer_along<F: Fixture>(fixture: F) {
+/// Opening returns the whole outcome, so that a repeat costs one round trip.
+pub async fn an_open_returns_the_outcome_too<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
     let held = test.claim(&first).await;
@@ -211,7 +209,7 @@ pub async fn an_open_brings_the_answer_along<F: Fixture>(fixture: F) {
     assert_eq!(record, test.record(&first.key).await, "open and peek show one record");
 }
 
-/// A repeat of the very same draft (a request that was sent twice) is not granted twice.
+/// The same draft that arrives twice, because a request was sent twice, is granted once.
 pub async fn a_draft_that_arrives_twice_is_granted_once<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -222,7 +220,7 @@ pub async fn a_draft_that_arrives_twice_is_granted_once<F: Fixture>(fixture: F) 
     assert_eq!(record.lease(first.key.digest()), lease(&first, held.fence));
 }
 
-/// A failed record keeps its words until the next attempt is granted, and no longer.
+/// The error of a failed record is there until the next attempt is granted.
 pub async fn a_grant_after_a_failure_starts_with_a_clean_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));

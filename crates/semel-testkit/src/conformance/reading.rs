@@ -1,5 +1,4 @@
-//! What the judge makes of what the store reads back: every line of the order of judgement, through
-//! the store and not through a record made by hand.
+//! Verdicts of the judge on records that the store reads back, for every rule of the judge.
 
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ fn fresh() -> Verdict {
     Verdict::Granted(Grant { origin, attempt: 1, operation_id: None, verify: false })
 }
 
-/// A repeat of a finished request is answered with the recorded answer.
+/// A repeat of a finished request gets the recorded outcome.
 pub async fn a_repeat_is_answered_from_the_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -57,7 +56,7 @@ pub async fn another_request_under_the_key_is_a_mismatch<F: Fixture>(fixture: F)
     assert!(matches!(test.verdict(&any, None).await, Verdict::Completed { .. }));
 }
 
-/// While the holder's lease runs, other callers get that, with the time left.
+/// While the holder's lease runs, other callers get `Running` with the time left.
 pub async fn a_live_claim_is_judged_running<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -69,7 +68,7 @@ pub async fn a_live_claim_is_judged_running<F: Fixture>(fixture: F) {
     assert!(*left <= LEASE && !left.is_zero());
 }
 
-/// A crashed attempt is taken over under its own operation.
+/// A crashed attempt is taken over under its own operation id.
 pub async fn a_lapsed_claim_is_judged_a_takeover<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
@@ -78,7 +77,7 @@ pub async fn a_lapsed_claim_is_judged_a_takeover<F: Fixture>(fixture: F) {
     assert_eq!(test.verdict(&first, None).await, takeover(&first, false));
 }
 
-/// The crash policy is the stored claim's, not the caller's.
+/// The crash policy of the stored claim decides, not the caller's.
 pub async fn a_lapsed_claim_is_judged_by_its_own_crash_policy<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let hold = Draft { on_crash: OnCrash::Hold, ..brief(&key("hold")) };
@@ -94,7 +93,7 @@ pub async fn a_lapsed_claim_is_judged_by_its_own_crash_policy<F: Fixture>(fixtur
     assert!(matches!(blind, Verdict::Suspend { .. }), "{blind:?}");
 }
 
-/// A failure that is due is granted again under the same operation.
+/// A due failure is granted again under the same operation id.
 pub async fn a_due_failure_is_judged_a_retry<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -103,7 +102,7 @@ pub async fn a_due_failure_is_judged_a_retry<F: Fixture>(fixture: F) {
     assert_eq!(test.verdict(&first, None).await, again(&first, Origin::AfterFailure, false));
 }
 
-/// A failure that is not due is returned with its error and the time to wait; it comes due by itself.
+/// A failure that is not due is returned with its error and the time to wait; later it is due.
 pub async fn a_failure_backs_off_until_it_is_due<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, delay) in [("long", LEASE), ("short", BRIEF)] {
@@ -125,7 +124,7 @@ pub async fn a_failure_backs_off_until_it_is_due<F: Fixture>(fixture: F) {
     );
 }
 
-/// A failure without a retry is the answer.
+/// A failure without a retry is final.
 pub async fn a_failure_without_a_retry_is_final<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -136,7 +135,7 @@ pub async fn a_failure_without_a_retry_is_final<F: Fixture>(fixture: F) {
     assert_eq!(test.verdict(&first, None).await, Verdict::FailedFinal { error });
 }
 
-/// Attempts are counted over crashes and failures alike, and used up.
+/// Crashes and failures both count as attempts, and after the last one the record is to be buried.
 pub async fn used_up_attempts_are_judged_for_burial<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let failing = Draft { attempt: 20, ..draft(&key("failing")) };
@@ -185,7 +184,7 @@ pub async fn a_discarded_record_is_given_up_and_says_why<F: Fixture>(fixture: F)
     assert_eq!(test.verdict(&first, None).await, Verdict::Dead { error });
 }
 
-/// A key whose answer expired may be used for a different request.
+/// A key whose outcome expired can be used for another request.
 pub async fn an_expired_key_may_be_used_for_another_request<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -200,7 +199,8 @@ pub async fn an_expired_key_may_be_used_for_another_request<F: Fixture>(fixture:
     }
 }
 
-/// An answer that was too large to keep blocks a second execution and says why.
+/// An outcome that was too large to keep still prevents a second execution, and its size is
+/// returned.
 pub async fn an_omitted_answer_still_blocks_a_second_execution<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));

@@ -1,4 +1,4 @@
-//! Extending leases: from the store's now, to their full length, one answer each.
+//! Renewals extend leases to their full length from the store's clock, with one result per lease.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::test_store::{
 };
 use crate::fixture::Fixture;
 
-/// A renewed lease runs for its full length from the store's now.
+/// A renewed lease runs for its full length from the store's current time.
 pub async fn a_renewal_counts_from_the_stores_now<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -23,7 +23,7 @@ pub async fn a_renewal_counts_from_the_stores_now<F: Fixture>(fixture: F) {
     assert!(age >= semel_core::clock::micros(BRIEF), "the renewal is dated when it happened");
 }
 
-/// A renewal moves the lease and the write counter, and nothing else.
+/// A renewal changes the lease and the record's number, and nothing else.
 pub async fn a_renewal_changes_the_lease_and_nothing_else<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -55,7 +55,7 @@ pub async fn a_renewed_claim_outlives_its_first_lease<F: Fixture>(fixture: F) {
     test.end(&held, &success("1")).await;
 }
 
-/// A renewal may also shorten: the lease is what was asked for last.
+/// A renewal can also shorten a lease: it sets the length that was asked for.
 pub async fn a_renewal_sets_the_length_that_is_asked_for<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -80,7 +80,7 @@ pub async fn a_lapsed_claim_that_nobody_took_is_extended<F: Fixture>(fixture: F)
     assert_eq!((record.attempt_id, record.fence), (held.attempt_id, held.fence));
 }
 
-/// Answers come one per lease and in the order of the leases, lost ones among them.
+/// Renewals return one result per lease, in the order of the leases, lost ones included.
 pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut leases = Vec::new();
@@ -91,7 +91,7 @@ pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
         }
         leases.push((held, LEASE + Duration::from_secs(at)));
     }
-    // Not the order of anything that a store could sort by.
+    // Not sorted by anything that a store could sort by.
     leases.swap(0, 4);
     leases.swap(2, 5);
     let gone = [key("k1").digest(), key("k4").digest()];
@@ -111,7 +111,7 @@ pub async fn renewals_are_answered_in_order<F: Fixture>(fixture: F) {
     }
 }
 
-/// Nothing to renew is answered with nothing.
+/// A renewal of no leases returns no results.
 pub async fn renewing_nothing_answers_nothing<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.claim(&draft(&key("k"))).await;
@@ -120,7 +120,7 @@ pub async fn renewing_nothing_answers_nothing<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("k")).await, before);
 }
 
-/// A settled claim is not brought back to life by its heartbeat.
+/// A renewal does not make a settled claim running again.
 pub async fn a_settled_claim_is_not_revived_by_a_renewal<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, settlement) in settlements().iter().enumerate() {
@@ -133,8 +133,8 @@ pub async fn a_settled_claim_is_not_revived_by_a_renewal<F: Fixture>(fixture: F)
     }
 }
 
-/// One renewal carries a few hundred leases.
-pub async fn one_renewal_carries_hundreds_of_leases<F: Fixture>(fixture: F) {
+/// One renewal extends hundreds of leases.
+pub async fn one_renewal_extends_hundreds_of_leases<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let mut leases = Vec::new();
     for at in 0..300 {
@@ -163,7 +163,7 @@ pub async fn a_takeover_judged_before_a_renewal_is_refused<F: Fixture>(fixture: 
     test.end(&held, &success("1")).await;
 }
 
-/// A renewer goes on working after a lease of its was lost.
+/// A renewer works on after one of its leases was lost.
 pub async fn a_lost_lease_does_not_spoil_the_next_renewal<F: Fixture>(fixture: F) {
     use semel_core::store::{Renewer, Store};
 

@@ -1,7 +1,7 @@
-//! Retry payloads: what it takes to run a claim again, stored with the claim, there until
-//! the record succeeds or goes, and what makes a lapsed claim due.
+//! Retry payloads: stored with a claim so that it can be run again, and kept until the record succeeds or
+//! is removed. A lapsed claim is due only if it has one.
 //!
-//! Parcels and transactions are in [`transacting`](super::transacting).
+//! Retry payloads in transactions are in [`transacting`](super::transacting).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::test_store::{
 use super::work::{self, Work};
 use crate::fixture::Fixture;
 
-/// A retry payload with a body and a reference.
+/// Returns a retry payload with a body and a reference.
 fn retry_payload(body: &str, reference: &str) -> Outcome {
     Outcome::new("application/cloudevents+json", body.as_bytes().to_vec())
         .with_reference(Reference::new(reference).expect("a valid reference"))
@@ -47,7 +47,7 @@ fn suspended() -> Settlement {
     Settlement::Uncertain { error: ErrorText::new("who knows") }
 }
 
-/// The answers of tasks that were started together.
+/// Returns the results of tasks that run concurrently.
 async fn all<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
     let mut answers = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -57,7 +57,7 @@ async fn all<T>(tasks: Vec<JoinHandle<T>>) -> Vec<T> {
 }
 
 impl<F: Fixture> TestStore<F> {
-    /// The ids of what a filter finds, sorted, each once.
+    /// Returns the ids of the records that a filter finds, sorted, without repeats.
     async fn ids(&self, filter: &Filter) -> Vec<String> {
         let entries = self.list(filter, 2).await;
         let mut ids: Vec<String> = entries.iter().map(|entry| entry.key.id().to_owned()).collect();
@@ -66,7 +66,8 @@ impl<F: Fixture> TestStore<F> {
         ids
     }
 
-    /// A claim with the letter ends so, and has the letter still.
+    /// Settles a claim with a retry payload, and checks its state and that it still has the
+    /// payload.
     async fn keeps_through(&self, settlement: &Settlement, state: State) {
         let first = with(draft(&key("k")), &letter());
         let held = self.claim(&first).await;
@@ -77,7 +78,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Opening, peeking and listing show the retry payload, and no outcome.
+/// Opening, peeking and listing return the retry payload, and no outcome.
 pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
@@ -88,11 +89,11 @@ pub async fn a_claims_retry_payload_is_shown_to_whoever_looks<F: Fixture>(fixtur
     assert_eq!(listed.len(), 1);
     for record in [&opened, &peeked, &listed[0].record] {
         assert_eq!(record.retry_payload, Some(letter()));
-        assert_eq!(record.outcome, None, "a retry_payload is no answer");
+        assert_eq!(record.outcome, None, "a retry payload is not an outcome");
     }
 }
 
-/// A claim that brings nothing has nothing.
+/// A claim without a retry payload has none.
 pub async fn a_claim_without_a_retry_payload_has_none<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&draft(&key("k"))).await;
@@ -101,7 +102,7 @@ pub async fn a_claim_without_a_retry_payload_has_none<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("k")).await.retry_payload, None);
 }
 
-/// Opening a key that is taken leaves its retry payload alone.
+/// Opening a taken key does not change its retry payload.
 pub async fn a_second_opens_retry_payload_is_not_written<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.claim(&with(draft(&key("k")), &letter())).await;
@@ -109,7 +110,7 @@ pub async fn a_second_opens_retry_payload_is_not_written<F: Fixture>(fixture: F)
     assert_eq!(test.record(&key("k")).await.retry_payload, Some(letter()));
 }
 
-/// A new grant has its own retry payload, or none if it brings none.
+/// A new grant has its own retry payload, or none.
 pub async fn a_regrant_writes_its_own_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = with(brief(&key("k")), &letter());
@@ -119,13 +120,16 @@ pub async fn a_regrant_writes_its_own_retry_payload<F: Fixture>(fixture: F) {
     let second = with(next(&first), &another);
     test.regrant(&second).await;
     assert_eq!(test.record(&key("k")).await.retry_payload, Some(another));
-    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "the old reference stayed");
+    assert!(
+        test.ids(&by_reference("letter.sent")).await.is_empty(),
+        "the old reference is still found"
+    );
     test.regrant(&Draft { retry_payload: None, ..next(&second) }).await;
     assert_eq!(test.record(&key("k")).await.retry_payload, None);
     assert!(test.ids(&by_reference("letter.resent")).await.is_empty());
 }
 
-/// Extending a lease leaves the retry payload as it is.
+/// A renewal does not change the retry payload.
 pub async fn a_renewal_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&with(draft(&key("k")), &letter())).await;
@@ -134,22 +138,22 @@ pub async fn a_renewal_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     assert_eq!((record.number, record.retry_payload), (2, Some(letter())));
 }
 
-/// A failure keeps what running it again takes.
+/// A failure keeps the retry payload, so that it can be run again.
 pub async fn a_failure_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&failure("no stamps"), State::Failed).await;
 }
 
-/// A record that was given up keeps it for a redrive.
+/// A dead record keeps the retry payload for a redrive.
 pub async fn a_burial_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&buried(), State::Dead).await;
 }
 
-/// A record that must not run again by itself keeps it for an operator.
+/// An uncertain record keeps the retry payload for an operator.
 pub async fn a_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     TestStore::set(fixture).await.keeps_through(&suspended(), State::Uncertain).await;
 }
 
-/// Burials and suspensions over a judged version keep it as the holder's own settlements do.
+/// Burials and suspensions by a swap keep the retry payload as the holder's own settlements do.
 pub async fn an_ending_without_its_holder_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.claim(&with(draft(&key("k")), &letter())).await;
@@ -164,7 +168,8 @@ pub async fn an_ending_without_its_holder_keeps_the_retry_payload<F: Fixture>(fi
     }
 }
 
-/// A lapsed claim that a sweep suspends keeps it, under Hold and under Verify.
+/// A lapsed claim that a sweep makes uncertain keeps the retry payload, under Hold and under
+/// Verify.
 pub async fn a_sweeps_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, on_crash) in [("hold", OnCrash::Hold), ("verify", OnCrash::Verify)] {
@@ -183,7 +188,7 @@ pub async fn a_sweeps_suspension_keeps_the_retry_payload<F: Fixture>(fixture: F)
     }
 }
 
-/// An operator's redrive keeps it, whatever state the record was in.
+/// An operator's redrive keeps the retry payload, whatever state the record was in.
 pub async fn a_redrive_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, settlement) in [("failed", failure("x")), ("dead", buried()), ("unknown", suspended())]
@@ -197,8 +202,8 @@ pub async fn a_redrive_keeps_the_retry_payload<F: Fixture>(fixture: F) {
     assert_eq!(test.ids(&due()).await, ["dead", "failed", "unknown"]);
 }
 
-/// A success has its answer and nothing of the retry payload, not even a reference of its own lacking.
-pub async fn a_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
+/// A success has its outcome and nothing of the retry payload, not even its reference.
+pub async fn a_success_replaces_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (id, outcome) in [("whole", answer("1")), ("omitted", Recorded::Omitted { bytes: 7 })] {
         let held = test.claim(&with(draft(&key(id)), &letter())).await;
@@ -206,21 +211,27 @@ pub async fn a_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
         let record = test.record(&key(id)).await;
         assert_eq!((record.outcome, record.retry_payload), (Some(outcome), None), "{id}");
     }
-    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
+    assert!(
+        test.ids(&by_reference("letter.sent")).await.is_empty(),
+        "the payload's reference is still found"
+    );
 }
 
-/// A success that an operator writes takes the retry payload's place too.
-pub async fn an_operators_success_takes_the_retry_payloads_place<F: Fixture>(fixture: F) {
+/// A success that an operator writes replaces the retry payload too.
+pub async fn an_operators_success_replaces_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&with(draft(&key("k")), &letter())).await;
     test.end(&held, &buried()).await;
     test.change(&key("k"), &Change::Settle(success("1"))).await;
     let record = test.record(&key("k")).await;
     assert_eq!((record.outcome, record.retry_payload), (Some(answer("1")), None));
-    assert!(test.ids(&by_reference("letter.sent")).await.is_empty(), "its reference stayed");
+    assert!(
+        test.ids(&by_reference("letter.sent")).await.is_empty(),
+        "the payload's reference is still found"
+    );
 }
 
-/// A success that is ended otherwise or redriven never shows its outcome as a retry payload.
+/// A success that is then ended otherwise or redriven never returns its outcome as a retry payload.
 pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let changes = [
@@ -240,7 +251,7 @@ pub async fn an_answer_never_turns_into_a_retry_payload<F: Fixture>(fixture: F) 
     assert!(test.ids(&by_reference("answer")).await.is_empty());
 }
 
-/// Nothing of an expired record's retry payload survives the claim that is written over it.
+/// A claim that replaces an expired record keeps nothing of the old retry payload.
 pub async fn a_replacement_drops_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
@@ -253,7 +264,7 @@ pub async fn a_replacement_drops_the_retry_payload<F: Fixture>(fixture: F) {
     assert!(test.ids(&by_reference("letter.sent")).await.is_empty());
 }
 
-/// A released key has nothing, and neither has the claim that comes next.
+/// A released key has no retry payload, and neither has the next claim.
 pub async fn a_release_removes_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let held = test.claim(&with(draft(&key("k")), &letter())).await;
@@ -263,7 +274,7 @@ pub async fn a_release_removes_the_retry_payload<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&key("k")).await.retry_payload, None);
 }
 
-/// A mebibyte is a retry payload like any other: claimed, failed, granted again.
+/// A retry payload of 1 MiB reads back when claimed, failed and granted again.
 pub async fn a_large_retry_payload_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let body: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
@@ -277,7 +288,7 @@ pub async fn a_large_retry_payload_reads_back<F: Fixture>(fixture: F) {
     assert!(test.record(&first.key).await.retry_payload.as_ref() == Some(&large), "granted again");
 }
 
-/// Bytes, content types and references are kept as they are, the empty ones too.
+/// Bytes, content types and references of retry payloads read back unchanged, empty ones included.
 pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let retry_payloads = [
@@ -300,7 +311,7 @@ pub async fn a_retry_payload_of_any_bytes_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// A retry payload's reference leads to its record for as long as the retry payload is there.
+/// The reference of a retry payload finds its record for as long as the payload is there.
 pub async fn a_retry_payloads_reference_leads_to_it<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let running = test.claim(&with(draft(&key("running")), &letter())).await;
@@ -315,8 +326,8 @@ pub async fn a_retry_payloads_reference_leads_to_it<F: Fixture>(fixture: F) {
     assert_eq!(test.ids(&by_reference("letter.sent")).await, ["failed"]);
 }
 
-/// A claim that lapsed with a retry payload is due beside the failures that are; one without a retry payload, a
-/// live one, and what is dead or unknown are not.
+/// A claim that lapsed with a retry payload is due, as due failures are; a lapsed claim without
+/// one, a live claim, and dead or uncertain records are not.
 pub async fn a_claim_that_lapsed_with_its_retry_payload_is_due<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     test.claim(&with(brief(&key("lapsed")), &letter())).await;
@@ -343,8 +354,8 @@ pub async fn a_claim_that_lapsed_with_its_retry_payload_is_due<F: Fixture>(fixtu
     assert!(test.ids(&elsewhere).await.is_empty());
 }
 
-/// A lapsed claim stops being due when it is renewed, granted again, or ended.
-pub async fn what_was_due_is_not_once_somebody_has_it<F: Fixture>(fixture: F) {
+/// A lapsed claim is no longer due once it is renewed, granted again, or ended.
+pub async fn a_lapsed_claim_that_is_held_again_is_not_due<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let drafts = ["renewed", "granted", "ended"].map(|id| with(brief(&key(id)), &letter()));
     let renewed = test.claim(&drafts[0]).await;
@@ -358,7 +369,7 @@ pub async fn what_was_due_is_not_once_somebody_has_it<F: Fixture>(fixture: F) {
     assert!(test.ids(&due()).await.is_empty());
 }
 
-/// An attempt that crashed after a failure is due with the retry payload that its own claim brought.
+/// An attempt that crashed after a failure is due with the retry payload of its own claim.
 pub async fn a_crashed_retry_still_has_the_retry_payload<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = with(draft(&key("k")), &letter());
@@ -372,7 +383,7 @@ pub async fn a_crashed_retry_still_has_the_retry_payload<F: Fixture>(fixture: F)
     assert_eq!(found[0].record.retry_payload, Some(letter()));
 }
 
-/// Claims and settlements that reach the store together keep their retry payloads apart.
+/// Concurrent claims and settlements keep their own retry payloads.
 pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let drafts: Vec<Draft> = (0..96)
@@ -414,7 +425,8 @@ pub async fn retry_payloads_of_many_at_once_do_not_mix<F: Fixture>(fixture: F) {
     }
 }
 
-/// An executor's claim brings the command's retry payload: a failure has it, the success after it has not.
+/// An executor stores the command's retry payload with its claim: a failure keeps it, and the
+/// success afterwards has none.
 pub async fn a_commands_retry_payload_stays_until_it_succeeds<F: Fixture>(fixture: F) {
     let (executor, work) = (work::executor(&fixture).await, Work::default());
     let command = || work::command().retry_payload(letter);

@@ -1,7 +1,7 @@
-//! Answers of a door: kept, kept as a refusal, kept only as a fact, failed or given back, and what
-//! each caller gets.
+//! Responses of handlers under `Executor::serve`: kept, kept as a refusal, omitted, failed or given
+//! back, and what each caller gets.
 //!
-//! The same answers inside a transaction are in [`committing`](super::committing).
+//! The same responses inside a transaction are in [`committing`](super::committing).
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::Fixture;
 
 pub(super) type Answer = Result<Served<String>, Error>;
 
-/// How a handler ends its run number `n`.
+/// Returns how a handler ends its run number `n`.
 pub(super) type End = fn(&Context, u32) -> Finished<String>;
 
-/// Larger than any answer is kept.
+/// A size larger than any outcome that is kept.
 pub(super) const LARGE: u64 = 5_000_000_000;
 
 pub(super) fn outcome(text: impl Into<String>) -> Outcome {
@@ -63,7 +63,7 @@ async fn serve<S: Store>(
     executor.serve(command, move |context| async move { end(&context, work.start()) }).await
 }
 
-/// What this caller's own work answered.
+/// Returns the response of this caller's own work.
 pub(super) fn executed(answer: &Answer) -> (&str, Option<Receipt>) {
     match answer {
         Ok(Served::Executed { answer, receipt }) => (answer, *receipt),
@@ -90,7 +90,7 @@ fn failure(record: &Record) -> Option<&str> {
     record.error.as_ref().map(|error| error.as_str())
 }
 
-/// A handler that has started and waits to be let go.
+/// A handler that has started and waits for the test to release it.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
     release: oneshot::Sender<(End, u32)>,
@@ -104,7 +104,7 @@ impl Held {
         let answer = tokio::spawn(async move {
             let work = move |context| async move {
                 let _ = running.send(());
-                let (end, n): (End, u32) = released.await.expect("it is let go");
+                let (end, n): (End, u32) = released.await.expect("the test releases the handler");
                 end(&context, n)
             };
             executor.serve(command, work).await
@@ -114,12 +114,12 @@ impl Held {
     }
 
     async fn finish(self, end: End, n: u32) -> Answer {
-        self.release.send((end, n)).expect("the work waits for it");
+        self.release.send((end, n)).expect("the work waits for the release");
         tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
     }
 }
 
-/// The first caller gets the answer itself, every other what was kept of it.
+/// The first caller gets the response itself, every other caller the kept outcome.
 pub async fn a_completed_answer_is_replayed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = serve(&executor, command(), &work, keeps).await;
@@ -133,7 +133,7 @@ pub async fn a_completed_answer_is_replayed<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 1);
 }
 
-/// An answer too large to keep is delivered once; after that only its size is known, and nothing
+/// A response too large to keep is delivered once; afterwards only its size is known, and nothing
 /// runs again.
 pub async fn an_omitted_answer_is_delivered_once_and_never_run_again<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
@@ -146,7 +146,7 @@ pub async fn an_omitted_answer_is_delivered_once_and_never_run_again<F: Fixture>
     assert_eq!(work.runs(), 1);
 }
 
-/// A whole outcome over the limit is treated as one that the door omitted.
+/// A whole outcome over the limit is treated like one that the handler omitted.
 pub async fn an_outcome_over_the_limit_is_omitted<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = command().max_outcome(8);
@@ -157,7 +157,7 @@ pub async fn an_outcome_over_the_limit_is_omitted<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 1);
 }
 
-/// A refusal that is kept is an answer like any other.
+/// A refusal that is kept is replayed like any other outcome.
 pub async fn a_kept_refusal_is_replayed<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = serve(&executor, command(), &work, refuses).await;
@@ -167,7 +167,8 @@ pub async fn a_kept_refusal_is_replayed<F: Fixture>(fixture: F) {
     assert_eq!(work.runs(), 1);
 }
 
-/// A failed answer is delivered, recorded as a failure, and run again under the same operation.
+/// A failed response is delivered, recorded as a failure, and run again under the same operation
+/// id.
 pub async fn a_failed_answer_is_delivered_and_run_again<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let mine = || command().fingerprint(Fingerprint::opaque("a"));
@@ -188,7 +189,7 @@ pub async fn a_failed_answer_is_delivered_and_run_again<F: Fixture>(fixture: F) 
     assert_eq!(replayed(&serve(&executor, mine(), &work, keeps).await), ("kept 2", receipt));
 }
 
-/// Under Keep a failed outcome is returned as a failure until it expires.
+/// Under Keep, a failed response is returned as a failure until it expires.
 pub async fn a_failed_answer_under_keep_is_final<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let keep = Duration::from_secs(60);
@@ -201,7 +202,7 @@ pub async fn a_failed_answer_under_keep_is_final<F: Fixture>(fixture: F) {
     assert_eq!(executed(&serve(&executor, kept(), &work, keeps).await).0, "answer 2");
 }
 
-/// Under Backoff a failed answer is run again when it is due, and not before.
+/// Under Backoff, failed work runs again when it is due, and not before.
 pub async fn a_failed_answer_backs_off<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let long = Duration::from_secs(600);
@@ -215,11 +216,12 @@ pub async fn a_failed_answer_backs_off<F: Fixture>(fixture: F) {
     assert_eq!(executed(&serve(&executor, patient(), &work, keeps).await).0, "answer 2");
 }
 
-/// An answer that does not know what its work did is a crash: run again, or held until resolved.
+/// A response in doubt is treated as a crash: the work runs again, or is held until an operator
+/// resolves it.
 pub async fn an_answer_in_doubt_is_run_again_or_held<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     assert_eq!(executed(&serve(&executor, command(), &work, doubts).await), ("answer 1", None));
-    let found = record(&executor, &key()).await.expect("it is visible");
+    let found = record(&executor, &key()).await.expect("the record is visible");
     assert_eq!((found.state, failure(&found)), (State::Failed, Some("cut 1")));
     let second = serve(&executor, command(), &work, keeps).await;
     assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
@@ -234,7 +236,8 @@ pub async fn an_answer_in_doubt_is_run_again_or_held<F: Fixture>(fixture: F) {
     assert_eq!((error.as_str(), work.runs()), ("cut 3", 3));
 }
 
-/// Failed answers use attempts up; the last one is delivered too, and says why nothing runs.
+/// Failed responses count as attempts; the last one is delivered too, and repeats get the reason
+/// why nothing runs.
 pub async fn failed_answers_use_attempts_up<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let limited = || command().max_attempts(2);
@@ -246,7 +249,7 @@ pub async fn failed_answers_use_attempts_up<F: Fixture>(fixture: F) {
     assert_eq!((error.as_str(), work.runs()), ("exceeded maxRetry (2): no 2", 2));
 }
 
-/// A fresh key that is given back is as if never used: no record, and free for another request.
+/// A fresh key that is given back leaves no record and is free for another request.
 pub async fn a_fresh_key_that_is_given_back_is_free<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let first = command().fingerprint(Fingerprint::opaque("a"));
@@ -258,7 +261,8 @@ pub async fn a_fresh_key_that_is_given_back_is_free<F: Fixture>(fixture: F) {
     assert_eq!((answer, receipt.expect("kept").attempt), ("answer 2", 1));
 }
 
-/// Giving back what an earlier attempt failed at keeps that attempt's operation id, and both count.
+/// Giving back a key whose earlier attempt failed keeps that attempt's operation id, and both
+/// attempts count.
 pub async fn a_failed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let _ = serve(&executor, command(), &work, fails).await;
@@ -275,7 +279,7 @@ pub async fn a_failed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fix
     assert_eq!(receipt.operation_id, before.operation_id);
 }
 
-/// A crashed attempt may have had effects, so giving its key back keeps its operation id as well.
+/// A crashed attempt may have had effects, so giving its key back keeps its operation id too.
 pub async fn a_crashed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fixture: F) {
     let (crashed, executor, work) =
         (executor(&fixture).await, executor(&fixture).await, Work::default());
@@ -288,8 +292,8 @@ pub async fn a_crashed_key_that_is_given_back_keeps_its_operation<F: Fixture>(fi
     drop(held);
 }
 
-/// A key that is given back after a downstream key was taken keeps its operation id: the
-/// next attempt must send the same one.
+/// A key that is given back after a downstream key was derived keeps its operation id: the next
+/// attempt must send the same downstream key.
 pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mut sent = Vec::new();
@@ -312,7 +316,7 @@ pub async fn a_key_given_back_after_a_downstream_key_keeps_its_operation<F: Fixt
     assert_eq!(sent[0].1, sent[1].1);
 }
 
-/// A panic is an error and a failure; the next caller runs.
+/// A panic is an error for its caller and recorded as a failure; the next caller runs.
 pub async fn a_handlers_panic_is_a_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let panicked: Answer = executor.serve(command(), |_| async { panic!("out of paper") }).await;
@@ -324,20 +328,20 @@ pub async fn a_handlers_panic_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(executed(&second).1.expect("kept").operation_id, found.operation_id);
 }
 
-/// Under Hold a handler that panics is not run again before an operator has decided.
+/// Under Hold, a handler that panicked is not run again before an operator has decided.
 pub async fn a_handlers_panic_under_hold_is_uncertain<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let careful = || command().on_crash(OnCrash::Hold);
     let panicked: Answer = executor.serve(careful(), |_| async { panic!("out of paper") }).await;
     assert!(matches!(panicked, Err(Error::Panicked { .. })), "{panicked:?}");
-    let found = record(&executor, &key()).await.expect("what is in doubt is visible");
+    let found = record(&executor, &key()).await.expect("an uncertain record is visible");
     assert_eq!((found.state, found.attempt), (State::Uncertain, 1));
     let refused = serve(&executor, careful(), &work, keeps).await;
     assert!(matches!(refused, Err(Error::Uncertain { .. })), "{refused:?}");
     assert_eq!(work.runs(), 0);
 }
 
-/// Work over its limit is dropped, and that is an error and a failure.
+/// Work over its time limit is dropped, which is an error for its caller and a recorded failure.
 pub async fn a_handler_over_its_limit_is_a_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let (dropped, gone) = oneshot::channel::<()>();
@@ -355,46 +359,47 @@ pub async fn a_handler_over_its_limit_is_a_failure<F: Fixture>(fixture: F) {
     assert_eq!(executed(&serve(&executor, command(), &work, keeps).await).0, "answer 1");
 }
 
-/// A holder whose claim was taken over returns the winner's outcome, whatever its own is.
+/// A holder whose claim was taken over returns the outcome of the takeover, whatever its own is.
 pub async fn a_lost_claim_is_answered_with_the_winners_outcome<F: Fixture>(fixture: F) {
-    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+    let (zombie, successor) = (executor(&fixture).await, executor(&fixture).await);
     for (n, end) in [keeps, omits, refuses, fails, gives_back].into_iter().enumerate() {
         let key = Key::command("acme", "ORDER_CREATE", &format!("lost-{n}")).expect("a valid key");
         let command = || Command::new(key.clone()).lease(LEASE);
         let held = Held::start(&zombie, command()).await;
         fixture.advance(PAST_LEASE).await;
         let work = Work::default();
-        let won = serve(&heir, command(), &work, keeps).await;
+        let won = serve(&successor, command(), &work, keeps).await;
         let (_, receipt) = executed(&won);
         let receipt = receipt.expect("kept");
         assert_eq!(receipt.attempt, 2);
         let late = held.finish(end, 99).await;
         assert_eq!(replayed(&late), ("kept 1", receipt), "{n}");
-        let stored = record(&heir, &key).await.expect("a record");
+        let stored = record(&successor, &key).await.expect("a record");
         assert_eq!((stored.state, stored.fence), (State::Succeeded, receipt.fence), "{n}");
     }
 }
 
-/// While the new holder is still at it, the one that lost its claim says so.
-pub async fn a_lost_claim_is_in_progress_while_its_heir_runs<F: Fixture>(fixture: F) {
-    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+/// While the new holder still runs, the caller of the former holder gets "in progress".
+pub async fn a_lost_claim_is_in_progress_while_its_successor_runs<F: Fixture>(fixture: F) {
+    let (zombie, successor) = (executor(&fixture).await, executor(&fixture).await);
     let held = Held::start(&zombie, command()).await;
     fixture.advance(PAST_LEASE).await;
-    let heirs = Held::start(&heir, command()).await;
+    let successors = Held::start(&successor, command()).await;
     let late = held.finish(keeps, 1).await;
     let Ok(Served::InProgress { operation_id, .. }) = late else { panic!("{late:?}") };
-    let running = record(&heir, &key()).await.expect("a claim");
+    let running = record(&successor, &key()).await.expect("a claim");
     assert_eq!((running.state, Some(running.operation_id)), (State::Running, operation_id));
-    assert_eq!(executed(&heirs.finish(keeps, 2).await).0, "answer 2");
+    assert_eq!(executed(&successors.finish(keeps, 2).await).0, "answer 2");
 }
 
-/// A duplicate gets "in progress", and another request that the key is taken.
-pub async fn a_request_beside_a_running_handler_is_told_so<F: Fixture>(fixture: F) {
+/// A duplicate of a running request gets "in progress", and a different request under its key a
+/// mismatch.
+pub async fn a_request_beside_a_running_handler_gets_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let mine = || command().fingerprint(Fingerprint::opaque("a"));
     let held = Held::start(&executor, mine()).await;
-    let told = serve(&executor, mine(), &work, keeps).await;
-    assert!(matches!(told, Ok(Served::InProgress { .. })), "{told:?}");
+    let response = serve(&executor, mine(), &work, keeps).await;
+    assert!(matches!(response, Ok(Served::InProgress { .. })), "{response:?}");
     let other = command().fingerprint(Fingerprint::opaque("b"));
     let refused = serve(&executor, other, &work, keeps).await;
     assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
@@ -402,7 +407,8 @@ pub async fn a_request_beside_a_running_handler_is_told_so<F: Fixture>(fixture: 
     assert_eq!(work.runs(), 0);
 }
 
-/// 64 callers at once: one handler runs, one caller gets its answer, 63 what was kept of it.
+/// Of 64 concurrent callers one runs the handler and gets its response, and 63 get the kept
+/// outcome.
 pub async fn many_requests_at_once_run_one_handler<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let callers: Vec<_> = (0..64)
@@ -426,7 +432,7 @@ pub async fn many_requests_at_once_run_one_handler<F: Fixture>(fixture: F) {
     assert_eq!((own, work.runs()), (1, 1));
 }
 
-/// A waiter whose holder gives its claim back runs itself.
+/// If the holder gives its claim back, a waiter runs the work itself.
 pub async fn a_waiter_runs_when_the_holder_gives_its_claim_back<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
@@ -441,7 +447,7 @@ pub async fn a_waiter_runs_when_the_holder_gives_its_claim_back<F: Fixture>(fixt
     assert_eq!((answer, receipt.expect("kept").attempt), ("answer 1", 1));
 }
 
-/// A caller that disconnects does not stop the handler; the repeat gets its outcome.
+/// A caller that disconnects does not stop the handler, and a repeat gets its outcome.
 pub async fn a_caller_who_leaves_does_not_stop_the_handler<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;

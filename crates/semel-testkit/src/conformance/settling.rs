@@ -1,6 +1,7 @@
-//! Settling a claim under its lease: what is written, when it is dated, and that it is written once.
+//! Settling a claim under its lease: what is written, with which times, and that it is written
+//! once.
 //!
-//! Whose lease counts is in [`fencing`](super::fencing).
+//! Leases of former holders are in [`fencing`](super::fencing).
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::test_store::{
 };
 use crate::fixture::Fixture;
 
-/// What settling must leave alone.
+/// Checks the fields that settling must not change.
 fn assert_same_grant(after: &Record, before: &Record) {
     assert_eq!(after.number, before.number + 1, "every write counts");
     assert_eq!(after.fingerprint, before.fingerprint);
@@ -40,7 +41,7 @@ async fn settled<F: Fixture>(
     (before, test.record(&key(id)).await)
 }
 
-/// A success is stored with its whole answer and expires its retention after completion.
+/// A success is stored with its whole outcome, and its retention starts with its completion.
 pub async fn a_success_is_stored_whole_and_expires_after_its_keep<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let reference = Reference::new("ord_01J").expect("valid");
@@ -60,7 +61,7 @@ pub async fn a_success_is_stored_whole_and_expires_after_its_keep<F: Fixture>(fi
     );
 }
 
-/// A failure is stored with its words, its due time and its own retention.
+/// A failure is stored with its error, its due time and its own retention.
 pub async fn a_failure_is_stored_with_its_words_and_its_due_time<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("upstream said 503");
@@ -75,7 +76,8 @@ pub async fn a_failure_is_stored_with_its_words_and_its_due_time<F: Fixture>(fix
     assert_eq!(after.expires_at, Some(after.updated_at.after(keep)));
 }
 
-/// A failure that is due at once is dated now, and one that is never due has no date.
+/// A failure that is due at once has the current time as its due time; one that is never due has
+/// none.
 pub async fn a_failure_may_be_due_at_once_or_never<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (_, at_once) = settled(&test, "once", &failure("x")).await;
@@ -87,7 +89,7 @@ pub async fn a_failure_may_be_due_at_once_or_never<F: Fixture>(fixture: F) {
     assert!(never.expires_at.is_some());
 }
 
-/// Dead, uncertain and discarded records keep their words and do not expire.
+/// Dead, uncertain and discarded records keep their errors and do not expire.
 pub async fn dead_and_uncertain_records_do_not_expire<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("exceeded maxRetry (20): x");
@@ -104,7 +106,7 @@ pub async fn dead_and_uncertain_records_do_not_expire<F: Fixture>(fixture: F) {
     }
 }
 
-/// A released claim leaves nothing behind.
+/// A released claim leaves no record.
 pub async fn a_release_leaves_nothing_behind<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -114,7 +116,7 @@ pub async fn a_release_leaves_nothing_behind<F: Fixture>(fixture: F) {
     assert!(test.list(&semel_core::store::Filter::default(), 10).await.is_empty());
 }
 
-/// A recorded settlement is final for its holder, whatever came first and whatever comes second.
+/// A recorded settlement is final for its holder: any second settlement is refused.
 pub async fn a_settled_claim_cannot_be_settled_again<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, first) in settlements().iter().enumerate() {
@@ -130,7 +132,7 @@ pub async fn a_settled_claim_cannot_be_settled_again<F: Fixture>(fixture: F) {
     }
 }
 
-/// A success after a failed attempt carries nothing of the failure.
+/// A success after a failed attempt keeps nothing of the failure.
 pub async fn a_success_after_a_failure_carries_no_trace_of_it<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -145,7 +147,7 @@ pub async fn a_success_after_a_failure_carries_no_trace_of_it<F: Fixture>(fixtur
     assert_eq!(record.number, 4, "grant, failure, grant, success");
 }
 
-/// A late holder without a successor still owns the claim.
+/// A holder whose lease lapsed without a takeover can still settle.
 pub async fn a_late_holder_whom_nobody_replaced_may_still_settle<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
@@ -155,7 +157,7 @@ pub async fn a_late_holder_whom_nobody_replaced_may_still_settle<F: Fixture>(fix
     assert_eq!(test.record(&first.key).await.outcome, Some(answer("\"late\"")));
 }
 
-/// Retention counts from completion, not from the claim.
+/// The retention starts with the completion, not with the claim.
 pub async fn retention_counts_from_the_completion<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -169,7 +171,7 @@ pub async fn retention_counts_from_the_completion<F: Fixture>(fixture: F) {
     assert_eq!(record.expires_at, record.completed_at.map(|at| at.after(keep)));
 }
 
-/// Settling one key does not touch its neighbours.
+/// Settling one key does not change other keys.
 pub async fn settling_one_key_leaves_its_neighbour_alone<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (one, two) = (draft(&key("k1")), draft(&key("k2")));
@@ -180,7 +182,7 @@ pub async fn settling_one_key_leaves_its_neighbour_alone<F: Fixture>(fixture: F)
     assert_eq!(test.record(&two.key).await, before);
 }
 
-/// A claim that does not exist cannot be settled, and settling it does not create it.
+/// Settling a claim that does not exist is lost, and creates nothing.
 pub async fn settling_what_was_never_claimed_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let never = super::test_store::lease(&draft(&key("never")), semel_core::Fence(1));

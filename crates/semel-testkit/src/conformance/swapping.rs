@@ -1,5 +1,5 @@
-//! Writing over the version that was judged: re-grants, replacements, settlements without a holder, and
-//! an operator's second round.
+//! Swaps over the version that was judged: re-grants, replacements, settlements without a holder,
+//! and redrives.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ fn changes(after: &Draft) -> Vec<Change> {
     all
 }
 
-/// A re-grant keeps the record's birthday; all else is the new draft's.
-pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: F) {
+/// A re-grant keeps the record's `created_at`; all other fields are the new draft's.
+pub async fn a_regrant_keeps_created_at_and_nothing_else<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
     let held = test.claim(&first).await;
@@ -41,7 +41,7 @@ pub async fn a_regrant_keeps_the_birthday_and_nothing_else<F: Fixture>(fixture: 
     assert!(after.updated_at >= before.updated_at);
 }
 
-/// A replacement keeps nothing: it is a first life.
+/// A replacement keeps nothing of the old record.
 pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = Draft { attempt: 4, ..draft(&key("k")) };
@@ -54,12 +54,12 @@ pub async fn a_replacement_keeps_nothing_of_the_old_record<F: Fixture>(fixture: 
     let after = test.record(&first.key).await;
     assert_granted(&after, &second, fence);
     assert_eq!((after.attempt, after.number), (1, 1));
-    assert_eq!(after.created_at, after.updated_at, "a first life begins now");
+    assert_eq!(after.created_at, after.updated_at, "a replacement is created now");
     assert!(after.created_at > before.created_at);
     assert_ne!(after.operation_id, before.operation_id);
 }
 
-/// A caller that judged an older write of the record writes nothing.
+/// A swap with an older version of the record is lost.
 pub async fn a_swap_over_an_older_write_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -73,7 +73,7 @@ pub async fn a_swap_over_an_older_write_is_lost<F: Fixture>(fixture: F) {
     assert_eq!(test.record(&first.key).await, before, "a lost swap wrote something");
 }
 
-/// The write's number alone does not name a write: the attempt must match too.
+/// The number of a write does not identify it: the attempt id must match too.
 pub async fn a_swap_over_another_attempts_write_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -90,7 +90,7 @@ pub async fn a_swap_over_another_attempts_write_is_lost<F: Fixture>(fixture: F) 
     assert_eq!(test.record(&first.key).await, before);
 }
 
-/// A key that was released and claimed anew is not mistaken for its earlier life.
+/// A version from before a key was released and claimed again does not match the new record.
 pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = draft(&key("k"));
@@ -100,7 +100,7 @@ pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
     for change in changes(&first) {
         assert_eq!(test.swap(&first.key, judged, &change).await, Swapped::Lost, "{change:?}");
     }
-    assert!(test.peek(&first.key).await.is_none(), "a swap brought a removed record back");
+    assert!(test.peek(&first.key).await.is_none(), "a swap restored a removed record");
     let second = draft(&first.key);
     let live = test.claim(&second).await;
     assert_eq!(test.record(&first.key).await.number, judged.number, "the numbers are equal");
@@ -110,7 +110,7 @@ pub async fn a_swap_judged_in_an_earlier_life_is_lost<F: Fixture>(fixture: F) {
     assert_granted(&test.record(&first.key).await, &second, live.fence);
 }
 
-/// A takeover that was judged before the holder settled is lost: the answer stands.
+/// A takeover that was judged before the holder settled is lost: the outcome stays.
 pub async fn a_takeover_judged_before_a_completion_is_lost<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let first = brief(&key("k"));
@@ -138,7 +138,8 @@ pub async fn the_second_of_two_takeovers_is_lost<F: Fixture>(fixture: F) {
     assert_granted(&test.record(&first.key).await, &one, fence);
 }
 
-/// Every settlement can be written without the holder, over any state, and reads like a settled one.
+/// Every settlement can be written without the holder, over any state, with the same fields as a
+/// settle.
 pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, settlement) in settlements().into_iter().enumerate() {
@@ -168,7 +169,7 @@ pub async fn a_record_can_be_ended_without_its_holder<F: Fixture>(fixture: F) {
     }
 }
 
-/// Endings can follow one another: what is dead can be resolved as done, and be discarded.
+/// Settlements can follow one another: a dead record can be resolved as done, or be discarded.
 pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("unknown");
@@ -187,8 +188,7 @@ pub async fn an_operator_may_resolve_what_is_dead_or_uncertain<F: Fixture>(fixtu
     assert!(test.peek(&first.key).await.is_none());
 }
 
-/// A record that is sent round again is failed, due, and counts its attempts from zero; what it was
-/// and why it failed stays readable.
+/// A redriven record is failed and due, with no attempts; its earlier error stays readable.
 pub async fn a_redriven_record_is_due_with_its_attempts_at_zero<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let error = ErrorText::new("given up");
@@ -230,7 +230,7 @@ pub async fn a_swap_on_an_unused_key_is_lost<F: Fixture>(fixture: F) {
     assert!(test.peek(&never.key).await.is_none());
 }
 
-/// A swap touches the record it was judged on and no other.
+/// A swap changes the record of its key and no other.
 pub async fn a_swap_leaves_the_neighbours_alone<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     let (one, two) = (draft(&key("k1")), draft(&key("k2")));

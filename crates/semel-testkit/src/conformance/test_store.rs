@@ -1,4 +1,4 @@
-//! A fixture with its store, and the store's methods with every failure turned into a panic.
+//! A fixture with its store, and the store's methods with every error turned into a panic.
 //!
 //! The assertions are in the behaviours.
 
@@ -18,20 +18,20 @@ use semel_core::{
 
 use crate::fixture::Fixture;
 
-/// A lease that no test outlives by accident.
+/// A lease too long to lapse by accident.
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
-/// A retention that no test outlives by accident.
+/// A retention too long to expire by accident.
 pub(crate) const KEEP: Duration = Duration::from_secs(24 * 60 * 60);
-/// A lease, retention or delay that a test means to outlive.
+/// A lease, retention or delay that a test waits out.
 pub(crate) const BRIEF: Duration = Duration::from_millis(200);
 
-/// How many pages and sweeps there may be before they are said to have no end.
+/// The number of pages or sweeps after which a loop fails.
 const PATIENCE: u32 = 2_000;
-/// How often an answer of "ask again" is asked again, a millisecond apart at least, before the store
-/// is said to be stuck.
+/// How often a call is repeated while the store answers "try again", at least a millisecond apart,
+/// before the test fails.
 const ASKED: u32 = 120_000;
 
-/// One fixture, and one handle on its store.
+/// A fixture and a handle on its store.
 pub(crate) struct TestStore<F: Fixture> {
     pub(crate) fixture: F,
     pub(crate) store: Arc<F::Store>,
@@ -43,12 +43,12 @@ impl<F: Fixture> TestStore<F> {
         Self { fixture, store }
     }
 
-    /// Another handle on the same records.
+    /// Opens another handle on the same records.
     pub(crate) async fn handle(&self) -> Arc<F::Store> {
         Arc::new(self.fixture.store().await)
     }
 
-    /// Lets everything that was given [`BRIEF`] run out.
+    /// Advances the clock until everything that was given [`BRIEF`] is over.
     pub(crate) async fn outlive_brief(&self) {
         self.fixture.advance(BRIEF + Duration::from_millis(100)).await;
     }
@@ -57,12 +57,12 @@ impl<F: Fixture> TestStore<F> {
         open(&*self.store, draft).await
     }
 
-    /// Opens a key that must be free.
+    /// Opens a key and checks that it was free.
     pub(crate) async fn claim(&self, draft: &Draft) -> Lease {
         claim(&*self.store, draft).await
     }
 
-    /// Opens a key that must be taken.
+    /// Opens a key and checks that it was taken.
     pub(crate) async fn existing(&self, draft: &Draft) -> (Record, Timestamp) {
         match self.open(draft).await {
             Opened::Existing { record, now } => (*record, now),
@@ -76,17 +76,17 @@ impl<F: Fixture> TestStore<F> {
         self.store.peek(key).await.unwrap_or_else(|error| panic!("peek: {error}"))
     }
 
-    /// The record of a key that must have one.
+    /// Returns the record of a key that must have one.
     pub(crate) async fn record(&self, key: &Key) -> Record {
         self.peek(key).await.unwrap_or_else(|| panic!("{key:?} has no record")).record
     }
 
     pub(crate) async fn settle(&self, lease: &Lease, settlement: &Settlement) -> Settled {
-        // There is no rival: the first result counts.
+        // There is no concurrent caller: the first result counts.
         self.store.settle(lease, settlement).await.unwrap_or_else(|error| panic!("settle: {error}"))
     }
 
-    /// Settles a claim that must still be the lease's.
+    /// Settles a claim and checks that the lease still owned it.
     pub(crate) async fn end(&self, lease: &Lease, settlement: &Settlement) {
         assert_eq!(
             self.settle(lease, settlement).await,
@@ -99,16 +99,16 @@ impl<F: Fixture> TestStore<F> {
         swap(&*self.store, key, judged, change).await
     }
 
-    /// Swaps over the record as it is now, which must work.
+    /// Swaps over the record as it is now, and checks that this succeeds.
     pub(crate) async fn change(&self, key: &Key, change: &Change) -> Fence {
         let judged = self.record(key).await.version();
         match self.swap(key, judged, change).await {
             Swapped::Done { fence } => fence,
-            Swapped::Lost => panic!("nobody else writes, but the swap was lost"),
+            Swapped::Lost => panic!("the swap was lost although no other caller writes"),
         }
     }
 
-    /// A new grant of the same operation, over the record as it is now.
+    /// Grants the same operation again, over the record as it is now.
     pub(crate) async fn regrant(&self, draft: &Draft) -> Lease {
         let fence = self.change(&draft.key, &Change::Regrant(draft.clone())).await;
         lease(draft, fence)
@@ -130,7 +130,7 @@ impl<F: Fixture> TestStore<F> {
         self.store.sweep(limit).await.unwrap_or_else(|error| panic!("sweep: {error}"))
     }
 
-    /// Sweeps until there is nothing left to do; the sums.
+    /// Sweeps until nothing is left to do; returns the sums of removed and suspended records.
     pub(crate) async fn sweep_all(&self, limit: u32) -> (u32, u32) {
         let (mut removed, mut suspended) = (0, 0);
         for _ in 0..PATIENCE {
@@ -141,22 +141,22 @@ impl<F: Fixture> TestStore<F> {
                 return (removed, suspended);
             }
         }
-        panic!("sweeping says for ever that there is more to do")
+        panic!("sweeping never ends: `more` stays true")
     }
 
     pub(crate) async fn tally(&self, filter: &Filter) -> Tally {
         self.store.tally(filter).await.unwrap_or_else(|error| panic!("tally: {error}"))
     }
 
-    /// The whole listing, in pages of `limit`; a survey of each shows the same but for the bytes, and
-    /// a tally counts as many.
+    /// Lists all records in pages of `limit`, and checks that a survey and a tally agree with the
+    /// listing.
     pub(crate) async fn list(&self, filter: &Filter, limit: u32) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut after = None;
         for _ in 0..PATIENCE {
             let page = self.store.list(filter, after.as_ref(), limit).await;
             let page = page.unwrap_or_else(|error| panic!("list: {error}"));
-            assert_eq!(page.unreadable, [], "a record that was written here cannot be read");
+            assert_eq!(page.unreadable, [], "a record that the store wrote cannot be read");
             assert!(page.entries.len() <= limit as usize, "a page is larger than its limit");
             entries.extend(page.entries);
             after = page.next;
@@ -168,7 +168,7 @@ impl<F: Fixture> TestStore<F> {
         panic!("a listing does not end")
     }
 
-    /// A survey shows what a listing showed, but for the bytes.
+    /// Checks that a survey returns the same records as the listing, without the bytes.
     async fn agrees(&self, filter: &Filter, limit: u32, entries: &[Entry]) {
         let mut outlines: BTreeMap<Digest, Listed> = BTreeMap::new();
         let mut after = None;
@@ -194,12 +194,12 @@ impl<F: Fixture> TestStore<F> {
         panic!("a survey does not end")
     }
 
-    /// What the judge says to a request with this draft's fingerprint.
+    /// Returns the judge's verdict on a request with this draft's fingerprint.
     pub(crate) async fn verdict(&self, draft: &Draft, max_attempts: Option<u32>) -> Verdict {
         self.judged(draft, max_attempts, false).await
     }
 
-    /// As [`TestStore::verdict`], for a caller that may have a verifier.
+    /// Returns the verdict like [`TestStore::verdict`], for a caller that may have a verifier.
     pub(crate) async fn judged(
         &self,
         draft: &Draft,
@@ -212,7 +212,7 @@ impl<F: Fixture> TestStore<F> {
     }
 }
 
-/// Opens, asking again while the store says that nothing is known.
+/// Opens a key; tries again while the store answers `Contended`.
 pub(crate) async fn open<S: Store>(store: &S, draft: &Draft) -> Opened {
     for _ in 0..ASKED {
         match store.open(draft).await.unwrap_or_else(|error| panic!("open: {error}")) {
@@ -220,10 +220,10 @@ pub(crate) async fn open<S: Store>(store: &S, draft: &Draft) -> Opened {
             known @ (Opened::Inserted { .. } | Opened::Existing { .. }) => return known,
         }
     }
-    panic!("opening answers Contended for ever")
+    panic!("opening keeps answering Contended")
 }
 
-/// Opens a key that must be free.
+/// Opens a key and checks that it was free.
 pub(crate) async fn claim<S: Store>(store: &S, draft: &Draft) -> Lease {
     match open(store, draft).await {
         Opened::Inserted { fence } => lease(draft, fence),
@@ -233,8 +233,8 @@ pub(crate) async fn claim<S: Store>(store: &S, draft: &Draft) -> Lease {
     }
 }
 
-/// Settles, asking again while the store says that nothing was done: a rival has the record just now,
-/// and a busy machine can make that last.
+/// Settles a claim; tries again while the store answers `Unavailable`, because another caller holds
+/// the record, which can last on a busy machine.
 pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, settlement: &Settlement) -> Settled {
     for _ in 0..ASKED {
         match store.settle(lease, settlement).await {
@@ -244,10 +244,10 @@ pub(crate) async fn settle<S: Store>(store: &S, lease: &Lease, settlement: &Sett
             settled => return settled.unwrap_or_else(|error| panic!("settle: {error}")),
         }
     }
-    panic!("settling answers Unavailable for ever")
+    panic!("settling keeps answering Unavailable")
 }
 
-/// Swaps, again after a loss to a rival that holds the record without changing it.
+/// Swaps a record; tries again after a loss to a caller that holds the record without changing it.
 pub(crate) async fn swap<S: Store>(
     store: &S,
     key: &Key,
@@ -266,20 +266,20 @@ pub(crate) async fn swap<S: Store>(
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("swapping over an unchanged record is lost for ever")
+    panic!("swaps over an unchanged record keep being lost")
 }
 
-/// The lease that a grant of `draft` gives.
+/// Returns the lease that a grant of `draft` gives.
 pub(crate) fn lease(draft: &Draft, fence: Fence) -> Lease {
     Lease { digest: draft.key.digest(), fence, attempt_id: draft.attempt_id }
 }
 
-/// A key that differs from others of the suite in its id.
+/// Returns a key with this id; its other parts are the same for all.
 pub(crate) fn key(id: &str) -> Key {
     Key::command("acme", "ORDER_CREATE", id).expect("a valid key")
 }
 
-/// A first claim on `key` with a lease and a retention that outlast the test.
+/// Returns a first claim on `key` with a lease and a retention that outlast the test.
 pub(crate) fn draft(key: &Key) -> Draft {
     Draft {
         key: key.clone(),
@@ -295,7 +295,7 @@ pub(crate) fn draft(key: &Key) -> Draft {
     }
 }
 
-/// A first claim that lapses with [`BRIEF`].
+/// Returns a first claim whose lease is [`BRIEF`].
 pub(crate) fn brief(key: &Key) -> Draft {
     Draft { lease: BRIEF, ..draft(key) }
 }
@@ -311,23 +311,23 @@ pub(crate) fn next(draft: &Draft) -> Draft {
     }
 }
 
-/// A small answer.
+/// Returns a small outcome.
 pub(crate) fn answer(body: &'static str) -> Recorded {
     Recorded::Whole(Outcome::new(Outcome::JSON, body))
 }
 
-/// Success with a small answer, kept for [`KEEP`].
+/// Returns a success with a small outcome, kept for [`KEEP`].
 pub(crate) fn success(body: &'static str) -> Settlement {
     Settlement::Succeeded { outcome: answer(body), keep: KEEP }
 }
 
-/// A failure that is due at once, kept for [`KEEP`].
+/// Returns a failure that is due at once, kept for [`KEEP`].
 pub(crate) fn failure(text: &str) -> Settlement {
     let error = ErrorText::new(text);
     Settlement::Failed { error, retry_after: Some(Duration::ZERO), keep: KEEP }
 }
 
-/// Every way a claim can end.
+/// Returns one settlement of every kind.
 pub(crate) fn settlements() -> [Settlement; 7] {
     let error = ErrorText::new("late words");
     [
@@ -341,7 +341,7 @@ pub(crate) fn settlements() -> [Settlement; 7] {
     ]
 }
 
-/// Asserts that a record is the grant that `draft` asked for, at `fence`.
+/// Checks that a record is the grant that `draft` asked for, with `fence`.
 pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
     assert_eq!(record.state, semel_core::State::Running);
     assert_eq!(record.fingerprint, draft.fingerprint);
@@ -351,7 +351,7 @@ pub(crate) fn assert_granted(record: &Record, draft: &Draft, fence: Fence) {
     assert_eq!(record.fence, fence);
     assert_eq!(&*record.owner, &*draft.owner);
     assert_eq!(record.on_crash, draft.on_crash);
-    // Stores persist whole microseconds, saturating.
+    // Stores keep whole microseconds and saturate.
     assert_eq!(semel_core::clock::micros(record.keep), semel_core::clock::micros(draft.keep));
     assert_eq!(record.lease_until, Some(record.updated_at.after(draft.lease)));
     assert_eq!(record.retry_at, None);

@@ -1,7 +1,7 @@
 //! Work whose writes are in the store's own database: claim, effects and outcome in one commit.
 //!
-//! Effects go into a table of the fixture's without any unique constraint, so that a doubled one
-//! shows.
+//! Effects go into a table of the fixture without a unique constraint, so that a doubled effect is
+//! counted twice.
 
 use std::future::Future;
 use std::time::Duration;
@@ -24,38 +24,38 @@ pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
         name: &str,
     ) -> impl Future<Output = ()> + Send;
 
-    /// How many committed effects are named `name`.
+    /// Returns the number of committed effects named `name`.
     fn effects(&self, name: &str) -> impl Future<Output = u64> + Send;
 
-    /// Opens a connection with a plain client of the database, as an application has it without the
+    /// Opens a connection with a plain client of the database, as an application does without the
     /// store.
     fn plain(&self)
     -> impl Future<Output = <Self::Store as TransactionalStore>::Connection> + Send;
 
-    /// Sends a statement as it is, such as a `COMMIT` that work must not send.
+    /// Executes a statement unchanged, such as a `COMMIT` that work must not send.
     fn tell(
         connection: &mut <Self::Store as TransactionalStore>::Connection,
         sql: &str,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Asks for a single text, `None` if it is NULL.
+    /// Executes a query for a single text; returns `None` if it is NULL.
     fn ask(
         connection: &mut <Self::Store as TransactionalStore>::Connection,
         sql: &str,
     ) -> impl Future<Output = Option<String>> + Send;
 
-    /// What work can leave in its session. None by default.
+    /// Returns the session state that work can leave behind. Default none.
     fn leaks() -> &'static [Leak] {
         &[]
     }
 }
 
-/// Something that outlives a transaction in the session that it ran in.
+/// Session state that outlives the transaction in which it was set.
 #[derive(Clone, Copy, Debug)]
 pub struct Leak {
-    /// The statement by which work leaves it.
+    /// The statement that sets the state.
     pub leave: &'static str,
-    /// A query for a single text, which the statement changes.
+    /// A query for a single text that the statement changes.
     pub look: &'static str,
 }
 
@@ -63,7 +63,7 @@ pub(super) type Answer = Result<Execution<String>, Error<String>>;
 pub(super) type On<F> = Executor<<F as Fixture>::Store>;
 
 const SOON: Duration = Duration::from_secs(120);
-/// Lapses when the fixture's time is moved, and never because the machine is slow.
+/// A lease that lapses when the fixture's clock is moved, and never because the machine is slow.
 const LEASE: Duration = Duration::from_secs(600);
 const PAST_LEASE: Duration = Duration::from_secs(601);
 
@@ -82,7 +82,7 @@ pub(super) fn command() -> Command {
     Command::new(key()).lease(LEASE)
 }
 
-/// One effect, and this answer.
+/// Runs a transaction with one effect that returns `answer`.
 pub(super) async fn place<F: TransactionFixture>(
     executor: &On<F>,
     command: Command,
@@ -97,7 +97,7 @@ pub(super) async fn place<F: TransactionFixture>(
         .await
 }
 
-/// One effect, then an error.
+/// Runs a transaction with one effect that returns an error.
 async fn break_off<F: TransactionFixture>(executor: &On<F>, command: Command) -> Answer {
     executor
         .transact(command, |mut unit: Unit<F::Store>| async move {
@@ -119,7 +119,7 @@ pub(super) async fn state<F: TransactionFixture>(executor: &On<F>) -> Option<(St
     found.map(|found| (found.record.state, found.record.attempt))
 }
 
-/// A transaction that has done its effect and waits to be let go.
+/// A transaction that has written its effect and waits for the test to release it.
 struct Held {
     answer: tokio::task::JoinHandle<Answer>,
     release: oneshot::Sender<()>,
@@ -158,7 +158,7 @@ pub async fn an_effect_and_its_outcome_are_one_commit<F: TransactionFixture>(fix
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// An error takes the effects back, and the failure is recorded after that.
+/// An error rolls the effects back, and the failure is recorded afterwards.
 pub async fn an_error_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let failed = break_off::<F>(&executor, command()).await;
@@ -173,7 +173,7 @@ pub async fn an_error_rolls_back_and_is_recorded<F: TransactionFixture>(fixture:
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Failures are counted and backed off although every one of them rolled back.
+/// Failures count as attempts and back off although each of them was rolled back.
 pub async fn failures_of_transactions_count_and_back_off<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let long = Duration::from_secs(600);
@@ -190,14 +190,14 @@ pub async fn failures_of_transactions_count_and_back_off<F: TransactionFixture>(
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// A released failure leaves neither effect nor record.
+/// Under Release, a failure leaves neither effect nor record.
 pub async fn a_released_transaction_leaves_nothing<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let _ = break_off::<F>(&executor, command().on_failure(OnFailure::Release)).await;
     assert_eq!((state::<F>(&executor).await, fixture.effects("order").await), (None, 0));
 }
 
-/// A panic rolls back and is recorded.
+/// A panic rolls back and is recorded as a failure.
 pub async fn a_panic_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let panicked: Answer = executor
@@ -212,21 +212,23 @@ pub async fn a_panic_rolls_back_and_is_recorded<F: TransactionFixture>(fixture: 
     assert_eq!(value(&place::<F>(&executor, command(), "again").await), "again");
 }
 
-/// A claim that came first and is held is in doubt after whatever breaks its work off: what the work did
-/// elsewhere is not rolled back, so nothing runs again by itself.
+/// With `claim_first` under Hold, work that breaks off leaves an uncertain record: its effects
+/// elsewhere are not rolled back, so nothing runs again by itself.
 pub async fn a_held_claim_that_breaks_off_is_uncertain<F: TransactionFixture>(fixture: F) {
-    /// Panics while it is written down.
+    /// A value whose serialization panics.
     #[derive(serde::Deserialize)]
     struct Unwritable;
     impl serde::Serialize for Unwritable {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-            panic!("out of ink")
+            panic!("a panic of the serializer")
         }
     }
     let executor = executor(&fixture).await;
-    for (id, words) in
-        [("panic", "out of paper"), ("result", "out of ink"), ("large", "at most 64")]
-    {
+    for (id, words) in [
+        ("panic", "out of paper"),
+        ("result", "a panic of the serializer"),
+        ("large", "at most 64"),
+    ] {
         let key = Key::command("acme", "ORDER_CREATE", id).expect("a valid key");
         let careful =
             Command::new(key.clone()).on_crash(OnCrash::Hold).claim_first().max_outcome(64);
@@ -266,8 +268,8 @@ pub async fn a_held_claim_that_breaks_off_is_uncertain<F: TransactionFixture>(fi
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// A commit that is refused, or whose reply is lost, leaves a held claim in doubt if it did not
-/// take place.
+/// A held claim whose commit is refused, or whose commit request is lost, becomes uncertain; one of
+/// which only the reply to the commit is lost has succeeded.
 pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixture>(fixture: F) {
     use crate::faulty::{Fault, FaultyStore, StoreCall};
 
@@ -296,7 +298,7 @@ pub async fn a_held_claim_that_is_not_committed_is_uncertain<F: TransactionFixtu
     }
 }
 
-/// A unit that escapes the work is never committed, whatever the work says.
+/// A unit that escapes the work is never committed, whatever the work returns.
 pub async fn an_escaped_unit_is_never_committed<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let (smuggle, smuggled) = oneshot::channel();
@@ -310,13 +312,13 @@ pub async fn an_escaped_unit_is_never_committed<F: TransactionFixture>(fixture: 
     assert!(matches!(escaped, Err(Error::Escaped)), "{escaped:?}");
     drop(smuggled.await.expect("the unit"));
     assert_eq!(fixture.effects("order").await, 0);
-    // Its server may be about to hear of the end, and hold the key until then.
+    // The server may not have seen the rollback yet, and holds the key until then.
     let patient = command().wait(Wait::Deadline(SOON));
     assert_eq!(value(&place::<F>(&executor, patient, "again").await), "again");
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A caller that disconnects changes nothing: the work commits, and the repeat replays it.
+/// A caller that disconnects does not roll back: the work commits, and a repeat replays it.
 pub async fn a_caller_who_leaves_does_not_roll_back<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let held = Held::start::<F>(&executor, command()).await;
@@ -327,13 +329,13 @@ pub async fn a_caller_who_leaves_does_not_roll_back<F: TransactionFixture>(fixtu
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A rival in this process gets "in progress" at once, and another request a mismatch.
+/// A duplicate in this process gets "in progress" at once, and a different request a mismatch.
 pub async fn a_rival_in_this_process_never_waits<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mine = || command().fingerprint(Fingerprint::opaque("a"));
     let held = Held::start::<F>(&executor, mine()).await;
-    let told = tokio::time::timeout(SOON, place::<F>(&executor, mine(), "rival")).await;
-    assert!(told.expect("at once").expect("an answer").in_progress());
+    let response = tokio::time::timeout(SOON, place::<F>(&executor, mine(), "rival")).await;
+    assert!(response.expect("an answer without waiting").expect("an answer").in_progress());
     let other = command().fingerprint(Fingerprint::opaque("b"));
     let refused = place::<F>(&executor, other, "other").await;
     assert!(matches!(refused, Err(Error::Mismatch)), "{refused:?}");
@@ -359,7 +361,7 @@ pub async fn many_transactions_at_once_have_one_effect<F: TransactionFixture>(fi
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Fenced work and transactions meet on one key and still happen once.
+/// A fenced run and a transaction under one key are the same operation, which happens once.
 pub async fn a_run_and_a_transaction_of_one_key_are_one_operation<F: TransactionFixture>(
     fixture: F,
 ) {
@@ -369,7 +371,7 @@ pub async fn a_run_and_a_transaction_of_one_key_are_one_operation<F: Transaction
     assert_eq!(value(&run), "by transaction");
 }
 
-/// A result over the limit is refused before the commit.
+/// A result over the size limit is refused before the commit.
 pub async fn an_oversized_result_commits_nothing<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let refused = place::<F>(&executor, command().max_outcome(64), &"x".repeat(100)).await;
@@ -378,7 +380,7 @@ pub async fn an_oversized_result_commits_nothing<F: TransactionFixture>(fixture:
     assert_eq!(value(&place::<F>(&executor, command(), "small").await), "small");
 }
 
-/// Work that commits by itself is found out; its answer is not recorded as if it were ours.
+/// Work that commits by itself is detected, and its outcome is not recorded.
 pub async fn work_that_commits_by_itself_is_refused<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let meddled: Answer = executor
@@ -393,7 +395,7 @@ pub async fn work_that_commits_by_itself_is_refused<F: TransactionFixture>(fixtu
     );
 }
 
-/// A crash policy that needs a surviving claim is refused without one.
+/// A crash policy that needs a claim that survives the crash is refused without `claim_first`.
 pub async fn a_crash_policy_needs_claim_first<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let careful = || command().on_crash(OnCrash::Hold);
@@ -406,7 +408,8 @@ pub async fn a_crash_policy_needs_claim_first<F: TransactionFixture>(fixture: F)
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// Under `claim_first` the claim is visible while the work runs, and downstream keys are given.
+/// With `claim_first`, the claim is visible while the work runs, and downstream keys can be
+/// derived.
 pub async fn a_claim_that_comes_first_is_visible_and_gives_keys<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let asked: Result<Execution<(bool, Option<String>)>, Error<String>> = executor
@@ -427,13 +430,14 @@ pub async fn a_claim_that_comes_first_is_visible_and_gives_keys<F: TransactionFi
     );
 }
 
-/// A crashed holder of a committed claim is taken over; its own transaction can no longer commit.
+/// A crashed holder of a committed claim is taken over, and its own transaction can no longer
+/// commit.
 pub async fn a_zombies_transaction_is_refused_by_the_fence<F: TransactionFixture>(fixture: F) {
-    let (zombie, heir) = (executor(&fixture).await, executor(&fixture).await);
+    let (zombie, successor) = (executor(&fixture).await, executor(&fixture).await);
     let first = || command().claim_first();
     let Ok(Claimed::Granted(claim)) = zombie.claim(first()).await else { panic!("a grant") };
     fixture.advance(PAST_LEASE).await;
-    assert_eq!(value(&place::<F>(&heir, first(), "heir").await), "heir");
+    assert_eq!(value(&place::<F>(&successor, first(), "successor").await), "successor");
     let store = zombie.store();
     let mut late = store.begin().await.expect("a transaction");
     let connection = F::Store::connection(&mut late);
@@ -444,7 +448,7 @@ pub async fn a_zombies_transaction_is_refused_by_the_fence<F: TransactionFixture
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// A claim in the caller's own transaction lives and dies with it.
+/// A claim in the caller's transaction commits or rolls back with it.
 pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let store = executor.store();
@@ -471,7 +475,7 @@ pub async fn a_claim_in_the_callers_transaction_is_the_callers<F: TransactionFix
     assert_eq!(fixture.effects("order").await, 1);
 }
 
-/// What a transaction reads of itself is not cached: it may still be rolled back.
+/// A result that a transaction reads of its own claim is not cached: it may still be rolled back.
 pub async fn what_a_rolled_back_transaction_saw_is_forgotten<F: TransactionFixture>(fixture: F) {
     let executor = Executor::new(fixture.store().await);
     let store = executor.store();
@@ -483,7 +487,10 @@ pub async fn what_a_rolled_back_transaction_saw_is_forgotten<F: TransactionFixtu
     let outcome = Outcome::new(Outcome::JSON, r#""rolled back""#);
     executor.settle_in(connection, claim, outcome).await.expect("settled");
     let own = executor.open_in(connection, command()).await;
-    assert!(matches!(own, Ok(Claimed::Completed { .. })), "it sees its own: {own:?}");
+    assert!(
+        matches!(own, Ok(Claimed::Completed { .. })),
+        "the transaction sees its own claim: {own:?}"
+    );
     store.rollback(transaction).await;
     let answer = place::<F>(&executor, command(), "committed").await;
     assert_eq!(value(&answer), "committed", "{answer:?}");
@@ -494,7 +501,7 @@ fn letter() -> Outcome {
     Outcome::new("text/plain", "the letter")
 }
 
-fn retry_payloadled() -> Command {
+fn with_letter() -> Command {
     command().retry_payload(letter)
 }
 
@@ -503,11 +510,11 @@ async fn kept<F: TransactionFixture>(executor: &On<F>) -> (State, Option<Outcome
     (found.state, found.retry_payload)
 }
 
-/// What is recorded of a transaction that rolled back has what running it again takes.
+/// A failure recorded after a rollback has the retry payload.
 pub async fn a_failure_after_a_rollback_has_the_retry_payload<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     for attempt in 1..=2 {
-        let failed = break_off::<F>(&executor, retry_payloadled()).await;
+        let failed = break_off::<F>(&executor, with_letter()).await;
         assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
         assert_eq!(state::<F>(&executor).await, Some((State::Failed, attempt)));
         assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
@@ -515,33 +522,33 @@ pub async fn a_failure_after_a_rollback_has_the_retry_payload<F: TransactionFixt
     assert_eq!(fixture.effects("order").await, 0);
 }
 
-/// What committed needs no second run: nothing of the retry payload is left, its failure's neither.
+/// A committed success has no retry payload, neither its own nor that of an earlier failure.
 pub async fn a_committed_success_has_no_retry_payload<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
-    let failed = break_off::<F>(&executor, retry_payloadled()).await;
+    let failed = break_off::<F>(&executor, with_letter()).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
-    assert_eq!(value(&place::<F>(&executor, retry_payloadled(), "sent").await), "sent");
+    assert_eq!(value(&place::<F>(&executor, with_letter(), "sent").await), "sent");
     assert_eq!(kept::<F>(&executor).await, (State::Succeeded, None));
 }
 
-/// A retry that dies in its transaction leaves the failure before it as it was.
+/// A retry that crashes in its transaction leaves the earlier failure as it was.
 pub async fn a_crashed_transaction_leaves_the_retry_payload_of_the_failure<
     F: TransactionFixture,
 >(
     fixture: F,
 ) {
     let executor = executor(&fixture).await;
-    let _ = break_off::<F>(&executor, retry_payloadled()).await;
+    let _ = break_off::<F>(&executor, with_letter()).await;
     let mut transaction = executor.store().begin().await.expect("a transaction");
     let connection = F::Store::connection(&mut transaction);
-    let claimed = executor.open_in(connection, retry_payloadled()).await.expect("a store");
+    let claimed = executor.open_in(connection, with_letter()).await.expect("a store");
     assert!(matches!(claimed, Claimed::Granted(_)), "{claimed:?}");
-    // As when its process is killed.
+    // Dropped without a rollback, as when its process is killed.
     drop((claimed, transaction));
     assert_eq!(kept::<F>(&executor).await, (State::Failed, Some(letter())));
     let left = tokio::time::timeout(SOON, async {
         loop {
-            let probe = place::<F>(&executor, retry_payloadled(), "second run").await;
+            let probe = place::<F>(&executor, with_letter(), "second run").await;
             match probe {
                 Ok(execution) if !execution.in_progress() => break execution,
                 Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -549,18 +556,18 @@ pub async fn a_crashed_transaction_leaves_the_retry_payload_of_the_failure<
             }
         }
     });
-    let retried = left.await.expect("the dead transaction's locks are let go");
-    assert_eq!(retried.receipt().expect("it ran").attempt, 2, "the dead attempt left no trace");
+    let retried = left.await.expect("the locks of the dead transaction are released");
+    assert_eq!(retried.receipt().expect("it ran").attempt, 2, "the dead attempt is not counted");
 }
 
-/// Under `claim_first` the retry payload is there while the work runs and after it failed.
+/// With `claim_first`, the retry payload is there while the work runs and after it failed.
 pub async fn a_claim_that_comes_first_has_its_retry_payload_until_it_commits<
     F: TransactionFixture,
 >(
     fixture: F,
 ) {
     let executor = executor(&fixture).await;
-    let first = || retry_payloadled().claim_first();
+    let first = || with_letter().claim_first();
     let Ok(Claimed::Granted(claim)) = executor.claim(first()).await else { panic!("a grant") };
     assert_eq!(kept::<F>(&executor).await, (State::Running, Some(letter())));
     drop(claim);

@@ -1,6 +1,6 @@
 //! Duplicates of an operation that is still running.
 //!
-//! These are the promises that a user reads, kept through this store.
+//! These behaviours are guarantees to users, tested with an executor on this store.
 
 use std::time::Duration;
 
@@ -11,19 +11,21 @@ use super::work::{Held, LEASE, SOON, Work, command, executor, value};
 use crate::Fixture;
 use crate::faulty::{FaultyStore, StoreCall};
 
-/// Without waiting, a duplicate gets "in progress" at once.
-pub async fn a_duplicate_is_told_that_the_operation_is_in_progress<F: Fixture>(fixture: F) {
+/// A duplicate that does not wait gets "in progress" at once.
+pub async fn a_duplicate_gets_in_progress<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
-    let told = work.run(&executor, command()).await.expect("an answer");
-    let Execution::InProgress { operation_id, lease_remaining } = told else { panic!("{told:?}") };
+    let response = work.run(&executor, command()).await.expect("an answer");
+    let Execution::InProgress { operation_id, lease_remaining } = response else {
+        panic!("{response:?}")
+    };
     assert!(lease_remaining.is_some_and(|left| left <= LEASE));
     let done = held.finish(Ok("done")).await.expect("done");
     assert_eq!(operation_id, done.receipt().map(|receipt| receipt.operation_id));
     assert_eq!(work.runs(), 0);
 }
 
-/// A waiter gets the holder's answer, also through another executor.
+/// A waiter gets the holder's result, through another executor too.
 pub async fn a_waiter_is_answered_when_the_holder_finishes<F: Fixture>(fixture: F) {
     let here = executor(&fixture).await;
     let there = executor(&fixture).await;
@@ -44,19 +46,19 @@ pub async fn a_waiter_is_answered_when_the_holder_finishes<F: Fixture>(fixture: 
     }
 }
 
-/// A wait has an end: InProgress under `UpTo`, an error under `Deadline`.
+/// A wait ends with `InProgress` under `UpTo` and with an error under `Deadline`.
 pub async fn a_wait_ends_in_time<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
     let short = Duration::from_millis(120);
-    let told = work.run(&executor, command().wait(Wait::UpTo(short))).await.expect("an answer");
-    assert!(told.in_progress());
+    let response = work.run(&executor, command().wait(Wait::UpTo(short))).await.expect("an answer");
+    assert!(response.in_progress());
     let late = work.run(&executor, command().wait(Wait::Deadline(short))).await;
     assert!(matches!(late, Err(Error::WaitTimeout { waited }) if waited >= short), "{late:?}");
     assert_eq!(value(&held.finish(Ok("done")).await), "done");
 }
 
-/// A waiter that joins runs the work itself when the holder fails.
+/// A waiter that joins runs the work itself if the holder fails.
 pub async fn a_waiter_that_joins_takes_over_a_failure<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let held = Held::start(&executor, command()).await;
@@ -70,7 +72,7 @@ pub async fn a_waiter_that_joins_takes_over_a_failure<F: Fixture>(fixture: F) {
     assert_eq!((joined.replayed(), joined.attempt()), (false, Some(2)));
 }
 
-/// A waiter that reports hands the holder's failure to its caller and runs nothing.
+/// A waiter that reports returns the holder's failure to its caller and runs nothing.
 pub async fn a_waiter_that_reports_runs_nothing<F: Fixture>(fixture: F) {
     let store = FaultyStore::new(fixture.store().await);
     let executor = Executor::builder(store.clone()).local_replay(LocalReplay::OFF).build();
@@ -81,7 +83,8 @@ pub async fn a_waiter_that_reports_runs_nothing<F: Fixture>(fixture: F) {
         let reporting = command().wait(Wait::Deadline(SOON)).woken(Woken::Report);
         async move { work.run(&executor, reporting).await }
     });
-    // It looks while it waits. It must wait before the holder fails, or it would simply run.
+    // The waiter reads the record while it waits. It must wait before the holder fails, or it would
+    // simply run the work.
     let looked = async {
         while store.faults().calls(StoreCall::Peek) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;

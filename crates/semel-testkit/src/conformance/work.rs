@@ -1,4 +1,5 @@
-//! Work for the behaviours of an executor: work that counts its runs, and work that waits for a signal.
+//! Work for the behaviours with an executor: work that counts its runs, and work that waits for a
+//! signal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,14 +13,14 @@ use crate::Fixture;
 
 pub(super) type Answer = Result<Execution<String>, Error<String>>;
 
-/// Lapses when the fixture's time is moved, and never because the machine is slow: the first renewal
-/// by real time comes after minutes.
+/// A lease that lapses when the fixture's clock is moved, and never because the machine is slow:
+/// the first renewal in real time comes after minutes.
 pub(super) const LEASE: Duration = Duration::from_secs(600);
 pub(super) const PAST_LEASE: Duration = Duration::from_secs(601);
-/// Missed by what hangs, and by nothing else.
+/// A timeout that only a hanging call exceeds.
 pub(super) const SOON: Duration = Duration::from_secs(120);
 
-/// An executor that asks the store every time: these are the store's promises.
+/// Returns an executor without the local cache, so that every call reaches the store.
 pub(super) async fn executor<F: Fixture>(fixture: &F) -> Executor<F::Store> {
     Executor::builder(fixture.store().await)
         .local_replay(LocalReplay::OFF)
@@ -35,7 +36,7 @@ pub(super) fn command() -> Command {
     Command::new(key()).lease(LEASE)
 }
 
-/// Counts its runs and answers with their number.
+/// Work that counts its runs and returns their number.
 #[derive(Clone, Default)]
 pub(super) struct Work(Arc<AtomicU32>);
 
@@ -59,7 +60,7 @@ impl Work {
     }
 }
 
-/// Work that has started and waits to be let go.
+/// Work that has started and waits for the test to release it.
 pub(super) struct Held {
     pub(super) answer: tokio::task::JoinHandle<Answer>,
     pub(super) release: oneshot::Sender<Result<String, String>>,
@@ -84,7 +85,7 @@ impl Held {
 
     pub(super) async fn finish(self, result: Result<&str, &str>) -> Answer {
         let result = result.map(str::to_owned).map_err(str::to_owned);
-        self.release.send(result).expect("the work waits for it");
+        self.release.send(result).expect("the work waits for the release");
         tokio::time::timeout(SOON, self.answer).await.expect("an answer in time").expect("no panic")
     }
 }

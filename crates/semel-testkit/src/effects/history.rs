@@ -1,42 +1,42 @@
-//! A history of requests and responses, as a file that separate processes append to.
+//! A history of requests and responses, in a file that separate processes append to.
 
 use std::io;
 use std::path::Path;
 
 use super::lines::{Lines, foreign};
 
-/// One event of a client.
+/// One event in the life of a request, as a client or a holder sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The client sends a request. Written before it is sent.
+    /// A client is about to send a request. Written before the request is sent.
     Asked,
-    /// A holder was granted an attempt.
+    /// An attempt was granted to a holder.
     Granted {
-        /// The attempt.
+        /// The number of the attempt.
         attempt: u32,
-        /// Its fence.
+        /// The fence of the attempt.
         fence: u64,
     },
-    /// The response says that the operation is done.
+    /// A client got a response: the operation is done.
     Done {
-        /// The outcome.
+        /// The outcome in the response.
         outcome: String,
-        /// Whether it was replayed from the record.
+        /// Whether the outcome was replayed from the record.
         replayed: bool,
     },
-    /// The response says that the operation is not done: in progress, refused, failed.
+    /// A client got a response: the operation is not done (in progress, refused or failed).
     NotDone {
-        /// The reason.
+        /// Why the operation is not done.
         why: String,
     },
-    /// There is no reliable response: a timeout, a lost reply.
+    /// A client got no reliable response: a timeout, or a lost reply.
     Unknown {
-        /// The reason.
+        /// Why there is no reliable response.
         why: String,
     },
-    /// The record was read and found finished.
+    /// The record was read and was finished.
     Recorded {
-        /// The outcome.
+        /// The outcome in the record.
         outcome: String,
     },
 }
@@ -44,22 +44,23 @@ pub enum Told {
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryEntry {
-    /// The client.
+    /// The name of the client.
     pub client: String,
     /// The id of the key.
     pub key: String,
-    /// The request: its fingerprint, or any text that stands for it.
+    /// The fingerprint of the request, or any text that identifies it.
     pub request: String,
-    /// The event.
+    /// What happened.
     pub told: Told,
 }
 
-/// A file of requests and responses.
+/// A file of requests and responses that separate processes append to.
 #[derive(Debug)]
 pub struct History(Lines);
 
 impl History {
-    /// Opens or creates the history. With `synced`, a line is on disk before the client goes on.
+    /// Opens or creates the history. With `synced`, [`note`](Self::note) returns once the line is
+    /// on disk.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -70,7 +71,7 @@ impl History {
     /// Appends an entry.
     ///
     /// # Errors
-    /// When it cannot be written, or when a text of it holds a tab or a line end.
+    /// When the line cannot be written, or when a text of the entry contains a tab or a line end.
     pub fn note(&self, answer: &HistoryEntry) -> io::Result<()> {
         let HistoryEntry { client, key, request, told } = answer;
         let (word, one, two) = match told {
@@ -87,7 +88,7 @@ impl History {
     /// Returns all entries in the order of writing.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else.
+    /// When the file cannot be read, or has a line that is not an entry.
     pub fn answers(&self) -> io::Result<Vec<HistoryEntry>> {
         self.0.read()?.iter().map(|line| parse(line).ok_or_else(|| foreign(line))).collect()
     }

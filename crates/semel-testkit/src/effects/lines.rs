@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// An append-only file. Every line is one `write` with `O_APPEND`, so lines of different processes
-/// never mix, and a process that is killed leaves at most one line without its end.
+/// never mix, and a killed process leaves at most one incomplete line.
 #[derive(Debug)]
 pub(super) struct Lines {
     path: PathBuf,
@@ -20,10 +20,10 @@ impl Lines {
         Ok(Self { path: path.to_owned(), file: Mutex::new(file), synced })
     }
 
-    /// Appends one line of fields.
+    /// Appends one line of tab-separated fields.
     pub(super) fn append(&self, fields: &[&str]) -> io::Result<()> {
         if fields.iter().any(|field| field.contains(['\t', '\n'])) {
-            let what = "a field of a line holds a tab or a line end; encode it first";
+            let what = "a field contains a tab or a line end; encode the field first";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let line = format!("{}\n", fields.join("\t"));
@@ -41,7 +41,7 @@ impl Lines {
     }
 }
 
-/// Returns the error for a line of another format.
+/// Returns the error for a line that does not parse.
 pub(super) fn foreign(line: &[String]) -> io::Error {
     let what = format!("the line {line:?} is not of this ledger; was the file used before?");
     io::Error::new(io::ErrorKind::InvalidData, what)

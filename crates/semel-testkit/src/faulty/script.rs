@@ -1,6 +1,6 @@
-//! Which calls fail and how: scripted one by one, always, or at random.
+//! Decides which calls fail and how: scripted one by one, always, or at random.
 //!
-//! The script decides and counts; the [store](super::FaultyStore) makes the fault.
+//! The script decides and counts; the [store](super::FaultyStore) injects the fault.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,22 +25,22 @@ pub enum StoreCall {
     Renewer,
     /// `Renewer::renew`.
     Renew,
-    /// `Inspect::list` and `Inspect::survey`.
+    /// `Inspect::list`, `Inspect::survey` and `Inspect::tally`.
     List,
-    /// `TransactionalStore::begin`.
+    /// `TransactionalStore::begin` and the first half of `begin_and_open`.
     Begin,
-    /// `TransactionalStore::open_in`.
+    /// `TransactionalStore::open_in` and the second half of `begin_and_open`.
     OpenIn,
     /// `TransactionalStore::swap_in`.
     SwapIn,
-    /// `TransactionalStore::settle_in`.
+    /// `TransactionalStore::settle_in` and the first half of `settle_and_commit`.
     SettleIn,
-    /// `TransactionalStore::commit`.
+    /// `TransactionalStore::commit` and the second half of `settle_and_commit`.
     Commit,
 }
 
 impl StoreCall {
-    /// All of them.
+    /// All calls.
     pub const ALL: [StoreCall; 13] = [
         StoreCall::Open,
         StoreCall::Swap,
@@ -57,7 +57,7 @@ impl StoreCall {
         StoreCall::Commit,
     ];
 
-    /// Returns the name in error messages.
+    /// Returns the name of the call in error messages.
     pub const fn name(self) -> &'static str {
         match self {
             StoreCall::Open => "open",
@@ -80,15 +80,15 @@ impl StoreCall {
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The store was not reached: nothing happens, and the error is `Unavailable`.
+    /// The store is not reached: the call has no effect, and the error is `Unavailable`.
     Refuse,
-    /// The request is lost: nothing happens, and the error is `Ambiguous`.
+    /// The request is lost: the call has no effect, and the error is `Ambiguous`.
     LoseRequest,
     /// The reply is lost: the call takes effect, and the error is `Ambiguous`.
     LoseReply,
-    /// The call is made after this time.
+    /// The call is made after this delay.
     Delay(Duration),
-    /// The call is made once [`Faults::release`] is called.
+    /// The call is made after [`Faults::release`].
     Hang,
 }
 
@@ -108,7 +108,7 @@ struct Random {
     faults: Vec<Fault>,
 }
 
-/// The script of a [`FaultyStore`](super::FaultyStore), and the count of what happened. Clones
+/// The script of a [`FaultyStore`](super::FaultyStore), and counts of its calls and faults. Clones
 /// share both.
 #[derive(Clone, Debug)]
 pub struct Faults {
@@ -130,23 +130,24 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails the next call that has no fault yet.
+    /// Appends a fault to the script of `verb`: each call takes the next entry.
     pub fn next(&self, verb: StoreCall, fault: Fault) {
         self.state().scripts.entry(verb).or_default().push_back(Some(fault));
     }
 
-    /// Lets the next `calls` calls that are not scripted yet succeed.
+    /// Appends `calls` successes to the script of `verb`.
     pub fn spare(&self, verb: StoreCall, calls: usize) {
         let mut state = self.state();
         state.scripts.entry(verb).or_default().extend(std::iter::repeat_n(None, calls));
     }
 
-    /// Fails every call beyond the script until [`Faults::heal`].
+    /// Fails every call of `verb` after the end of its script, until [`Faults::heal`].
     pub fn always(&self, verb: StoreCall, fault: Fault) {
         self.state().standing.insert(verb, fault);
     }
 
-    /// Fails `per_mille` in a thousand of the other calls with one of `faults`, drawn from `seed`.
+    /// Fails `per_mille` in a thousand of the calls that have neither a script nor a standing
+    /// fault, each with one of `faults`, drawn from `seed`.
     pub fn randomly(&self, seed: u64, per_mille: u16, faults: &[Fault]) {
         let (dice, faults) = (fastrand::Rng::with_seed(seed), faults.to_vec());
         self.state().random = Some(Random { dice, per_mille, faults });
@@ -171,26 +172,27 @@ impl Faults {
     /// Waits until at least `count` calls hang.
     pub async fn hung(&self, count: usize) {
         let mut hanging = self.hanging.subscribe();
-        // The sender lives as long as we do.
+        // Cannot fail: `self` owns the sender.
         let _ = hanging.wait_for(|hanging| *hanging >= count).await;
     }
 
-    /// Returns the number of faults of this call that happened: a lost reply counts once the call was made.
+    /// Returns the number of faults that were injected into calls of `verb`. A lost reply counts
+    /// once the call was made.
     pub fn happened(&self, verb: StoreCall) -> u64 {
         self.state().happened.get(&verb).copied().unwrap_or_default()
     }
 
-    /// Returns the number of faults that happened, of all calls.
+    /// Returns the number of faults that were injected into calls of any kind.
     pub fn total(&self) -> u64 {
         self.state().happened.values().sum()
     }
 
-    /// Returns the number of calls, failed ones included.
+    /// Returns the number of calls of `verb`, failed ones included.
     pub fn calls(&self, verb: StoreCall) -> u64 {
         self.state().calls.get(&verb).copied().unwrap_or_default()
     }
 
-    /// Decides about this call.
+    /// Counts a call of `verb` and returns the fault for it, if any.
     pub(crate) fn draw(&self, verb: StoreCall) -> Option<Fault> {
         let mut state = self.state();
         *state.calls.entry(verb).or_default() += 1;
@@ -209,7 +211,7 @@ impl Faults {
         *self.state().happened.entry(verb).or_default() += 1;
     }
 
-    /// Waits for the next release. A caller that gives up is no longer counted as hanging.
+    /// Waits for the next release. A caller that is cancelled is no longer counted as hanging.
     pub(crate) async fn hang(&self) {
         struct Hanging<'a>(&'a watch::Sender<usize>);
         impl Drop for Hanging<'_> {
@@ -217,7 +219,8 @@ impl Faults {
                 self.0.send_modify(|hanging| *hanging -= 1);
             }
         }
-        // Subscribed first: a release between the two lines must not be missed.
+        // Subscribed before the call counts as hanging: a release right after that must not be
+        // missed.
         let mut released = self.released.subscribe();
         self.hanging.send_modify(|hanging| *hanging += 1);
         let _hanging = Hanging(&self.hanging);

@@ -1,4 +1,4 @@
-//! Random histories beside the map in memory, which is the reference.
+//! Random histories run on a map and on the map in memory, which is the reference.
 
 use semel_ids::map::memory::MemoryMap;
 use semel_ids::map::{Binding, IdMap, MapKey};
@@ -6,7 +6,7 @@ use semel_ids::map::{Binding, IdMap, MapKey};
 use super::IdMapFixture;
 use super::shorthand::*;
 
-/// Bindings that are in each other's way as often as not.
+/// Returns bindings many of which conflict with each other.
 fn pool() -> Vec<Binding> {
     let mut pool = Vec::new();
     for tenant in ["a", "A", "a "] {
@@ -21,12 +21,12 @@ fn pool() -> Vec<Binding> {
     pool
 }
 
-/// Some of them, in any order, some perhaps twice.
+/// Returns up to five bindings drawn from the pool, possibly with repeats.
 fn some(random: &mut fastrand::Rng, pool: &[Binding]) -> Vec<Binding> {
     (0..random.usize(0..6)).map(|_| pool[random.usize(..pool.len())].clone()).collect()
 }
 
-/// Applies one operation to a map; returns its result.
+/// Applies one random operation to a map and returns its result as text.
 async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
     let random = &mut fastrand::Rng::with_seed(seed);
     let one = &pool[random.usize(..pool.len())];
@@ -34,7 +34,7 @@ async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
         0..=3 => format!("{:?}", map.insert_many(&some(random, pool)).await),
         4 => format!("{:?}", map.revoke(one.tenant(), one.kind(), one.public()).await),
         5 => {
-            let rows: Vec<MapKey> = some(random, pool).iter().map(place).collect();
+            let rows: Vec<MapKey> = some(random, pool).iter().map(key_of).collect();
             format!("{:?}", map.revoke_rows(ORDER, &rows).await)
         }
         6 => format!("{:?}", map.overwrite(&some(random, pool)).await),
@@ -46,19 +46,26 @@ async fn step<M: IdMap>(map: &M, seed: u64, pool: &[Binding]) -> String {
         }
         _ => {
             let tenant = random.bool().then(|| one.tenant());
-            let after = random.bool().then(|| place(&pool[random.usize(..pool.len())]));
+            let after = random.bool().then(|| key_of(&pool[random.usize(..pool.len())]));
             format!("{:?}", map.list(one.kind(), tenant, after.as_ref(), random.u32(0..9)).await)
         }
     }
 }
 
-/// A map answers as the one in memory does, whatever was done to both, and ends with the same rows.
+/// After any random history a map has returned the same results as the map in memory, and has the
+/// same rows.
 pub async fn random_histories_end_as_in_memory<F: IdMapFixture>(fixture: F) {
     let (map, reference, pool) = (fixture.map().await, MemoryMap::new(), pool());
     let first = fastrand::u64(..);
     for seed in (0..300).map(|n| first.wrapping_add(n)) {
-        let (told, expected) = (step(&map, seed, &pool).await, step(&reference, seed, &pool).await);
-        assert_eq!(told, expected, "after {} steps from seed {first}", seed.wrapping_sub(first));
+        let (returned, expected) =
+            (step(&map, seed, &pool).await, step(&reference, seed, &pool).await);
+        assert_eq!(
+            returned,
+            expected,
+            "after {} steps from seed {first}",
+            seed.wrapping_sub(first)
+        );
     }
     for kind in [ORDER, PAYMENT] {
         assert_eq!(all(&map, kind).await, all(&reference, kind).await, "from seed {first}");

@@ -1,11 +1,11 @@
-//! Rows that another program wrote: shown as they are, or an error, never a panic.
+//! Rows that another program wrote: returned as they are, or an error, never a panic.
 
 use semel_ids::map::{IdMap, Inserted, MapKey};
 
 use super::IdMapFixture;
 use super::shorthand::*;
 
-/// Texts that no codec writes and no application has.
+/// Pairs of tenant and public id that no codec writes and no application uses.
 const STRANGE: [(&str, &str); 8] = [
     ("", ""),
     ("acme", ""),
@@ -23,9 +23,9 @@ async fn plant<F: IdMapFixture>(fixture: &F) {
     }
 }
 
-/// A listing shows texts as they are, and passes over none.
+/// A listing returns foreign texts unchanged and skips none.
 pub async fn a_listing_shows_strange_texts_as_they_are<F: IdMapFixture>(fixture: F) {
-    let map = holding(&fixture, &orders(0..3)).await;
+    let map = map_with(&fixture, &orders(0..3)).await;
     plant(&fixture).await;
     for size in [1, 2, 100] {
         let rows = pages(&map, ORDER, None, size).await;
@@ -38,9 +38,9 @@ pub async fn a_listing_shows_strange_texts_as_they_are<F: IdMapFixture>(fixture:
     }
 }
 
-/// They can be revoked as they are listed.
+/// Foreign rows can be revoked by the texts that a listing returns.
 pub async fn strange_rows_are_revoked_by_their_texts<F: IdMapFixture>(fixture: F) {
-    let map = holding(&fixture, &orders(0..3)).await;
+    let map = map_with(&fixture, &orders(0..3)).await;
     plant(&fixture).await;
     let strange = |(tenant, public): (&str, &str)| MapKey {
         tenant: tenant.to_owned(),
@@ -52,20 +52,20 @@ pub async fn strange_rows_are_revoked_by_their_texts<F: IdMapFixture>(fixture: F
     assert_eq!(live.len(), 3);
 }
 
-/// They are in the way like any other row, and give way to a repair.
+/// A foreign row conflicts like any other row, until a repair replaces it.
 pub async fn a_strange_row_is_in_the_way_until_it_is_repaired<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     fixture.plant(ORDER.name(), ACME, "no id at all", order.internal().to_bytes()).await;
     fixture.plant(ORDER.name(), ACME, order.public(), id(2).to_bytes()).await;
     assert_eq!(insert(&fixture, &map, &order).await, Inserted::Conflict);
-    let told = map.insert_many(std::slice::from_ref(&order)).await.expect("the map answers");
-    assert_eq!(told, [Inserted::Conflict]);
+    let returned = map.insert_many(std::slice::from_ref(&order)).await.expect("the map answers");
+    assert_eq!(returned, [Inserted::Conflict]);
     map.overwrite(std::slice::from_ref(&order)).await.expect("the map answers");
     assert_eq!(all(&map, ORDER).await, [row(&order, true)]);
 }
 
-/// A row of an unknown type is found under no type.
-pub async fn a_type_that_nobody_has_is_in_nobodys_way<F: IdMapFixture>(fixture: F) {
+/// A row of an unknown type is found under no other type and conflicts with none.
+pub async fn rows_of_unknown_types_conflict_with_no_other<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     for kind in ["order", "ORDER ", "Order", ""] {
         fixture.plant(kind, ACME, order.public(), order.internal().to_bytes()).await;

@@ -1,4 +1,4 @@
-//! The one list of behaviours, by capability, handed to a macro that makes something of it.
+//! The list of the behaviours of id maps, by capability. Each list is passed to the macro `$then`.
 
 use crate::suite::Groups;
 
@@ -22,16 +22,16 @@ macro_rules! __idmap_behaviours {
                 public_ids_that_differ_in_case_are_different,
                 internal_ids_of_any_bytes_read_back,
                 a_public_id_of_full_length_reads_back,
-                registering_is_loud,
+                registering_reports_a_conflict_as_an_error,
             }
             moving {
                 inserting_nothing_answers_nothing,
                 answers_come_in_the_order_of_the_call,
                 thousands_are_one_call,
                 a_half_done_move_is_completed,
-                twins_in_one_call_are_one_row,
-                rivals_in_one_call_come_in_its_order,
-                a_refused_binding_is_in_nobodys_way,
+                a_binding_twice_in_a_call_is_one_row,
+                of_conflicting_bindings_in_a_call_the_first_wins,
+                a_refused_binding_blocks_no_later_one,
                 a_call_may_hold_tenants_and_types,
             }
             finding {
@@ -43,7 +43,7 @@ macro_rules! __idmap_behaviours {
                 a_revoked_row_is_shown_as_revoked,
                 other_tenants_and_types_are_not_found,
                 another_handle_finds_it_at_once,
-                many_who_ask_at_once_are_answered,
+                concurrent_lookups_are_all_answered,
             }
             revoking {
                 only_a_live_row_is_revoked,
@@ -67,8 +67,8 @@ macro_rules! __idmap_behaviours {
                 a_listing_of_nothing_is_empty,
                 pages_of_every_size_give_every_row,
                 a_tenants_listing_is_the_tenants,
-                a_place_need_not_be_the_tenants,
-                a_place_need_not_be_a_row,
+                a_cursor_need_not_be_of_the_tenant,
+                a_cursor_need_not_be_a_row,
                 a_listing_shows_one_type_and_what_is_revoked,
                 a_page_of_no_rows_is_empty,
                 a_listing_misses_nothing_while_rows_come,
@@ -91,9 +91,9 @@ macro_rules! __idmap_behaviours {
             rolling_back {
                 a_rollback_leaves_nothing,
                 a_dropped_transaction_leaves_nothing,
-                nobody_sees_what_is_not_committed,
+                uncommitted_bindings_are_invisible_to_others,
                 a_transaction_sees_its_own_bindings,
-                no_answer_spoils_the_transaction,
+                no_result_aborts_the_transaction,
                 a_rolled_back_revocation_leaves_the_id_live,
                 a_revocation_counts_when_it_is_committed,
             }
@@ -104,12 +104,12 @@ macro_rules! __idmap_behaviours {
             idmap, $make;
             overlapping {
                 the_second_finds_what_the_first_committed,
-                the_second_has_what_the_first_gave_back,
+                the_second_inserts_what_the_first_rolled_back,
                 another_name_of_an_open_binding_is_a_conflict,
                 another_thing_of_an_open_name_is_a_conflict,
-                strangers_do_not_wait_for_each_other,
+                unrelated_bindings_do_not_wait_for_each_other,
                 finding_waits_for_no_transaction,
-                opposite_orders_end,
+                transactions_in_opposite_orders_both_end,
             }
         }
     };
@@ -120,7 +120,7 @@ macro_rules! __idmap_behaviours {
                 a_listing_shows_strange_texts_as_they_are,
                 strange_rows_are_revoked_by_their_texts,
                 a_strange_row_is_in_the_way_until_it_is_repaired,
-                a_type_that_nobody_has_is_in_nobodys_way,
+                rows_of_unknown_types_conflict_with_no_other,
             }
         }
     };
@@ -136,7 +136,7 @@ macro_rules! __idmap_behaviours {
     };
 }
 
-/// Every behaviour, by capability and group, for reports. What all maps have is `common`.
+/// The names of all behaviours by capability (`common` applies to all maps) and group.
 pub const BEHAVIOURS: &[(&str, Groups)] = &[
     ("common", crate::__idmap_behaviours!(common, __suite_names, ())),
     ("rollback", crate::__idmap_behaviours!(rollback, __suite_names, ())),

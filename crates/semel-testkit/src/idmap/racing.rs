@@ -1,4 +1,4 @@
-//! Concurrent writers, each in its own transaction.
+//! Concurrent writers, each in a transaction of its own.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use semel_ids::map::{Binding, IdMap, Inserted};
 use super::IdMapFixture;
 use super::shorthand::*;
 
-/// The answer; `None` if the map was too busy to give one, which is no wrong one: ask again.
-fn answered<T>(told: Result<T>) -> Option<T> {
-    match told {
+/// Returns the result; `None` if the map was unavailable, and the caller has to try again.
+fn answered<T>(returned: Result<T>) -> Option<T> {
+    match returned {
         Ok(answer) => Some(answer),
         Err(error) if error.kind() == ErrorKind::Unavailable => None,
         Err(error) => panic!("{error}"),
@@ -19,8 +19,8 @@ fn answered<T>(told: Result<T>) -> Option<T> {
 
 async fn insert_all<M: IdMap>(map: Arc<M>, bindings: Vec<Binding>) -> Vec<Inserted> {
     loop {
-        if let Some(told) = answered(map.insert_many(&bindings).await) {
-            return told;
+        if let Some(returned) = answered(map.insert_many(&bindings).await) {
+            return returned;
         }
     }
 }
@@ -33,7 +33,7 @@ async fn handles<F: IdMapFixture>(fixture: &F, count: usize) -> Vec<Arc<F::Map>>
     maps
 }
 
-/// Of many concurrent inserts of one binding, one is first.
+/// Of many concurrent inserts of one binding, one returns `New` and the others `Already`.
 pub async fn of_many_inserts_of_one_binding_one_is_new<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 4).await;
     for number in 0..20 {
@@ -41,15 +41,23 @@ pub async fn of_many_inserts_of_one_binding_one_is_new<F: IdMapFixture>(fixture:
             let (map, order) = (Arc::clone(&maps[n % maps.len()]), order(number));
             tokio::spawn(insert_all(map, vec![order]))
         });
-        let told = futures_util::future::join_all(racing).await;
-        let told: Vec<Inserted> =
-            told.into_iter().flat_map(|told| told.expect("no panic")).collect();
-        assert_eq!(told.iter().filter(|told| **told == Inserted::New).count(), 1, "{told:?}");
-        assert_eq!(told.iter().filter(|told| **told == Inserted::Already).count(), 7, "{told:?}");
+        let returned = futures_util::future::join_all(racing).await;
+        let returned: Vec<Inserted> =
+            returned.into_iter().flat_map(|returned| returned.expect("no panic")).collect();
+        assert_eq!(
+            returned.iter().filter(|returned| **returned == Inserted::New).count(),
+            1,
+            "{returned:?}"
+        );
+        assert_eq!(
+            returned.iter().filter(|returned| **returned == Inserted::Already).count(),
+            7,
+            "{returned:?}"
+        );
     }
 }
 
-/// Of many concurrent public ids for one internal id, one is bound.
+/// Of two concurrent public ids for one internal id, one is bound.
 pub async fn of_many_names_of_one_thing_one_is_new<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 2).await;
     for number in 0..20 {
@@ -58,17 +66,17 @@ pub async fn of_many_names_of_one_thing_one_is_new<F: IdMapFixture>(fixture: F) 
             .into_iter()
             .zip(&maps)
             .map(|(name, map)| tokio::spawn(insert_all(Arc::clone(map), vec![name])));
-        let told = futures_util::future::join_all(racing).await;
-        let mut told: Vec<Inserted> =
-            told.into_iter().flat_map(|told| told.expect("no panic")).collect();
-        told.sort_by_key(|told| *told != Inserted::New);
-        assert_eq!(told, [Inserted::New, Inserted::Conflict]);
+        let returned = futures_util::future::join_all(racing).await;
+        let mut returned: Vec<Inserted> =
+            returned.into_iter().flat_map(|returned| returned.expect("no panic")).collect();
+        returned.sort_by_key(|returned| *returned != Inserted::New);
+        assert_eq!(returned, [Inserted::New, Inserted::Conflict]);
     }
     assert_eq!(all(&*maps[0], ORDER).await.len(), 20);
 }
 
-/// Movers of overlapping sets, in any order, write each row once and do not wait for each other for
-/// ever.
+/// Concurrent calls with overlapping sets of bindings, in different orders, insert each row once
+/// and do not deadlock.
 pub async fn movers_of_overlapping_sets_write_each_row_once<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 3).await;
     let moving = maps.iter().enumerate().map(|(n, map)| {
@@ -79,10 +87,14 @@ pub async fn movers_of_overlapping_sets_write_each_row_once<F: IdMapFixture>(fix
         }
         tokio::spawn(insert_all(map, set))
     });
-    let told = futures_util::future::join_all(moving).await;
-    let told: Vec<Inserted> = told.into_iter().flat_map(|told| told.expect("no panic")).collect();
-    assert_eq!(told.iter().filter(|told| **told == Inserted::New).count(), 300);
-    assert_eq!(told.iter().filter(|told| **told == Inserted::Already).count(), 3 * 220 - 300);
+    let returned = futures_util::future::join_all(moving).await;
+    let returned: Vec<Inserted> =
+        returned.into_iter().flat_map(|returned| returned.expect("no panic")).collect();
+    assert_eq!(returned.iter().filter(|returned| **returned == Inserted::New).count(), 300);
+    assert_eq!(
+        returned.iter().filter(|returned| **returned == Inserted::Already).count(),
+        3 * 220 - 300
+    );
     assert_eq!(all(&*maps[0], ORDER).await.len(), 300);
 }
 
@@ -95,19 +107,20 @@ pub async fn of_many_revocations_one_is_first<F: IdMapFixture>(fixture: F) {
             let (map, public) = (Arc::clone(&maps[n % 2]), *order.public());
             tokio::spawn(async move {
                 loop {
-                    if let Some(told) = answered(map.revoke(ACME, ORDER, &public).await) {
-                        return told;
+                    if let Some(returned) = answered(map.revoke(ACME, ORDER, &public).await) {
+                        return returned;
                     }
                 }
             })
         });
-        let told = futures_util::future::join_all(racing).await;
-        let first = told.into_iter().filter(|told| *told.as_ref().expect("no panic")).count();
+        let returned = futures_util::future::join_all(racing).await;
+        let first =
+            returned.into_iter().filter(|returned| *returned.as_ref().expect("no panic")).count();
         assert_eq!(first, 1);
     }
 }
 
-/// Repairs at once leave one row for each id.
+/// Concurrent repairs leave one row per internal id.
 pub async fn repairs_at_once_leave_one_row_for_each_id<F: IdMapFixture>(fixture: F) {
     let maps = handles(&fixture, 2).await;
     let (plain, other) = (orders(0..60), orders(0..60).iter().map(renamed).collect());

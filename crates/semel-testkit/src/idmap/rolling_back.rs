@@ -1,11 +1,11 @@
-//! Bindings belong to the transaction that inserted them.
+//! Bindings commit or roll back with the transaction that inserted them.
 
 use semel_ids::map::{IdMap, Inserted};
 
 use super::IdMapFixture;
 use super::shorthand::*;
 
-/// What was rolled back never was.
+/// A rollback removes the binding.
 pub async fn a_rollback_leaves_nothing<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     let mut transaction = fixture.begin(&map).await;
@@ -16,7 +16,7 @@ pub async fn a_rollback_leaves_nothing<F: IdMapFixture>(fixture: F) {
     assert_eq!(insert(&fixture, &map, &renamed(&order)).await, Inserted::New);
 }
 
-/// A transaction that is dropped leaves nothing either.
+/// Dropping a transaction removes its bindings.
 pub async fn a_dropped_transaction_leaves_nothing<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     let mut transaction = fixture.begin(&map).await;
@@ -26,8 +26,8 @@ pub async fn a_dropped_transaction_leaves_nothing<F: IdMapFixture>(fixture: F) {
     assert_eq!(insert(&fixture, &map, &order).await, Inserted::New);
 }
 
-/// Other connections do not see what is not committed.
-pub async fn nobody_sees_what_is_not_committed<F: IdMapFixture>(fixture: F) {
+/// Other connections do not see a binding that is not committed.
+pub async fn uncommitted_bindings_are_invisible_to_others<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     let mut transaction = fixture.begin(&map).await;
     let inserted = map.insert(F::connection(&mut transaction), &order).await;
@@ -38,7 +38,7 @@ pub async fn nobody_sees_what_is_not_committed<F: IdMapFixture>(fixture: F) {
     assert!(is_live(&map, &order).await);
 }
 
-/// A transaction knows what it inserted itself.
+/// A transaction sees the bindings that it inserted itself.
 pub async fn a_transaction_sees_its_own_bindings<F: IdMapFixture>(fixture: F) {
     let (map, order) = (fixture.map().await, order(1));
     let mut transaction = fixture.begin(&map).await;
@@ -54,10 +54,10 @@ pub async fn a_transaction_sees_its_own_bindings<F: IdMapFixture>(fixture: F) {
     assert_eq!(all(&map, ORDER).await, [row(&order, true)]);
 }
 
-/// No answer spoils the transaction: it goes on, and commits.
-pub async fn no_answer_spoils_the_transaction<F: IdMapFixture>(fixture: F) {
+/// No result of an insert aborts the transaction: it continues and commits.
+pub async fn no_result_aborts_the_transaction<F: IdMapFixture>(fixture: F) {
     let (taken, revoked, (one, two)) = (order(1), order(2), ambiguous(ACME));
-    let map = holding(&fixture, &[taken.clone(), revoked.clone(), one]).await;
+    let map = map_with(&fixture, &[taken.clone(), revoked.clone(), one]).await;
     revoke(&map, &revoked).await;
     let mut transaction = fixture.begin(&map).await;
     let connection = F::connection(&mut transaction);
@@ -76,10 +76,10 @@ pub async fn no_answer_spoils_the_transaction<F: IdMapFixture>(fixture: F) {
     assert_eq!(all(&map, ORDER).await.len(), 5);
 }
 
-/// A revocation belongs to its transaction: rolled back, it never was.
+/// A revocation that is rolled back leaves the id live.
 pub async fn a_rolled_back_revocation_leaves_the_id_live<F: IdMapFixture>(fixture: F) {
     let order = order(1);
-    let map = holding(&fixture, std::slice::from_ref(&order)).await;
+    let map = map_with(&fixture, std::slice::from_ref(&order)).await;
     let mut transaction = fixture.begin(&map).await;
     let connection = F::connection(&mut transaction);
     for expected in [true, false] {
@@ -91,10 +91,10 @@ pub async fn a_rolled_back_revocation_leaves_the_id_live<F: IdMapFixture>(fixtur
     assert!(is_live(&map, &order).await);
 }
 
-/// Other connections see a revocation once it is committed, not before.
+/// Other connections see a revocation once it is committed, and not before.
 pub async fn a_revocation_counts_when_it_is_committed<F: IdMapFixture>(fixture: F) {
     let (order, other) = (order(1), order_of("other", 1));
-    let map = holding(&fixture, &[order.clone(), other.clone()]).await;
+    let map = map_with(&fixture, &[order.clone(), other.clone()]).await;
     let mut transaction = fixture.begin(&map).await;
     let connection = F::connection(&mut transaction);
     for (tenant, kind, expected) in

@@ -1,4 +1,4 @@
-//! Mappings of the executor's transactions: there if and only if the command committed.
+//! Mappings in transactions of an executor: stored if and only if the command committed.
 
 use semel_core::executor::Unit;
 use semel_core::store::TransactionalStore;
@@ -19,7 +19,7 @@ impl<S> TransactionalIdMap for S where
 {
 }
 
-/// Registers an order in a command that ends like this.
+/// Runs a command that registers an order and then returns `end`.
 async fn create<S: TransactionalIdMap>(
     executor: &Executor<S>,
     map: &S,
@@ -44,19 +44,20 @@ async fn executor<F: IdMapFixture<Map: TransactionalIdMap>>(
     (executor, map)
 }
 
-/// A command's mapping is there when it has committed, and a repeat makes no other.
+/// The mapping of a command is stored once the command has committed; a repeat adds none.
 pub async fn a_commands_mapping_commits_with_it<F: IdMapFixture<Map: TransactionalIdMap>>(
     fixture: F,
 ) {
     let (executor, map) = executor(&fixture).await;
     for (number, replayed) in [(1, false), (2, true)] {
-        let told = create(&executor, &map, order(number), Ok("placed")).await.expect("an answer");
-        assert_eq!(told.replayed(), replayed);
+        let returned =
+            create(&executor, &map, order(number), Ok("placed")).await.expect("an answer");
+        assert_eq!(returned.replayed(), replayed);
     }
     assert_eq!(all(&map, ORDER).await, [row(&order(1), true)]);
 }
 
-/// A command that fails leaves no mapping, and its next attempt makes one.
+/// A failed command stores no mapping; its next attempt does.
 pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: TransactionalIdMap>>(
     fixture: F,
 ) {
@@ -64,11 +65,11 @@ pub async fn a_failed_command_leaves_no_mapping<F: IdMapFixture<Map: Transaction
     let failed = create(&executor, &map, order(1), Err("no stock")).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
     assert!(all(&map, ORDER).await.is_empty());
-    let _ = create(&executor, &map, order(1), Ok("placed")).await.expect("it runs");
+    let _ = create(&executor, &map, order(1), Ok("placed")).await.expect("the command runs again");
     assert_eq!(all(&map, ORDER).await, [row(&order(1), true)]);
 }
 
-/// A command whose id is taken fails, and leaves nothing.
+/// A command whose id is taken fails and stores nothing.
 pub async fn a_command_whose_id_is_taken_fails<F: IdMapFixture<Map: TransactionalIdMap>>(
     fixture: F,
 ) {

@@ -1,4 +1,4 @@
-//! Whether a stored record is the reference's line, field by field.
+//! Compares a stored record with the reference's record, field by field.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use semel_core::{ErrorText, Fingerprint, Outcome, Record, Recorded, Reference, S
 use super::ledger::Line;
 use super::operation::Span;
 
-/// The fingerprint that stands for a request of a history.
+/// Returns the fingerprint for a request of a history.
 pub(super) fn fingerprint(request: Option<u8>) -> Fingerprint {
     request.map_or(Fingerprint::none(), |request| Fingerprint::of_bytes(&[request]))
 }
 
-/// The retry payload that stands for a byte of a history; every other one has a reference.
+/// Returns the retry payload for a byte of a history. Odd bytes give payloads with a reference.
 pub(super) fn retry_payload(byte: u8) -> Outcome {
     let retry_payload = Outcome::new("application/x-retry_payload", vec![byte; usize::from(byte)]);
     match Reference::new(&format!("retry_payload {byte}")) {
@@ -22,7 +22,7 @@ pub(super) fn retry_payload(byte: u8) -> Outcome {
     }
 }
 
-/// The one byte of an answer.
+/// Returns the only byte of an outcome's body.
 pub(super) fn body(outcome: &Recorded) -> Result<u8, String> {
     match outcome {
         Recorded::Whole(outcome) if outcome.body().len() == 1 => Ok(outcome.body()[0]),
@@ -32,8 +32,8 @@ pub(super) fn body(outcome: &Recorded) -> Result<u8, String> {
     }
 }
 
-/// The names of the fields in which a record is not its line. Times may be off by what the steps of
-/// the history took, which is far less than half a unit.
+/// Returns the names of the fields in which a stored record differs from the reference's. Times may
+/// differ by what the steps of the history took, which is far less than half a unit.
 pub(super) fn differences(
     line: &Line,
     peeked: &Peeked,

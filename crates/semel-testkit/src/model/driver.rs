@@ -1,7 +1,7 @@
-//! One history against one store, step by step beside the reference.
+//! Runs one history on a store and on the reference, step by step.
 //!
-//! The driver does what an executor does (open, judge, swap) and nothing more; which answer is right
-//! is the [`ledger`](super::ledger)'s business.
+//! The driver does what an executor does (open, judge, swap) and nothing more. The
+//! [`ledger`](super::ledger) decides which answer is right.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use super::ledger::{Answer, Applicant, Ledger, words};
 use super::operation::{Ask, End, KEYS, Operation, Span};
 use crate::fixture::Fixture;
 
-/// How often a store may answer "ask again" before it is said to be stuck.
+/// How often a store may answer "try again" before the driver gives up.
 const PATIENCE: usize = 1_000;
 
-/// Where store and reference part: in words.
-pub(crate) type Parting = String;
+/// A description of how store and reference disagree.
+pub(crate) type Disagreement = String;
 
-type Step<T> = Result<T, Parting>;
+type Step<T> = Result<T, Disagreement>;
 
-/// A store and a reference, walking side by side.
+/// A store and a reference that run the same history.
 pub(crate) struct Driver<'a, F: Fixture> {
     fixture: &'a F,
     store: &'a F::Store,
@@ -37,9 +37,10 @@ pub(crate) struct Driver<'a, F: Fixture> {
     half: Duration,
     keys: Vec<Key>,
     ledger: Ledger,
-    /// Time that has passed for the reference and not yet for the store: waiting is done in one go.
-    owed: Span,
-    /// How far the store's clock is ahead.
+    /// Time that has passed for the reference and not yet for the store. The store catches up in
+    /// one step before its next call.
+    behind: Span,
+    /// How far the store's clock is set ahead.
     jumped: Option<Span>,
     grants: Vec<(usize, Lease)>,
     seen: Vec<(usize, Version)>,
@@ -62,7 +63,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             half,
             keys,
             ledger: Ledger::default(),
-            owed: 0,
+            behind: 0,
             jumped: None,
             grants: Vec::new(),
             seen: Vec::new(),
@@ -74,14 +75,14 @@ impl<'a, F: Fixture> Driver<'a, F> {
         self.half * u32::try_from(halves).unwrap_or(0)
     }
 
-    /// Takes one step on both sides; an error says how they part.
+    /// Takes one step on both sides; an error describes how they disagree.
     pub(crate) async fn step(&mut self, operation: &Operation) -> Step<()> {
         if let Operation::Advance { by } = operation {
             self.ledger.now += by;
-            self.owed += by;
+            self.behind += by;
             return Ok(());
         }
-        self.pay().await?;
+        self.catch_up().await?;
         if let Operation::Jump { by } = operation {
             return self.jump(*by).await;
         }
@@ -95,19 +96,19 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
     }
 
-    /// Lets the store's time catch up with the reference's.
-    async fn pay(&mut self) -> Step<()> {
-        if self.owed > 0 {
-            self.fixture.advance(self.span(self.owed)).await;
-            self.owed = 0;
+    /// Advances the store's clock to the reference's time.
+    async fn catch_up(&mut self) -> Step<()> {
+        if self.behind > 0 {
+            self.fixture.advance(self.span(self.behind)).await;
+            self.behind = 0;
         }
         self.forget().await
     }
 
-    /// Sets the store's clock ahead, or right again.
+    /// Sets the store's clock ahead, or back if it is ahead.
     ///
-    /// A sweeper looks at the clock at least once while it is right, as one does that looks every minute:
-    /// two jumps without a look in between count as one.
+    /// Sweeps once after the clock is set back, as a sweeper that runs every minute does: two jumps
+    /// without a sweep in between count as one.
     async fn jump(&mut self, by: Span) -> Step<()> {
         let (by, ahead) = self.jumped.map_or((by, true), |by| (by, false));
         if self.fixture.jump(self.span(by), ahead).await {
@@ -121,7 +122,8 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// Answers are equal, but for the count of what a store with a TTL left to sweep.
+    /// Returns whether two answers are equal. A store with a TTL may sweep fewer records than the
+    /// reference.
     fn equal(&self, expected: &Answer, answered: &Answer) -> bool {
         match (expected, answered) {
             (
@@ -201,10 +203,10 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 return Ok((Some(ask.key), expected, answered));
             }
         }
-        Err("beginning is contended for ever, though nobody else is there".into())
+        Err("a claim stays contended although no other caller exists".into())
     }
 
-    /// One round of open, judge and swap; `None` asks again.
+    /// Runs one round of open, judge and swap; `None` if the caller has to try again.
     async fn ask(&mut self, key: usize, draft: &Draft, request: &Request) -> Step<Option<Answer>> {
         let opened = self.store.open(draft).await.map_err(|e| e.to_string())?;
         let (record, now) = match opened {
@@ -249,7 +251,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 self.ended_with(key, record.version(), &change, &error).await?;
                 Answer::Suspended
             }
-            // What is counted anew is asked for again.
+            // The next round judges the record with its new times.
             Verdict::Redate { .. } => {
                 self.swap(key, record.version(), &Change::Redate).await?;
                 return Ok(None);
@@ -267,7 +269,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(Some(answer))
     }
 
-    /// Buries or suspends; the words are the judge's, so the reference learns them.
+    /// Buries or suspends a record. The error text is the judge's; it is copied to the reference.
     async fn ended_with(
         &mut self,
         key: usize,
@@ -276,7 +278,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         error: &ErrorText,
     ) -> Step<()> {
         if self.swap(key, judged, change).await?.0 == Answer::Lost {
-            return Err("a burial or suspension was lost, though nobody else writes".into());
+            return Err("a burial or suspension was lost although no other caller writes".into());
         }
         if let Some(line) = self.ledger.lines.get_mut(&key) {
             line.error = Some(error.to_string());
@@ -284,10 +286,10 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// Notes a grant: fences of a key only grow.
+    /// Records a grant. An error if its fence is not larger than all earlier ones of the key.
     fn granted(&mut self, key: usize, attempt_id: AttemptId, fence: Fence) -> Step<()> {
         if fence <= self.fences[key] {
-            return Err(format!("fence {fence} was given after {}", self.fences[key]));
+            return Err(format!("fence {fence} was granted after {}", self.fences[key]));
         }
         self.fences[key] = fence;
         if let Some(line) = self.ledger.lines.get_mut(&key) {
@@ -297,14 +299,15 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// A grant of this history; while there is none yet, one that no caller ever had.
+    /// Returns a grant of this history, or a lease that was never granted if there is no grant yet.
     fn holder(&self, holder: usize) -> (usize, Lease) {
         let stranger = || {
             let digest = self.keys[0].digest();
             (0, Lease { digest, fence: Fence(1), attempt_id: AttemptId::generate() })
         };
         let count = self.grants.len().max(1);
-        // Counted from the latest, so that live holders are asked more often than stale ones.
+        // Counted from the latest grant, so that live holders are chosen more often than stale
+        // ones.
         self.grants.iter().rev().nth(holder % count).copied().unwrap_or_else(stranger)
     }
 
@@ -315,7 +318,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         let answered = match renewed.map_err(|e| e.to_string())?[..] {
             [Renewed::Extended] => Answer::Done,
             [Renewed::Lost] => Answer::Lost,
-            _ => return Err("one lease was not renewed with one answer".into()),
+            _ => return Err("the renewal of one lease did not return one answer".into()),
         };
         Ok((Some(key), expected, answered))
     }
@@ -336,7 +339,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok((Some(key), expected, answered))
     }
 
-    /// What an executor makes of the end of attempt number `attempt`.
+    /// Returns the settlement that an executor makes of the end of attempt number `attempt`.
     fn settlement(&self, end: &End, attempt: u32) -> Settlement {
         let error = |text| ErrorText::new(&words(text));
         match *end {
@@ -410,7 +413,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
                 return Ok(Answer::Swept { removed, suspended });
             }
         }
-        Err("sweeping says for ever that there is more to do".into())
+        Err("sweeping never ends: `more` stays true".into())
     }
 
     async fn count(&self) -> Step<Answer> {
@@ -437,7 +440,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             let page = self.store.list(filter, after.as_ref(), 2).await;
             let page = page.map_err(|e| e.to_string())?;
             if let Some(bad) = page.unreadable.first() {
-                return Err(format!("{bad:?} was written here and cannot be read"));
+                return Err(format!("the store wrote {bad:?} and cannot read it"));
             }
             seen.extend(page.entries.iter().map(|entry| entry.key.digest()));
             after = page.next;
@@ -451,7 +454,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         self.store.peek(&self.keys[key]).await.map_err(|e| e.to_string())
     }
 
-    /// Lets the reference forget what a store with a TTL has forgotten by itself.
+    /// Removes from the reference what a store with a TTL has removed by itself.
     async fn forget(&mut self) -> Step<()> {
         if !self.fixture.forgets_by_itself() {
             return Ok(());
@@ -466,7 +469,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// The record of a key is the reference's line.
+    /// Compares the stored record of a key with the reference's.
     async fn compare(&mut self, key: usize) -> Step<()> {
         let peeked = self.peek(key).await?;
         let forgets = self.fixture.forgets_by_itself();
@@ -479,7 +482,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
             (Some(line), Some(peeked)) => (line, peeked),
         };
         if line.state == State::Uncertain && line.error.is_none() {
-            // Suspended by a sweep, in words of the store's own.
+            // A sweep suspended the record with an error text of the store's own.
             line.error = peeked.record.error.as_ref().map(ToString::to_string);
         }
         let differences = comparison::differences(line, &peeked, now, self.half);
@@ -492,9 +495,9 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// At the end of a history every record is looked at once more.
+    /// Compares every record once more at the end of a history.
     pub(crate) async fn finish(&mut self) -> Step<()> {
-        self.pay().await?;
+        self.catch_up().await?;
         self.compare_all().await
     }
 
@@ -505,7 +508,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok(())
     }
 
-    /// Leaves nothing behind for the next history.
+    /// Removes every record of the history and sets the clock back.
     pub(crate) async fn clear(&mut self) -> Step<()> {
         if let Some(by) = self.jumped {
             self.jump(by).await?;

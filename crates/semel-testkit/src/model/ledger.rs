@@ -1,7 +1,7 @@
 //! The reference: the contract in plain code.
 //!
-//! A map, a counter for the time, and one function per sentence of the contract. It shares no code with
-//! the judge or a store, so that it does not share their mistakes.
+//! A map, a counter for the time, and one function per rule of the contract. The reference shares
+//! no code with the judge or a store, so that it does not share their mistakes.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,11 @@ use semel_core::{AttemptId, Fence, OnCrash, OperationId, State};
 
 use super::operation::{Ask, End, Span};
 
-/// What the ledger answers to a step.
+/// The answer of the reference, or of the store, to a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Granted: which attempt, of the operation that was there (or a new one), verified first.
+    /// The claim is granted. `known`: the attempt belongs to the operation that was recorded
+    /// before. `verify`: the crashed attempt must be verified first.
     Granted {
         attempt: u32,
         known: bool,
@@ -39,9 +40,9 @@ pub(crate) enum Answer {
     Uncertain {
         error: String,
     },
-    /// A write happened.
+    /// The write was made.
     Done,
-    /// A write was refused.
+    /// The write was refused because the record has changed.
     Lost,
     Swept {
         removed: u32,
@@ -50,11 +51,11 @@ pub(crate) enum Answer {
     Counted([usize; 6]),
     /// The keys that are due.
     Due(Vec<usize>),
-    /// Nothing to say: the step had no object, or is answered by the record alone.
+    /// The step applied to no record, or only the record itself is compared.
     Nothing,
 }
 
-/// One record.
+/// The reference's copy of one record.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) number: u64,
@@ -87,29 +88,29 @@ pub(crate) struct Applicant {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) now: Span,
-    /// Whether nothing is removed by this clock.
+    /// Whether a sweep removes nothing because the clock is far ahead.
     pub(crate) doubted: bool,
     pub(crate) lines: BTreeMap<usize, Line>,
 }
 
-/// The words of failure number `text`.
+/// Returns the error text of failure number `text`.
 pub(crate) fn words(text: u8) -> String {
     format!("failure {text}")
 }
 
 impl Line {
-    /// Returns whether a stored success or failure has expired, and counts as absent.
+    /// Returns whether a stored success or failure has expired and counts as absent.
     pub(crate) fn expired(&self, now: Span) -> bool {
         let keeps_an_answer = self.state == State::Succeeded || self.state == State::Failed;
         keeps_an_answer && self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// What a sweep removes.
+    /// Returns whether a sweep removes this record.
     pub(crate) fn sweepable(&self, now: Span) -> bool {
         self.expired(now) || (self.lapsed_long_ago(now) && self.on_crash == OnCrash::Rerun)
     }
 
-    /// What a sweep turns `Uncertain`.
+    /// Returns whether a sweep makes this record `Uncertain`.
     fn undecided(&self, now: Span) -> bool {
         match self.on_crash {
             OnCrash::Rerun => false,
@@ -127,7 +128,7 @@ impl Line {
         self.state == State::Running && self.lease_until.is_some_and(|until| until <= now)
     }
 
-    /// Written by a clock that was ahead.
+    /// Returns whether the record was written while the clock was ahead.
     fn ahead(&self, now: Span) -> bool {
         matches!(self.state, State::Running | State::Failed) && self.updated_at > now
     }
@@ -142,7 +143,7 @@ impl Line {
 }
 
 impl Ledger {
-    /// The order of judgement, and what it does to the record.
+    /// Judges a claim and writes what the verdict does to the record.
     pub(crate) fn begin(&mut self, ask: &Ask, who: Applicant) -> Answer {
         let now = self.now;
         let Some(line) = self.lines.get(&ask.key).filter(|line| !line.expired(now)).cloned() else {
@@ -160,7 +161,8 @@ impl Ledger {
         {
             return Answer::Mismatch;
         }
-        // A lease or a backoff that a clock wrote which was ahead is worth its own length from now on.
+        // A lease or a backoff that was written while the clock was ahead starts again now, with
+        // its own length.
         let pending = match line.state {
             State::Running => true,
             State::Failed => line.retry_at.is_some_and(|at| at > line.updated_at),
@@ -179,7 +181,7 @@ impl Ledger {
     }
 
     fn redate(&mut self, key: usize, now: Span) -> Line {
-        let line = self.lines.get_mut(&key).expect("it was just looked at");
+        let line = self.lines.get_mut(&key).expect("the record exists: it was just read");
         let by = line.updated_at - now;
         for at in [&mut line.lease_until, &mut line.retry_at, &mut line.expires_at] {
             *at = at.map(|at| at - by);
@@ -232,7 +234,7 @@ impl Ledger {
         Answer::Granted { attempt, known: true, verify, after_failure }
     }
 
-    /// Writes a grant over whatever is there. Its fence is learned from the store.
+    /// Writes a grant over the record, if there is one. The driver copies the fence from the store.
     fn grant(&mut self, ask: &Ask, who: Applicant, attempt: u32) {
         let before = self.lines.get(&ask.key);
         let number = before.map_or(1, |line| line.number + 1);
@@ -259,12 +261,12 @@ impl Ledger {
         self.lines.insert(ask.key, line);
     }
 
-    /// Ends a record with words that are learned from the store.
+    /// Ends a record as dead or uncertain. The driver copies the error text from the store.
     fn bury_or_suspend(&mut self, key: usize, state: State) {
         self.write(key, |line, _| line.state = state);
     }
 
-    /// One write: the counter moves, and what belonged to the old state goes.
+    /// Makes one write: increments the record's number and clears the fields of its old state.
     fn write(&mut self, key: usize, change: impl FnOnce(&mut Line, Span)) {
         let now = self.now;
         if let Some(line) = self.lines.get_mut(&key) {
@@ -278,7 +280,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a holder still owns its claim: its key, its attempt, running.
+    /// Returns whether the attempt still owns its claim: the record is running, with this attempt
+    /// id.
     fn owned(&self, key: usize, attempt_id: AttemptId) -> bool {
         self.lines
             .get(&key)
@@ -301,7 +304,7 @@ impl Ledger {
         Answer::Done
     }
 
-    /// Ends a record, without checking its holder.
+    /// Ends a record without checking its holder.
     pub(crate) fn end(&mut self, key: usize, end: &End) -> Answer {
         if !self.lines.contains_key(&key) {
             return Answer::Nothing;
@@ -359,7 +362,7 @@ impl Ledger {
         Answer::Done
     }
 
-    /// A re-grant over the write that was seen, if the record is still at it.
+    /// Grants the key again over the write `seen`, if the record has not changed since.
     pub(crate) fn swap_seen(
         &mut self,
         key: usize,
@@ -406,7 +409,7 @@ impl Ledger {
         Answer::Swept { removed, suspended: u32::try_from(held.len()).unwrap_or(u32::MAX) }
     }
 
-    /// Returns due failures, and crashes with a retry payload.
+    /// Returns the keys of due failures, and of crashed attempts with a retry payload.
     pub(crate) fn due(&self) -> Answer {
         let now = self.now;
         let due = |line: &Line| match line.state {
@@ -419,7 +422,7 @@ impl Ledger {
         Answer::Due(self.lines.iter().filter(|(_, line)| due(line)).map(|(key, _)| *key).collect())
     }
 
-    /// Records by state, in the order of the states' codes.
+    /// Returns the number of records of each state, in the order of [`State::ALL`].
     pub(crate) fn count(&self) -> Answer {
         let count = |state| self.lines.values().filter(|line| line.state == state).count();
         Answer::Counted(State::ALL.map(count))

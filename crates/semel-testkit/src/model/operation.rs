@@ -1,28 +1,28 @@
-//! What can happen to a ledger, as data: one step of a random history, and how histories are drawn.
+//! The steps of a random history, and how histories are drawn.
 
 use proptest::prelude::*;
 use semel_core::OnCrash;
 
-/// Keys of one history.
+/// The number of keys of one history.
 pub(crate) const KEYS: usize = 3;
 
-/// A span in half units. Those drawn for leases, retentions and delays are odd, and time advances by
-/// even ones, so no deadline ever falls on a moment at which something happens: the time that the
-/// steps themselves take cannot change an answer.
+/// A span in half units. Leases, retentions and delays are odd, and time advances by even spans, so
+/// no deadline falls on the moment of a step: the time that the steps themselves take cannot change
+/// an answer.
 pub(crate) type Span = i64;
 
-/// What a caller asks for when it begins.
+/// A claim: the arguments of a begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: usize,
-    /// Which request; two different ones under one key mismatch, and `None` matches any.
+    /// Identifies the request. Two different requests under one key mismatch; `None` matches any.
     pub(crate) request: Option<u8>,
     pub(crate) lease: Span,
     pub(crate) keep: Span,
     pub(crate) on_crash: OnCrash,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) can_verify: bool,
-    /// What the claim brings.
+    /// The retry payload of the claim, as a byte.
     pub(crate) retry_payload: Option<u8>,
 }
 
@@ -37,8 +37,8 @@ pub(crate) enum End {
     Release,
 }
 
-/// One step. Holders are counted over all grants of the history, stale ones included; an index
-/// beyond the last grant wraps round, so any part of a history is a history.
+/// One step. A holder is an index into all grants of the history, stale ones included. An index
+/// beyond the last grant wraps round, so any part of a history is a valid history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Begin(Ask),
@@ -66,18 +66,18 @@ pub(crate) enum Operation {
         key: usize,
         end: End,
     },
-    /// A re-grant on the strength of a version that was seen earlier.
+    /// A re-grant with a version that was read earlier.
     SwapSeen {
         seen: usize,
         lease: Span,
         retry_payload: Option<u8>,
     },
-    /// The store's clock is set ahead, or right again if it was.
+    /// Sets the store's clock ahead, or back if it is ahead.
     Jump {
         by: Span,
     },
     Count,
-    /// Lists what is due.
+    /// Lists the keys that are due.
     Due,
 }
 
@@ -141,14 +141,14 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (0..KEYS, end()).prop_map(|(key, end)| Operation::EndByOperator { key, end }),
         2 => (0..64usize, odd(4), retry_payload())
             .prop_map(|(seen, lease, retry_payload)| Operation::SwapSeen { seen, lease, retry_payload }),
-        // Further than any sweeper believes.
+        // Further than any sweeper trusts.
         2 => (10..40i64).prop_map(|units| Operation::Jump { by: 2 * units }),
         1 => Just(Operation::Count),
         1 => Just(Operation::Due),
     ]
 }
 
-/// Histories of exactly `length` steps.
+/// Returns the strategy for histories of exactly `length` steps.
 pub(crate) fn history(length: usize) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation(), length)
 }

@@ -1,7 +1,6 @@
-//! What is appended, and how it reads back.
+//! Appends: events read back as they were appended.
 //!
-//! Rollbacks are in [`rolling_back`](super::rolling_back), what comes of a claim in
-//! [`claiming`](super::claiming).
+//! Rollbacks are in [`rolling_back`](super::rolling_back), claims in [`claiming`](super::claiming).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use semel_core::outbox::{Outbox, Status};
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// Everything that an event can say.
+/// Returns a builder with every field of an event set.
 fn full() -> Builder {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     Event::builder("acme", "order.placed", "/orders")
@@ -30,29 +29,33 @@ fn full() -> Builder {
         .causation_id("op_parent")
 }
 
-/// The event that comes out is the one that went in, with its number; and so it is shown, without its
-/// payload but for the length.
+/// Appends events and checks that a claim returns each of them unchanged, with its sequence number,
+/// and that a listing returns it without the payload but with the payload's length.
 async fn assert_reads_back<F: OutboxFixture>(fixture: &F, events: &[Event]) {
-    let outbox = holding(fixture, events).await;
+    let outbox = outbox_with(fixture, events).await;
     let leased = claim_all(&outbox).await;
     assert_eq!(leased.len(), events.len());
     for row in &leased {
-        let read = row.envelope.as_ref().expect("it can be read");
+        let read = row.envelope.as_ref().expect("the row can be read");
         assert_eq!(read.sequence(), Some(row.ticket.sequence));
         let sent =
             events.iter().find(|sent| (sent.id(), sent.tenant()) == (read.id(), read.tenant()));
-        assert_same(read, &sent.expect("it was sent").clone().with_sequence(row.ticket.sequence));
+        assert_same(
+            read,
+            &sent.expect("the event was appended").clone().with_sequence(row.ticket.sequence),
+        );
     }
     for row in rows(&outbox).await {
-        let shown = row.envelope.expect("it can be read");
+        let shown = row.envelope.expect("the row can be read");
         let read = leased.iter().find(|leased| leased.ticket.sequence == row.sequence);
-        let read = read.and_then(|leased| leased.envelope.as_ref().ok()).expect("it was leased");
+        let read =
+            read.and_then(|leased| leased.envelope.as_ref().ok()).expect("the row was leased");
         assert_eq!(row.bytes, read.payload().len() as u64);
         assert_same(&shown, &read.clone().without_payload());
     }
 }
 
-/// Part by part: an envelope does not show what it says when it is printed whole.
+/// Compares two events field by field, because `Debug` does not show all fields of an event.
 fn assert_same(read: &Event, sent: &Event) {
     assert_eq!((read.tenant(), read.id()), (sent.tenant(), sent.id()));
     assert_eq!((read.kind(), read.source()), (sent.kind(), sent.source()));
@@ -65,20 +68,21 @@ fn assert_same(read: &Event, sent: &Event) {
     assert_eq!(read.correlation_id(), sent.correlation_id());
     assert_eq!(read.causation_id(), sent.causation_id());
     assert!(read.payload() == sent.payload(), "the payload of {} bytes", sent.payload().len());
-    assert!(read == sent, "something else differs");
+    assert!(read == sent, "another field differs");
 }
 
-/// An event with everything set comes out as it went in.
+/// An event with every field set reads back unchanged.
 pub async fn a_full_event_reads_back<F: OutboxFixture>(fixture: F) {
     assert_reads_back(&fixture, &[built(full())]).await;
 }
 
-/// An event with nothing optional comes out with nothing added: no aggregate, no payload.
+/// An event without optional fields reads back with none added: no aggregate, no payload.
 pub async fn a_bare_event_reads_back<F: OutboxFixture>(fixture: F) {
     assert_reads_back(&fixture, &[event()]).await;
 }
 
-/// Payloads are bytes: empty, every value, JSON that could be reformatted, a mebibyte.
+/// A payload of any bytes reads back: empty, every byte value, JSON that could be reformatted, 1
+/// MiB.
 pub async fn a_payload_of_any_bytes_reads_back<F: OutboxFixture>(fixture: F) {
     let mebibyte: Vec<u8> = (0..1 << 20).map(|at: u32| at.to_le_bytes()[0]).collect();
     let payloads: [Vec<u8>; 6] = [
@@ -93,7 +97,8 @@ pub async fn a_payload_of_any_bytes_reads_back<F: OutboxFixture>(fixture: F) {
     assert_reads_back(&fixture, &events.map(unordered)).await;
 }
 
-/// The same event about an order of its own, so that all are claimable at once.
+/// Returns an event with this payload and an aggregate of its own, so that all events are claimable
+/// at once.
 fn unordered(event: Event) -> Event {
     let id = EventId::generate();
     built(
@@ -104,7 +109,7 @@ fn unordered(event: Event) -> Event {
     )
 }
 
-/// Text is kept byte by byte, whatever script or syntax it is.
+/// Text of any script or syntax reads back byte for byte.
 pub async fn text_of_any_script_reads_back<F: OutboxFixture>(fixture: F) {
     let texts = [
         "caf\u{e9}",
@@ -116,18 +121,18 @@ pub async fn text_of_any_script_reads_back<F: OutboxFixture>(fixture: F) {
         " trailing ",
         "$1 ?1 :name @p",
     ];
-    let tell = |text: &str| {
+    let make = |text: &str| {
         let builder =
             Event::builder(text, text, text).about(text, text).payload(text, text.to_owned());
         let builder = builder.attribute("text", text).correlation_id(text).causation_id(text);
         built(builder)
     };
-    assert_reads_back(&fixture, &texts.map(tell)).await;
+    assert_reads_back(&fixture, &texts.map(make)).await;
 }
 
-/// Every limit of an envelope fits.
+/// An event in which every field has its maximum length reads back.
 pub async fn an_event_of_full_size_reads_back<F: OutboxFixture>(fixture: F) {
-    // Three bytes each: a column that counts characters is as good as one that counts bytes.
+    // Three bytes per character, so that a column whose limit counts characters fits too.
     let text = |max: usize| format!("{}{}", "\u{20ac}".repeat(max / 3), "x".repeat(max % 3));
     let name = text(MAX_NAME);
     let mut builder = Event::builder(&text(MAX_TENANT), &text(MAX_TYPE), &name)
@@ -140,10 +145,10 @@ pub async fn an_event_of_full_size_reads_back<F: OutboxFixture>(fixture: F) {
     let long = "c".repeat(semel_core::key::MAX_ID);
     let sound: Result<Event, InvalidEvent> =
         builder.correlation_id(&long).causation_id(&long).build();
-    assert_reads_back(&fixture, &[sound.expect("at its limits")]).await;
+    assert_reads_back(&fixture, &[sound.expect("an event at its limits")]).await;
 }
 
-/// Numbers grow in the order of append, within a call and between calls.
+/// Sequence numbers grow in the order of append, within a call and between calls.
 pub async fn numbers_grow_in_the_order_of_append<F: OutboxFixture>(fixture: F) {
     let events = events(30);
     let outbox = fixture.outbox().await;
@@ -157,10 +162,10 @@ pub async fn numbers_grow_in_the_order_of_append<F: OutboxFixture>(fixture: F) {
     assert!(rows.is_sorted_by(|one, next| one.sequence < next.sequence));
 }
 
-/// What is appended waits for its first try, and says since when.
+/// An appended event is pending, without attempts, and due at once.
 pub async fn an_appended_event_is_pending<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let row = row(&outbox, event.id()).await;
     assert_eq!((row.status, row.attempts, &row.error), (Status::Pending, 0, &None));
     assert_eq!(row.settled_at, None);
@@ -179,11 +184,12 @@ pub async fn a_transaction_may_append_several_times<F: OutboxFixture>(fixture: F
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&events));
 }
 
-/// The same event twice is one row, which stays as it was: in one call, and in a later one.
+/// The same event id appended twice is one row, which keeps the first event: within one call, and
+/// in a later call.
 pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
     let first = built(full());
     let again = built(Event::builder("acme", "order.changed", "/other").id(first.id()));
-    let outbox = holding(&fixture, &[first.clone(), again.clone()]).await;
+    let outbox = outbox_with(&fixture, &[first.clone(), again.clone()]).await;
     put(&fixture, &outbox, &[again.clone(), event(), first.clone()]).await;
     assert_eq!(rows(&outbox).await.len(), 2);
     let kept = row(&outbox, first.id()).await;
@@ -191,17 +197,17 @@ pub async fn the_same_event_twice_is_one_row<F: OutboxFixture>(fixture: F) {
     assert_same(&kept.envelope.expect("read"), &expected);
 }
 
-/// An event that was published and is appended again is still published.
+/// A published event that is appended again stays published.
 pub async fn a_published_event_appended_again_stays_published<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &semel_core::outbox::Disposition::Published).await;
     put(&fixture, &outbox, std::slice::from_ref(&event)).await;
     assert!(claim_all(&outbox).await.is_empty());
     assert_eq!(row(&outbox, event.id()).await.status, Status::Published);
 }
 
-/// An id belongs to a tenant: elsewhere it is another event.
+/// The same event id under another tenant is another row.
 pub async fn the_same_id_in_another_tenant_is_another_row<F: OutboxFixture>(fixture: F) {
     let id = EventId::generate();
     let of = |tenant: &str| built(Event::builder(tenant, "order.placed", "/orders").id(id));
@@ -218,7 +224,7 @@ pub async fn tenants_that_differ_in_anything_are_different<F: OutboxFixture>(fix
     assert_reads_back(&fixture, &events).await;
 }
 
-/// Ids are sixteen bytes, and every bit counts.
+/// Event ids that differ in one bit are different rows.
 pub async fn ids_that_differ_in_one_bit_are_different<F: OutboxFixture>(fixture: F) {
     let bytes = [0x00, 0x20, 0x41, 0x61, 0x7f, 0x80, 0xff, 0x5a, 0, 0, 0, 0, 0, 0, 0, 0];
     let flipped = (0..128).map(|bit: usize| {
@@ -228,28 +234,28 @@ pub async fn ids_that_differ_in_one_bit_are_different<F: OutboxFixture>(fixture:
     });
     let events: Vec<Event> =
         flipped.map(|id| built(Event::builder("acme", "order.placed", "/orders").id(id))).collect();
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let leased: HashSet<EventId> = leased_ids(&claim_all(&outbox).await).into_iter().collect();
     assert_eq!(leased, ids(&events).into_iter().collect());
 }
 
-/// Hundreds of events are one call.
+/// One call appends 700 events.
 pub async fn hundreds_of_events_are_one_append<F: OutboxFixture>(fixture: F) {
     let events = events(700);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&events));
 }
 
-/// Appending nothing leaves nothing.
+/// An append of no events leaves no row.
 pub async fn an_append_of_nothing_leaves_nothing<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[]).await;
+    let outbox = outbox_with(&fixture, &[]).await;
     assert!(rows(&outbox).await.is_empty());
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// A claim says how long ago the event was appended, by the outbox's clock.
+/// A claim returns how long ago the event was appended, by the outbox's clock.
 pub async fn an_event_grows_older<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     fixture.advance(Duration::from_secs(1_000)).await;
     let age = claim_one(&outbox).await.age;
     assert!((1_000..1_600).contains(&age.as_secs()), "{age:?}");

@@ -8,31 +8,31 @@ use semel_core::event::{Event, EventId};
 use semel_core::outbox::{Partition, PublishError, Publisher};
 use tokio::sync::{oneshot, watch};
 
-/// How long anything may take that is only late on a loaded machine.
+/// How long a wait may take before it fails: much longer than a loaded machine needs.
 const SOON: Duration = Duration::from_secs(120);
 
 /// The reply of the broker to one publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Confirms it.
+    /// The broker confirms the event.
     Confirm,
-    /// Does not take it now.
+    /// The broker fails to accept the event this time.
     Fail,
-    /// Wants it after a hundred seconds.
+    /// The broker asks for the event again after a hundred seconds.
     Later,
-    /// Has no route for it yet.
+    /// The broker has no route for the event yet.
     Unrouted,
-    /// Will never take it.
+    /// The broker refuses the event for good.
     Refuse,
-    /// Is away, for this event's whole batch.
+    /// The broker is unreachable, for the event's whole batch.
     Away,
-    /// Takes it and never answers.
+    /// The publish never returns.
     Hang,
-    /// The publisher's own code breaks.
+    /// The publisher panics.
     Panic,
 }
 
-/// The broker. Clones share it. Confirms events without a script.
+/// The scripted broker; clones share its state. Events without a script are confirmed.
 #[derive(Clone, Debug)]
 pub struct Broker(Arc<Inner>);
 
@@ -68,10 +68,10 @@ pub struct HeldPublish {
 }
 
 impl HeldPublish {
-    /// Waits until the broker has the event.
+    /// Waits until the broker has received the event.
     pub async fn reached(&mut self) {
-        let reached = self.reached.take().expect("waited for once");
-        tokio::time::timeout(SOON, reached).await.expect("in time").expect("the broker is there");
+        let reached = self.reached.take().expect("`reached` is called once");
+        tokio::time::timeout(SOON, reached).await.expect("in time").expect("the broker exists");
     }
 
     /// Lets the broker reply.
@@ -101,12 +101,12 @@ impl Broker {
         self.state().next.entry(event).or_default().extend(replies);
     }
 
-    /// Sets the reply to every publish of an event after those of [`next`](Self::next).
+    /// Sets the reply to every publish of an event after the replies of [`next`](Self::next).
     pub fn always(&self, event: EventId, reply: Reply) {
         self.state().always.insert(event, reply);
     }
 
-    /// Holds the next publish of an event, and its whole batch.
+    /// Holds the next publish of an event, with its whole batch.
     pub fn hold(&self, event: EventId) -> HeldPublish {
         let (reached, reaching) = oneshot::channel();
         let (release, released) = oneshot::channel();
@@ -119,12 +119,12 @@ impl Broker {
         self.state().away = away;
     }
 
-    /// Makes unscripted publishes fail at random, repeatably for the same seed and order.
+    /// Makes unscripted publishes fail at random; the same seed and order give the same failures.
     pub fn fail_by_chance(&self, seed: u64, chance: f64) {
         self.state().chance = Some((fastrand::Rng::with_seed(seed), chance));
     }
 
-    /// Returns this many results per batch: a publisher that miscounts.
+    /// Sets how many results each publish returns, to imitate a publisher that miscounts.
     pub fn miscount(&self, answers: Option<usize>) {
         self.state().answers = answers;
     }
@@ -139,7 +139,7 @@ impl Broker {
         self.state().confirmed.iter().map(Event::id).collect()
     }
 
-    /// Returns the ids of each batch.
+    /// Returns the event ids of each published batch.
     pub fn calls(&self) -> Vec<Vec<EventId>> {
         self.state().calls.clone()
     }
@@ -149,10 +149,10 @@ impl Broker {
         self.state().calls.iter().flatten().filter(|id| **id == event).count()
     }
 
-    /// Waits until this many confirmations were given, repeats included.
+    /// Waits until this many events were confirmed, repeats included.
     ///
     /// # Panics
-    /// If that takes longer than half a minute.
+    /// If that takes longer than two minutes.
     pub async fn wait_for(&self, confirmations: usize) {
         let mut count = self.0.confirmed.subscribe();
         let enough = count.wait_for(|count| *count >= confirmations);
@@ -160,7 +160,7 @@ impl Broker {
         assert!(met, "{} of {confirmations} confirmed in time", self.state().confirmed.len());
     }
 
-    /// That the first confirmations of every partition are in the order of `appended`.
+    /// Checks that the first confirmations within every partition are in the order of `appended`.
     ///
     /// # Panics
     /// If they are not.
@@ -202,14 +202,15 @@ impl Publisher for Broker {
         };
         for hold in holds {
             let _ = hold.reached.send(());
-            // An error: the holder was dropped, which releases too.
+            // An error means that the test dropped the `HeldPublish`, which releases the publish
+            // too.
             let _ = hold.released.await;
         }
         let replies: Vec<Reply> = {
             let mut state = self.state();
             events.iter().map(|event| state.reply(event.id())).collect()
         };
-        assert!(!replies.contains(&Reply::Panic), "the script says so");
+        assert!(!replies.contains(&Reply::Panic), "a scripted panic");
         if replies.contains(&Reply::Hang) {
             std::future::pending::<()>().await;
         }

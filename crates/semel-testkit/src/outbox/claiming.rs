@@ -1,6 +1,6 @@
-//! What a claim takes: what is due, once, as long as the lease.
+//! Claims: a claim takes rows that are due, each row once, for the length of the lease.
 //!
-//! The order within a partition is in [`ordering`](super::ordering), claims at the same time in
+//! The order within a partition is in [`ordering`](super::ordering), concurrent claims are in
 //! [`racing`](super::racing).
 
 use std::collections::HashMap;
@@ -12,16 +12,16 @@ use semel_core::outbox::{Ask, Disposition, Outbox, Status};
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// There is nothing to claim in an empty outbox.
+/// A claim on an empty outbox returns nothing.
 pub async fn an_empty_outbox_gives_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// A claim takes no more than it was asked for, the first first.
+/// A claim returns at most as many rows as its limit.
 pub async fn a_claim_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     let events = events(10);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let mut claimed = Vec::new();
     for limit in [1, 3, 5, 100] {
         let leased = leased_ids(&claim(&outbox, limit).await);
@@ -31,10 +31,10 @@ pub async fn a_claim_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     assert_eq!(claimed, [1, 3, 5, 1]);
 }
 
-/// Claims one after another give every row once, in the order in which they came.
+/// Successive claims return every row once, in the order of append.
 pub async fn claims_one_after_another_give_every_row_once<F: OutboxFixture>(fixture: F) {
     let events = events(100);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let mut seen: Vec<EventId> = Vec::new();
     for _ in 0..20 {
         seen.extend(leased_ids(&claim(&outbox, 7).await));
@@ -44,16 +44,16 @@ pub async fn claims_one_after_another_give_every_row_once<F: OutboxFixture>(fixt
 
 /// A leased row is not claimable.
 pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     assert_eq!(claim_one(&outbox).await.attempt, 1);
     fixture.advance(LEASE / 2).await;
     assert!(claim_all(&outbox).await.is_empty());
     assert!(claim_all(&fixture.outbox().await).await.is_empty(), "nor through another handle");
 }
 
-/// A lease is as long as it was asked for.
+/// A lease lasts as long as the claim asked for.
 pub async fn a_lease_is_as_long_as_it_was_asked_for<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     let ask = Ask::new(1, LEASE * 3);
     assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 1);
     fixture.advance(LEASE * 2).await;
@@ -62,9 +62,9 @@ pub async fn a_lease_is_as_long_as_it_was_asked_for<F: OutboxFixture>(fixture: F
     assert_eq!(claim_one(&outbox).await.attempt, 2);
 }
 
-/// A row whose relay is gone is claimed again, as the next try and under another token.
+/// A row whose lease lapsed is claimed again, as the next attempt and with a new token.
 pub async fn a_lapsed_row_is_claimed_again<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     let mut last = claim_one(&outbox).await;
     for attempt in 2..5 {
         fixture.advance(PAST_LEASE).await;
@@ -76,10 +76,11 @@ pub async fn a_lapsed_row_is_claimed_again<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// What may have killed a relay is tried alone, so that it does not take its neighbours' tries.
+/// A row whose lease lapsed may have killed its relay, so it is claimed alone: otherwise its
+/// neighbours would lose attempts with it.
 pub async fn lapsed_rows_are_claimed_alone<F: OutboxFixture>(fixture: F) {
     let events = events(4);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     assert_eq!(claim_all(&outbox).await.len(), 4);
     fixture.advance(PAST_LEASE).await;
     let mut again = Vec::new();
@@ -92,10 +93,10 @@ pub async fn lapsed_rows_are_claimed_alone<F: OutboxFixture>(fixture: F) {
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// A lapsed row is not mixed with fresh ones either, and both get their turn.
+/// A lapsed row and fresh rows are claimed in separate claims, and both are claimed.
 pub async fn a_lapsed_row_and_fresh_ones_are_claimed_apart<F: OutboxFixture>(fixture: F) {
     let old = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&old)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&old)).await;
     claim_one(&outbox).await;
     fixture.advance(PAST_LEASE).await;
     let fresh = events(3);
@@ -111,9 +112,9 @@ pub async fn a_lapsed_row_and_fresh_ones_are_claimed_apart<F: OutboxFixture>(fix
     assert!(found.values().all(|found| *found == (1, 3)), "{found:?}");
 }
 
-/// A row is due when its rest is over, not before.
+/// A failed row is not claimable before its backoff is over.
 pub async fn a_resting_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     settle(&outbox, &retry(Duration::from_secs(3_000))).await;
     fixture.advance(Duration::from_secs(2_000)).await;
     assert!(claim_all(&outbox).await.is_empty());
@@ -121,10 +122,11 @@ pub async fn a_resting_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
     assert_eq!(claim_one(&outbox).await.attempt, 2);
 }
 
-/// The longest due comes first: a row that fails over and over does not starve the others.
+/// The row that has been due longest is claimed first, so a row that fails repeatedly does not
+/// starve others.
 pub async fn the_longest_due_is_claimed_first<F: OutboxFixture>(fixture: F) {
     let (early, late) = (event(), event());
-    let outbox = holding(&fixture, std::slice::from_ref(&early)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&early)).await;
     settle(&outbox, &retry(Duration::from_secs(100))).await;
     fixture.advance(Duration::from_secs(50)).await;
     put(&fixture, &outbox, std::slice::from_ref(&late)).await;
@@ -133,10 +135,10 @@ pub async fn the_longest_due_is_claimed_first<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&claim(&outbox, 1).await), [early.id()]);
 }
 
-/// Rows are found by their state: one that comes due late is not passed over.
+/// A row with a small number that becomes due late is still claimed: claims do not go by a cursor.
 pub async fn a_row_that_comes_due_late_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     let (early, late) = (event(), events(5));
-    let outbox = holding(&fixture, std::slice::from_ref(&early)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&early)).await;
     settle(&outbox, &retry(Duration::from_secs(100))).await;
     put(&fixture, &outbox, &late).await;
     assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&late));
@@ -144,7 +146,7 @@ pub async fn a_row_that_comes_due_late_is_not_passed_over<F: OutboxFixture>(fixt
     assert_eq!(id_of(&claim_one(&outbox).await), early.id());
 }
 
-/// Any handle claims what any other appended.
+/// A handle claims and marks rows that another handle appended or claimed.
 pub async fn another_handle_claims_the_same_rows<F: OutboxFixture>(fixture: F) {
     let (here, there) = (fixture.outbox().await, fixture.outbox().await);
     let event = event();
@@ -155,14 +157,14 @@ pub async fn another_handle_claims_the_same_rows<F: OutboxFixture>(fixture: F) {
     assert_eq!(statuses(&there).await, [Status::Published]);
 }
 
-/// A claim takes no more bytes of payload than it was asked for, and one row whatever its size.
+/// A claim takes no more payload bytes than it asked for, but always at least one row.
 pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
     let heavy = |size: usize| {
         let builder = Event::builder("acme", "order.placed", "/orders");
         built(builder.payload("application/octet-stream", vec![7; size]))
     };
     let events: Vec<Event> = [1_000, 1_000, 1_000, 5_000, 10, 0].map(heavy).into();
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let mut claimed = Vec::new();
     for bytes in [2_999, 2_000, 1, 5_010] {
         let ask = Ask { bytes, ..Ask::new(ALL, LEASE) };
@@ -172,14 +174,15 @@ pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
     assert_eq!(claimed, [2, 1, 1, 2]);
 }
 
-/// Where the bytes end, a partition is cut off without a gap.
+/// A claim that reaches its byte limit takes the first rows of a partition, without a gap.
 pub async fn bytes_cut_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
     let heavy = |order: &str, size: usize| {
         let builder = Event::builder("acme", "order.placed", "/orders").about("order", order);
         built(builder.payload("application/octet-stream", vec![7; size]))
     };
     let (a, b) = ([heavy("a", 10), heavy("a", 5_000), heavy("a", 10)], heavy("b", 10));
-    let outbox = holding(&fixture, &[a[0].clone(), a[1].clone(), a[2].clone(), b.clone()]).await;
+    let outbox =
+        outbox_with(&fixture, &[a[0].clone(), a[1].clone(), a[2].clone(), b.clone()]).await;
     let ask = Ask { bytes: 1_000, ..Ask::new(ALL, LEASE) };
     let mut seen = Vec::new();
     while seen.len() < 4 {
@@ -194,10 +197,10 @@ pub async fn bytes_cut_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
     assert_eq!(seen, ids(&a));
 }
 
-/// A leased row is shown as such, with its try and the end of its lease.
-pub async fn a_leased_row_is_shown_so<F: OutboxFixture>(fixture: F) {
+/// A leased row is listed as leased, with its attempt and the end of its lease.
+pub async fn a_leased_row_is_listed_as_leased<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     claim_one(&outbox).await;
     let row = row(&outbox, event.id()).await;
     assert_eq!((row.status, row.attempts, row.settled_at), (Status::Leased, 1, None));

@@ -1,4 +1,4 @@
-//! What cleaning takes away: published and discarded rows whose time is over, and nothing else.
+//! Cleaning removes published and discarded rows whose retention is over, and nothing else.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ async fn clean<O: Outbox>(outbox: &O, limit: u32) -> u32 {
     outbox.clean(KEEP, limit).await.expect("a cleaning").removed
 }
 
-/// Published rows go when they were kept long enough, not before.
+/// Published rows are removed after their retention, and not before.
 pub async fn published_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture: F) {
     let (old, young) = (events(3), events(2));
-    let outbox = holding(&fixture, &old).await;
+    let outbox = outbox_with(&fixture, &old).await;
     settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP / 2).await;
     put(&fixture, &outbox, &young).await;
@@ -30,18 +30,19 @@ pub async fn published_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     assert_eq!(clean(&outbox, ALL).await, 0);
 }
 
-/// The time counts from the publishing, not from the append.
+/// The retention starts when the row is published, not when it is appended.
 pub async fn the_time_counts_from_the_publishing<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     fixture.advance(KEEP * 3).await;
     settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     assert_eq!(rows(&outbox).await.len(), 1);
 }
 
-/// Whatever is not settled stays, however old it is: above all what is dead.
+/// A row that is neither published nor discarded is never removed, however old: dead rows above
+/// all.
 pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(5)).await;
+    let outbox = outbox_with(&fixture, &events(5)).await;
     for disposition in [dead(), dead_in_the_way(), retry(KEEP * 9)] {
         let leased = claim(&outbox, 1).await;
         mark_all(&outbox, &leased, &disposition).await;
@@ -53,15 +54,15 @@ pub async fn what_is_not_published_is_never_cleaned<F: OutboxFixture>(fixture: F
     assert_eq!(tally(&outbox).await, [1, 1, 0, 1, 2, 0]);
 }
 
-/// What was discarded goes like what was published, and its time counts from then.
+/// Discarded rows are removed after their retention, which starts when they are discarded.
 pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture: F) {
     let (old, young, dead_one) = (event(), event(), event());
-    let outbox = holding(&fixture, &[old.clone(), young.clone(), dead_one.clone()]).await;
+    let outbox = outbox_with(&fixture, &[old.clone(), young.clone(), dead_one.clone()]).await;
     settle(&outbox, &dead()).await;
     fixture.advance(KEEP * 3).await;
     let verb = RowAction::Discard { reason: "never mind".to_owned() };
     assert_eq!(apply(&outbox, &only(&[old.id()]), &verb, 1).await, 1);
-    assert_eq!(clean(&outbox, ALL).await, 0, "it was dead for long, and is discarded since now");
+    assert_eq!(clean(&outbox, ALL).await, 0, "the retention starts with the discard");
     fixture.advance(KEEP / 2).await;
     assert_eq!(apply(&outbox, &only(&[young.id()]), &verb, 1).await, 1);
     fixture.advance(KEEP / 2 + Duration::from_secs(1)).await;
@@ -70,12 +71,12 @@ pub async fn discarded_rows_go_when_their_time_is_over<F: OutboxFixture>(fixture
     assert_eq!(ids(&left), [young.id(), dead_one.id()]);
     assert_eq!(apply(&outbox, &only(&[young.id()]), &RowAction::Redrive, 1).await, 1);
     fixture.advance(KEEP * 3).await;
-    assert_eq!(clean(&outbox, ALL).await, 0, "it is to be published after all");
+    assert_eq!(clean(&outbox, ALL).await, 0, "a redriven row is kept");
 }
 
-/// One call removes at most its limit, and returns how many.
+/// One call removes at most as many rows as its limit, and returns the number.
 pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(25)).await;
+    let outbox = outbox_with(&fixture, &events(25)).await;
     settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP + Duration::from_secs(1)).await;
     let mut taken = Vec::new();
@@ -86,9 +87,9 @@ pub async fn cleaning_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     assert!(rows(&outbox).await.is_empty());
 }
 
-/// Rows that are kept for ever are.
+/// A retention of centuries keeps rows for ever.
 pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     settle(&outbox, &Disposition::Published).await;
     fixture.advance(Duration::from_secs(1_000_000)).await;
     for keep in [Duration::MAX, Duration::from_secs(1 << 40)] {
@@ -96,23 +97,23 @@ pub async fn rows_may_be_kept_for_ever<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A row that is to be published again is not a published one any more.
+/// A row that is to be published again is not removed, and its retention starts anew.
 pub async fn a_republished_row_is_not_cleaned<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &Disposition::Published).await;
     fixture.advance(KEEP * 2).await;
     assert_eq!(apply(&outbox, &only(&[event.id()]), &RowAction::Republish, 1).await, 1);
     assert_eq!(clean(&outbox, ALL).await, 0);
     settle(&outbox, &Disposition::Published).await;
-    assert_eq!(clean(&outbox, ALL).await, 0, "its time counts from the last publishing");
+    assert_eq!(clean(&outbox, ALL).await, 0, "the retention starts with the last publish");
     assert_eq!(statuses(&outbox).await, [Status::Published]);
 }
 
-/// An event that was cleaned away is not known any more.
+/// An event whose row was removed can be appended again.
 pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F) {
     let event: Event = about("a");
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
     mark_all(&outbox, std::slice::from_ref(&first), &Disposition::Published).await;
     fixture.advance(KEEP * 2).await;
@@ -120,13 +121,13 @@ pub async fn a_cleaned_event_may_be_appended_again<F: OutboxFixture>(fixture: F)
     put(&fixture, &outbox, std::slice::from_ref(&event)).await;
     let again = claim_one(&outbox).await;
     assert_eq!((id_of(&again), again.attempt), (event.id(), 1));
-    assert!(again.ticket.sequence > first.ticket.sequence, "numbers are not used again");
+    assert!(again.ticket.sequence > first.ticket.sequence, "numbers are not reused");
 }
 
-/// A partition goes on where its first events are gone.
+/// A partition continues after its first rows were removed.
 pub async fn a_partition_outlives_its_first_events<F: OutboxFixture>(fixture: F) {
     let partition = [about("a"), about("a"), about("a")];
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &partition[1..2]).await;
     fixture.advance(KEEP * 2).await;
@@ -135,12 +136,12 @@ pub async fn a_partition_outlives_its_first_events<F: OutboxFixture>(fixture: F)
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// Further than anything here is kept.
+/// Longer than any retention here.
 const JUMP: Duration = Duration::from_secs(25 * 60 * 60);
 
-/// A clock that has jumped removes nothing; once it is right again, what is old goes.
+/// Cleaning removes nothing while the clock has jumped ahead; once it is right again, old rows go.
 pub async fn nothing_is_cleaned_by_a_clock_that_has_jumped<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(2)).await;
+    let outbox = outbox_with(&fixture, &events(2)).await;
     settle(&outbox, &Disposition::Published).await;
     assert_eq!(clean(&outbox, ALL).await, 0);
     let jumped = fixture.jump(JUMP, true).await;
@@ -155,11 +156,11 @@ pub async fn nothing_is_cleaned_by_a_clock_that_has_jumped<F: OutboxFixture>(fix
     assert_eq!((cleaned.clock_suspect, cleaned.removed), (false, 2));
 }
 
-/// What was appended while the clock was ahead is due, what was leased then lapses with its lease, and
-/// what failed then backs off for its time.
+/// After the clock has jumped ahead and back, rows appended meanwhile are due, rows leased
+/// meanwhile lapse after their lease, and rows failed meanwhile are due after their backoff.
 pub async fn rows_written_during_a_jump_do_not_wait_for_it<F: OutboxFixture>(fixture: F) {
     let pause = LEASE * 2;
-    let outbox = holding(&fixture, &[]).await;
+    let outbox = outbox_with(&fixture, &[]).await;
     fixture.jump(JUMP, true).await;
     let (failed, leased, appended) = (event(), event(), event());
     put(&fixture, &outbox, std::slice::from_ref(&failed)).await;

@@ -1,4 +1,4 @@
-//! Rows that cannot be read any more.
+//! Rows whose event can no longer be read.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::broker::Broker;
 use super::relaying::{drain, relay};
 use super::shorthand::*;
 
-/// A damaged row is leased like any other, and says that it cannot be read; so does the listing.
-pub async fn a_damaged_row_says_so<F: OutboxFixture>(fixture: F) {
+/// A damaged row is claimed and listed like any other, with an error in place of its event.
+pub async fn a_damaged_row_is_reported_as_unreadable<F: OutboxFixture>(fixture: F) {
     let events = events(3);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let sequence = rows(&outbox).await[1].sequence;
     fixture.damage(sequence).await;
     let leased = claim_all(&outbox).await;
@@ -27,10 +27,10 @@ pub async fn a_damaged_row_says_so<F: OutboxFixture>(fixture: F) {
     assert!(shown.iter().all(|row| row.envelope.is_err() == (row.sequence == sequence)));
 }
 
-/// A relay buries a damaged row with its reason, and publishes its neighbours.
+/// A relay marks a damaged row dead with the reason, and publishes the other rows.
 pub async fn a_damaged_row_is_buried_and_stops_nobody<F: OutboxFixture>(fixture: F) {
     let partition = [about("a"), about("a"), about("a"), event()];
-    let (outbox, broker) = (Arc::new(holding(&fixture, &partition).await), Broker::new());
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &partition).await), Broker::new());
     let sequence = rows(&*outbox).await[0].sequence;
     fixture.damage(sequence).await;
     let pass = drain(&outbox, &broker).await;
@@ -38,14 +38,14 @@ pub async fn a_damaged_row_is_buried_and_stops_nobody<F: OutboxFixture>(fixture:
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&partition[1..])));
     let row = rows(&*outbox).await.remove(0);
     assert_eq!((row.sequence, row.status), (sequence, Status::Dead));
-    let words = row.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
-    assert!(words.starts_with("unreadable: "), "{words}");
+    let error_text = row.error.as_ref().map(ErrorText::as_str).unwrap_or_default();
+    assert!(error_text.starts_with("unreadable: "), "{error_text}");
 }
 
-/// Where dead events hold their partition, a damaged one does too.
+/// If dead events hold their partition, a damaged row does too.
 pub async fn a_damaged_row_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
-    let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &events).await), Broker::new());
     fixture.damage(rows(&*outbox).await[0].sequence).await;
     let relay = relay(&outbox, &broker).dead_hold_their_partition(true).build();
     relay.expect("sound settings").drain().await.expect("the outbox answers");
@@ -56,9 +56,9 @@ pub async fn a_damaged_row_may_hold_its_partition<F: OutboxFixture>(fixture: F) 
     assert_eq!(drain(&outbox, &broker).await.published, 1);
 }
 
-/// Operators' verbs do not need to read what they are about.
+/// Operators can redrive and discard a damaged row.
 pub async fn a_damaged_row_can_be_redriven_and_discarded<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     fixture.damage(rows(&outbox).await[0].sequence).await;
     let leased = claim_one(&outbox).await;
     mark_all(&outbox, &[leased], &dead()).await;

@@ -1,5 +1,5 @@
-//! What operators have discarded: settled for good, kept apart from what is dead, and left as it was
-//! decided by every verb that does not name it.
+//! Discarded rows: settled for good, counted apart from dead rows, and changed only by actions that
+//! select them by id or status.
 
 use semel_core::ErrorText;
 use semel_core::event::{Event, EventId};
@@ -12,10 +12,10 @@ fn discard(reason: &str) -> RowAction {
     RowAction::Discard { reason: reason.to_owned() }
 }
 
-/// Events of which the first is discarded, the second dead and the third failed.
+/// Returns an outbox with three events: the first is discarded, the second dead, the third failed.
 async fn three<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 3]) {
     let made = [event(), event(), event()];
-    let outbox = holding(fixture, &made[..2]).await;
+    let outbox = outbox_with(fixture, &made[..2]).await;
     settle(&outbox, &dead()).await;
     put(fixture, &outbox, &made[2..]).await;
     settle(&outbox, &retry(LEASE)).await;
@@ -24,30 +24,30 @@ async fn three<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 3]) {
     (outbox, ids)
 }
 
-async fn why<O: Outbox>(outbox: &O, id: EventId) -> (Status, Option<ErrorText>) {
+async fn status_and_error<O: Outbox>(outbox: &O, id: EventId) -> (Status, Option<ErrorText>) {
     let row = row(outbox, id).await;
     (row.status, row.error)
 }
 
-/// Whose words these are.
-fn said(reason: &str) -> (Status, Option<ErrorText>) {
+/// Returns the status and error of a row discarded for this reason.
+fn discarded_because(reason: &str) -> (Status, Option<ErrorText>) {
     (Status::Discarded, Some(ErrorText::new(reason)))
 }
 
-/// A discarded row has its reason and time, and is not claimable.
+/// A discarded row has its reason and the time of the discard, and is not claimable.
 pub async fn a_discarded_row_keeps_the_reason<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let words = "a test order, says Zo\u{eb} \u{1f44b}";
     assert_eq!(apply(&outbox, &only(&[event.id()]), &discard(words), 1).await, 1);
     let shown = row(&outbox, event.id()).await;
-    assert_eq!((shown.status, shown.error), said(words));
+    assert_eq!((shown.status, shown.error), discarded_because(words));
     assert_eq!(shown.due_at, None);
     assert!(shown.settled_at.is_some_and(|at| at >= shown.created_at));
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// Discarded rows are not in the backlog.
+/// Discarded rows are counted neither as waiting nor as dead.
 pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     let backlog = outbox.backlog().await.expect("a backlog");
@@ -61,7 +61,7 @@ pub async fn a_discarded_row_is_not_dead<F: OutboxFixture>(fixture: F) {
     assert_eq!(outbox.backlog().await.expect("a backlog"), semel_core::outbox::Backlog::default());
 }
 
-/// A verb on many leaves alone what was discarded, and the reason that it has.
+/// An action on many rows leaves discarded rows and their reasons alone.
 pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     let all = Selection::default();
@@ -78,14 +78,14 @@ pub async fn a_verb_on_many_leaves_what_was_discarded<F: OutboxFixture>(fixture:
     assert_eq!(apply(&outbox, &all, &RowAction::Redrive, ALL).await, 1);
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids[1..]);
     assert_eq!(apply(&outbox, &all, &discard("another reason"), ALL).await, 0);
-    assert_eq!(why(&outbox, ids[0]).await, said("refunded by hand"));
+    assert_eq!(status_and_error(&outbox, ids[0]).await, discarded_because("refunded by hand"));
 }
 
-/// A verb that names discarded rows, by id or by status, redrives them or changes their reason.
-pub async fn what_was_discarded_can_be_named<F: OutboxFixture>(fixture: F) {
+/// An action that selects discarded rows by id or by status redrives them or changes their reason.
+pub async fn a_discarded_row_can_be_selected_by_id_or_status<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = three(&fixture).await;
     assert_eq!(apply(&outbox, &only(&ids[..1]), &discard("a duplicate"), ALL).await, 1);
-    assert_eq!(why(&outbox, ids[0]).await, said("a duplicate"));
+    assert_eq!(status_and_error(&outbox, ids[0]).await, discarded_because("a duplicate"));
     for named in [only(&ids[..1]), in_status(Status::Discarded)] {
         assert_eq!(outbox.count(&named, &RowAction::Redrive).await.expect("a count"), 1);
         assert_eq!(apply(&outbox, &named, &RowAction::Redrive, ALL).await, 1);

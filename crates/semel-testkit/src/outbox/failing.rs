@@ -1,4 +1,4 @@
-//! A relay on this outbox when the broker fails, refuses, is away, hangs or breaks.
+//! A relay whose broker fails, refuses, is unreachable, hangs or panics.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,24 +13,27 @@ use super::broker::{Broker, Reply};
 use super::relaying::{drain, relay};
 use super::shorthand::*;
 
-fn words(row: &Row) -> &str {
+fn error_text(row: &Row) -> &str {
     row.error.as_ref().map(ErrorText::as_str).unwrap_or_default()
 }
 
-async fn stage<F: OutboxFixture>(fixture: &F, events: &[Event]) -> (Arc<F::Outbox>, Broker) {
-    (Arc::new(holding(fixture, events).await), Broker::new())
+async fn outbox_and_broker<F: OutboxFixture>(
+    fixture: &F,
+    events: &[Event],
+) -> (Arc<F::Outbox>, Broker) {
+    (Arc::new(outbox_with(fixture, events).await), Broker::new())
 }
 
-/// A relay that tries three times, resting 100, 200, 400 … seconds.
+/// Returns a relay with three attempts and backoffs of 100, 200, 400 … seconds.
 fn impatient<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> Relay<O, Broker> {
     let (base, cap) = (Duration::from_secs(100), Duration::from_secs(1_000));
     relay(outbox, broker).max_attempts(3).backoff(base, cap).build().expect("sound settings")
 }
 
-/// An event that fails is tried until it is published, with a longer rest each time.
+/// An event that fails is retried until it is published, with a longer backoff each time.
 pub async fn a_failing_event_is_retried_until_it_is_published<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, std::slice::from_ref(&event)).await;
     broker.next(event.id(), [Reply::Fail, Reply::Fail, Reply::Fail]);
     let (base, cap) = (Duration::from_secs(1_000), Duration::from_secs(3_000));
     let relay = relay(&outbox, &broker).backoff(base, cap).build().expect("sound settings");
@@ -39,10 +42,10 @@ pub async fn a_failing_event_is_retried_until_it_is_published<F: OutboxFixture>(
         assert_eq!((pass.claimed, pass.retried), (1, 1));
         let row = row(&*outbox, event.id()).await;
         assert_eq!((row.status, row.attempts), (Status::Failed, attempt));
-        assert!(words(&row).contains("not now"), "{row:?}");
+        assert!(error_text(&row).contains("not now"), "{row:?}");
         fixture.advance(Duration::from_secs(rest - 500)).await;
         let early = relay.drain().await.expect("the outbox answers");
-        assert_eq!(early, Pass::default(), "it rests after try {attempt}");
+        assert_eq!(early, Pass::default(), "backoff after attempt {attempt}");
         fixture.advance(Duration::from_secs(501)).await;
     }
     assert_eq!(relay.drain().await.expect("the outbox answers").published, 1);
@@ -51,10 +54,10 @@ pub async fn a_failing_event_is_retried_until_it_is_published<F: OutboxFixture>(
     assert_eq!(broker.tries(event.id()), 4);
 }
 
-/// An event that fails every time is dead when its tries are used up, and says so.
+/// An event that always fails is dead after its last attempt, and its error states so.
 pub async fn an_event_that_always_fails_is_given_up<F: OutboxFixture>(fixture: F) {
     let (event, other) = (event(), event());
-    let (outbox, broker) = stage(&fixture, &[event.clone(), other.clone()]).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &[event.clone(), other.clone()]).await;
     broker.always(event.id(), Reply::Fail);
     let relay = impatient(&outbox, &broker);
     let mut all = Pass::default();
@@ -66,14 +69,14 @@ pub async fn an_event_that_always_fails_is_given_up<F: OutboxFixture>(fixture: F
     assert_eq!(broker.tries(event.id()), 3);
     let row = row(&*outbox, event.id()).await;
     assert_eq!((row.status, row.attempts), (Status::Dead, 3));
-    assert!(words(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
-    assert!(words(&row).contains("not now"), "{row:?}");
+    assert!(error_text(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
+    assert!(error_text(&row).contains("not now"), "{row:?}");
 }
 
 /// A dead event is published after a redrive.
 pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, std::slice::from_ref(&event)).await;
     broker.next(event.id(), [Reply::Refuse]);
     assert_eq!(drain(&outbox, &broker).await.buried, 1);
     assert_eq!(apply(&*outbox, &in_status(Status::Dead), &RowAction::Redrive, ALL).await, 1);
@@ -81,24 +84,24 @@ pub async fn a_redriven_event_is_published<F: OutboxFixture>(fixture: F) {
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
 
-/// An event that no broker will ever take is dead at once, with the broker's reason, and its
-/// neighbours are published.
+/// An event that the broker refuses is dead at once, with the broker's reason, and the others are
+/// published.
 pub async fn a_refused_event_is_given_up_at_once<F: OutboxFixture>(fixture: F) {
     let events = events(5);
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     broker.always(events[2].id(), Reply::Refuse);
     let pass = drain(&outbox, &broker).await;
     assert_eq!((pass.published, pass.buried, pass.retried), (4, 1, 0));
     let row = row(&*outbox, events[2].id()).await;
     assert_eq!((row.status, row.attempts), (Status::Dead, 1));
-    assert!(words(&row).contains("not like this"), "{row:?}");
+    assert!(error_text(&row).contains("not like this"), "{row:?}");
 }
 
-/// An event that is asked for later costs no try, however often: only its partition waits, and it is never
-/// given up for it.
+/// `Later` counts no attempt, however often: only the event's partition waits, and the event is
+/// never given up.
 pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     broker.next(events[0].id(), vec![Reply::Later; 6]);
     let relay = impatient(&outbox, &broker);
     for turn in 0..6 {
@@ -110,7 +113,7 @@ pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F)
         );
         let row = row(&*outbox, events[0].id()).await;
         assert_eq!((row.status, row.attempts), (Status::Failed, 0));
-        assert!(words(&row).contains("at work"), "{row:?}");
+        assert!(error_text(&row).contains("at work"), "{row:?}");
         fixture.advance(Duration::from_secs(101)).await;
     }
     assert_eq!(drain(&outbox, &broker).await.published, 2);
@@ -118,11 +121,11 @@ pub async fn an_event_that_is_put_off_costs_no_try<F: OutboxFixture>(fixture: F)
     broker.assert_partitions_in_order(&events);
 }
 
-/// An event that the broker has no route for yet waits, however long: it costs no try and is never given
-/// up. Only its partition waits with it. The longest rest between two tries is a minute.
+/// An event that the broker has no route for waits, however long: it counts no attempt and is never
+/// given up, and only its partition waits. The relay retries at least once a minute.
 pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F) {
     let events = [about("a"), about("a"), about("b"), event()];
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     broker.always(events[0].id(), Reply::Unrouted);
     let relay = impatient(&outbox, &broker);
     let mut published = 0;
@@ -132,21 +135,21 @@ pub async fn an_event_without_a_route_waits_for_one<F: OutboxFixture>(fixture: F
         assert_eq!((pass.retried, pass.buried, pass.away), (0, 0, false));
         let row = row(&*outbox, events[0].id()).await;
         assert_eq!(row.attempts, 0, "{row:?}");
-        assert!(words(&row).contains("no route"), "{row:?}");
+        assert!(error_text(&row).contains("no route"), "{row:?}");
         fixture.advance(Duration::from_secs(61)).await;
     }
-    assert_eq!(published, 2, "the other partition, and what has none");
-    assert!(broker.tries(events[0].id()) >= 8, "asked again every minute at least");
-    assert_eq!(broker.tries(events[1].id()), 0, "its partition waits");
+    assert_eq!(published, 2, "the other partition, and the event without one");
+    assert!(broker.tries(events[0].id()) >= 8, "retried at least every minute");
+    assert_eq!(broker.tries(events[1].id()), 0, "the partition waits");
     broker.next(events[0].id(), [Reply::Confirm]);
     assert_eq!(drain(&outbox, &broker).await.published, 2);
     broker.assert_partitions_in_order(&events);
 }
 
-/// A broker that is away costs no event a try, and no event: all are published when it is back.
+/// An unreachable broker costs no event an attempt: all are published once it is reachable.
 pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
     let events: Vec<Event> = (0..20).map(|at| about(&format!("{}", at % 4))).collect();
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     broker.set_away(true);
     let relay = impatient(&outbox, &broker);
     for _ in 0..10 {
@@ -163,10 +166,10 @@ pub async fn an_absent_broker_costs_no_try<F: OutboxFixture>(fixture: F) {
     broker.assert_partitions_in_order(&events);
 }
 
-/// A broker that goes away in the middle of a batch keeps what it has confirmed.
+/// If the broker becomes unreachable in the middle of a batch, confirmed events stay published.
 pub async fn a_broker_that_goes_away_keeps_what_it_confirmed<F: OutboxFixture>(fixture: F) {
     let partition: Vec<Event> = (0..4).map(|_| about("a")).collect();
-    let (outbox, broker) = stage(&fixture, &partition).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &partition).await;
     broker.next(partition[1].id(), [Reply::Away]);
     let pass = drain(&outbox, &broker).await;
     assert_eq!((pass.published, pass.untried, pass.away), (1, 3, true));
@@ -175,11 +178,12 @@ pub async fn a_broker_that_goes_away_keeps_what_it_confirmed<F: OutboxFixture>(f
     assert_eq!(broker.confirmed_ids(), ids(&partition));
 }
 
-/// Behind a failure the rest of its partition is given back untried; other partitions go on.
+/// After a failure, the later rows of its partition are given back untried; other partitions
+/// continue.
 pub async fn followers_of_a_failure_are_given_back<F: OutboxFixture>(fixture: F) {
     let (partition, other): (Vec<_>, Vec<_>) = (0..3).map(|_| (about("a"), about("b"))).unzip();
     let mixed: Vec<_> = partition.iter().chain(&other).cloned().collect();
-    let (outbox, broker) = stage(&fixture, &mixed).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &mixed).await;
     broker.next(partition[0].id(), [Reply::Fail]);
     let relay = impatient(&outbox, &broker);
     let pass = relay.pass().await.expect("the outbox answers");
@@ -194,12 +198,12 @@ pub async fn followers_of_a_failure_are_given_back<F: OutboxFixture>(fixture: F)
     broker.assert_partitions_in_order(&mixed);
 }
 
-/// A dead event lets its partition go on, unless the relay is configured to hold it.
-pub async fn a_dead_event_holds_its_partition_only_if_told<F: OutboxFixture>(fixture: F) {
+/// A dead event does not hold its partition, unless the relay is configured so.
+pub async fn a_dead_event_holds_its_partition_only_if_configured<F: OutboxFixture>(fixture: F) {
     for holds in [false, true] {
         let order = format!("holds {holds}");
         let partition = [about(&order), about(&order), about(&order)];
-        let (outbox, broker) = stage(&fixture, &partition).await;
+        let (outbox, broker) = outbox_and_broker(&fixture, &partition).await;
         broker.next(partition[0].id(), [Reply::Refuse]);
         let relay = relay(&outbox, &broker).dead_hold_their_partition(holds).build();
         let relay = relay.expect("sound settings");
@@ -212,29 +216,29 @@ pub async fn a_dead_event_holds_its_partition_only_if_told<F: OutboxFixture>(fix
     }
 }
 
-/// An event whose tries all ended without an answer is given up, without one more.
+/// An event whose attempts all ended without a result is given up without another attempt.
 pub async fn an_event_that_kills_relays_is_given_up<F: OutboxFixture>(fixture: F) {
     let (killer, other) = (event(), event());
-    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&killer)).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, std::slice::from_ref(&killer)).await;
     let relay = impatient(&outbox, &broker);
     for attempt in 1..=3 {
-        assert_eq!(claim_one(&*outbox).await.attempt, attempt, "and the relay is killed");
+        assert_eq!(claim_one(&*outbox).await.attempt, attempt, "the relay is killed");
         fixture.advance(PAST_LEASE).await;
     }
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
     let pass = relay.drain().await.expect("the outbox answers");
     assert_eq!((pass.published, pass.buried), (1, 1));
-    assert_eq!(broker.tries(killer.id()), 0, "a fourth try would kill a fourth relay");
+    assert_eq!(broker.tries(killer.id()), 0, "a fourth attempt would kill a fourth relay");
     let row = row(&*outbox, killer.id()).await;
     assert_eq!(row.status, Status::Dead);
-    assert!(words(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
+    assert!(error_text(&row).starts_with("exceeded maxRetry (3): "), "{row:?}");
 }
 
-/// A publisher that answers too few leaves the rest to be tried again; one that answers too many
-/// changes nothing.
+/// A publisher that returns too few results leaves the other events to be retried; one that returns
+/// too many changes nothing.
 pub async fn a_publisher_that_miscounts_loses_nothing<F: OutboxFixture>(fixture: F) {
     let events = events(5);
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     let relay = impatient(&outbox, &broker);
     broker.miscount(Some(2));
     let pass = relay.pass().await.expect("the outbox answers");
@@ -247,12 +251,13 @@ pub async fn a_publisher_that_miscounts_loses_nothing<F: OutboxFixture>(fixture:
     assert_eq!(different, ids(&events).into_iter().collect());
 }
 
-/// A publisher that never answers is left before the lease is over, and its events are free again.
+/// A relay stops waiting for a publisher that hangs before the lease ends, and the events become
+/// claimable again.
 pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let (outbox, broker) = stage(&fixture, std::slice::from_ref(&event)).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, std::slice::from_ref(&event)).await;
     broker.always(event.id(), Reply::Hang);
-    // The relay waits in real time, however the outbox's time is moved.
+    // The relay waits in real time, although the outbox's clock is moved.
     let hasty = relay(&outbox, &broker).lease(Duration::from_secs(3));
     let hasty = hasty.build().expect("sound settings");
     let pass = hasty.pass().await.expect("the outbox answers");
@@ -263,10 +268,10 @@ pub async fn a_publisher_that_hangs_is_left<F: OutboxFixture>(fixture: F) {
     assert_eq!(broker.confirmed_ids(), [event.id()]);
 }
 
-/// A publisher that panics costs only the event that it panics about its attempts.
+/// A publisher that panics on one event costs only that event its attempts.
 pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) {
     let events = events(5);
-    let (outbox, broker) = stage(&fixture, &events).await;
+    let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
     broker.always(events[2].id(), Reply::Panic);
     let relay = impatient(&outbox, &broker);
     let mut all = Pass::default();
@@ -277,20 +282,21 @@ pub async fn a_publisher_that_panics_stops_nobody<F: OutboxFixture>(fixture: F) 
     assert_eq!((all.published, all.retried, all.buried), (4, 2, 1));
     let row = row(&*outbox, events[2].id()).await;
     assert_eq!((row.status, row.attempts), (Status::Dead, 3));
-    assert!(words(&row).contains("panicked"), "{row:?}");
+    assert!(error_text(&row).contains("panicked"), "{row:?}");
 }
 
-/// Whatever the broker does, in any order: every event is confirmed in the end, each partition in order.
+/// With random replies of the broker, every event is confirmed in the end, in order within each
+/// partition.
 pub async fn partitions_stay_in_order_whatever_the_broker_does<F: OutboxFixture>(fixture: F) {
     for seed in 0..4 {
         let mut random = fastrand::Rng::with_seed(seed);
         let partitions = 2 + random.usize(..5);
-        let tell = |at: usize| match random.usize(..partitions + 1) {
+        let make = |at: usize| match random.usize(..partitions + 1) {
             0 => event(),
             partition => about(&format!("{seed}/{partition}/{}", at / 50)),
         };
-        let events: Vec<Event> = (0..60).map(tell).collect();
-        let (outbox, broker) = stage(&fixture, &events).await;
+        let events: Vec<Event> = (0..60).map(make).collect();
+        let (outbox, broker) = outbox_and_broker(&fixture, &events).await;
         for event in &events {
             let replies = (0..random.usize(..4)).map(|_| match random.u8(..4) {
                 0 => Reply::Away,

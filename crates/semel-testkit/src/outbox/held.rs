@@ -1,8 +1,8 @@
-//! Very many events that wait behind one of their partition: they hide no others, and go on when it is done.
+//! Many events that wait behind the first of their partition: they do not hide other events, and
+//! continue when the first is done.
 //!
-//! What an outbox may do about them is its own business, such as to put them off so that it need not
-//! look at them with every claim. What it may not do is to forget them: no time passes here unless a
-//! behaviour says so.
+//! An outbox may postpone such rows so that claims need not look at them. It must not forget them:
+//! no time passes in these behaviours unless they advance the clock.
 
 use std::time::Duration;
 
@@ -12,24 +12,25 @@ use semel_core::outbox::{Disposition, Outbox, RowAction, Status};
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// More than an outbox looks through for one small claim.
+/// More rows than an outbox looks through for one small claim.
 const MANY: usize = 1_500;
 
 fn partition(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
 
-/// A partition whose head is claimed; its followers came afterwards, and a claim has skipped them.
+/// Returns an outbox with this partition, in which a claim has already skipped all rows but the
+/// first.
 async fn behind_one<F: OutboxFixture>(fixture: &F, partition: &[Event]) -> F::Outbox {
-    let outbox = holding(fixture, &partition[..1]).await;
+    let outbox = outbox_with(fixture, &partition[..1]).await;
     let head = claim_one(&outbox).await;
     put(fixture, &outbox, &partition[1..]).await;
-    assert!(claim(&outbox, 1).await.is_empty(), "all others wait for the first");
+    assert!(claim(&outbox, 1).await.is_empty(), "all other rows wait for the first");
     mark_all(&outbox, &[head], &Disposition::Untried).await;
     outbox
 }
 
-/// Publishes what can be claimed, until nothing can; no time passes.
+/// Publishes all claimable rows until none is left, without advancing the clock.
 async fn publish_all<O: Outbox>(outbox: &O) -> Vec<EventId> {
     let mut published = Vec::new();
     loop {
@@ -42,10 +43,10 @@ async fn publish_all<O: Outbox>(outbox: &O) -> Vec<EventId> {
     }
 }
 
-/// Twenty thousand events that wait for one do not hide another: it is found after a few claims, and
-/// the next one at once.
-pub async fn very_many_held_events_hide_nobody<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &partition("held", 1)).await;
+/// 20,000 waiting events of one partition do not hide an event of another: a few claims find it,
+/// and later ones at once.
+pub async fn very_many_held_events_hide_no_others<F: OutboxFixture>(fixture: F) {
+    let outbox = outbox_with(&fixture, &partition("held", 1)).await;
     settle(&outbox, &retry(LEASE)).await;
     for _ in 0..10 {
         put(&fixture, &outbox, &partition("held", 2_000)).await;
@@ -60,21 +61,21 @@ pub async fn very_many_held_events_hide_nobody<F: OutboxFixture>(fixture: F) {
             if !leased.is_empty() {
                 break leased;
             }
-            assert!(claims < found_after, "nothing after {claims} claims");
+            assert!(claims < found_after, "no row after {claims} claims");
         };
         assert_eq!(leased_ids(&leased), [other.id()]);
         claims = 0;
     }
 }
 
-/// What is held goes on when its head is published, at once and in order.
+/// Waiting rows continue in order as soon as the first row is published.
 pub async fn what_is_held_goes_on_behind_a_published_head<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", MANY);
     let outbox = behind_one(&fixture, &partition).await;
     assert_eq!(publish_all(&outbox).await, ids(&partition));
 }
 
-/// Published one by one, each lets the next one go.
+/// Each published row makes the next one claimable.
 pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", MANY);
     let outbox = behind_one(&fixture, &partition).await;
@@ -87,7 +88,8 @@ pub async fn what_is_held_goes_on_one_by_one<F: OutboxFixture>(fixture: F) {
     assert_eq!(publish_all(&outbox).await, ids(&partition[5..]));
 }
 
-/// What is held goes on when its head is given up, or discarded, or redriven and published.
+/// Waiting rows continue when the first row becomes dead or discarded, or is redriven and
+/// published.
 pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>(fixture: F) {
     let gone = RowAction::Discard { reason: "never mind".to_owned() };
     for (disposition, verb) in [
@@ -116,7 +118,7 @@ pub async fn what_is_held_goes_on_whatever_becomes_of_its_head<F: OutboxFixture>
     }
 }
 
-/// What is held goes along with a head that has rested, as one batch.
+/// Waiting rows are claimed in one batch with the first row after its backoff.
 pub async fn what_is_held_goes_along_with_its_head<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", MANY);
     let outbox = behind_one(&fixture, &partition).await;
@@ -127,7 +129,7 @@ pub async fn what_is_held_goes_along_with_its_head<F: OutboxFixture>(fixture: F)
     assert_eq!(leased_ids(&claim(&outbox, 50).await), ids(&partition[..50]));
 }
 
-/// A partition whose relay is gone is still held by what it had, and goes on behind that.
+/// Rows behind lapsed ones wait until those are published.
 pub async fn what_is_held_waits_for_what_lapsed<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", MANY);
     let outbox = behind_one(&fixture, &partition).await;
@@ -136,13 +138,13 @@ pub async fn what_is_held_waits_for_what_lapsed<F: OutboxFixture>(fixture: F) {
     fixture.advance(PAST_LEASE).await;
     for event in &partition[..3] {
         let leased = claim(&outbox, 100).await;
-        assert_eq!(leased_ids(&leased), [event.id()], "what lapsed is taken alone");
+        assert_eq!(leased_ids(&leased), [event.id()], "a lapsed row is claimed alone");
         mark_all(&outbox, &leased, &Disposition::Published).await;
     }
     assert_eq!(publish_all(&outbox).await, ids(&partition[3..]));
 }
 
-/// Held events are pending, all of them, and an operator can discard them.
+/// Waiting rows are pending, and an operator can discard them.
 pub async fn what_is_held_is_pending<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", MANY);
     let outbox = behind_one(&fixture, &partition).await;

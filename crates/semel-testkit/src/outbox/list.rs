@@ -1,4 +1,4 @@
-//! The one list of behaviours, by capability, handed to a macro that makes something of it.
+//! The list of the behaviours of outboxes, by capability. Each list is passed to the macro `$then`.
 
 #[doc(hidden)]
 #[macro_export]
@@ -39,7 +39,7 @@ macro_rules! __outbox_behaviours {
                 another_handle_claims_the_same_rows,
                 a_claim_keeps_to_its_bytes,
                 bytes_cut_a_partition_without_a_gap,
-                a_leased_row_is_shown_so,
+                a_leased_row_is_listed_as_leased,
             }
             marking {
                 a_published_row_is_done,
@@ -51,19 +51,19 @@ macro_rules! __outbox_behaviours {
                 an_untried_retry_is_still_a_failure,
                 a_row_that_is_put_off_has_its_try_back_and_rests,
                 a_late_mark_after_a_takeover_is_lost,
-                a_late_mark_that_nobody_forestalled_is_done,
+                a_late_mark_without_a_takeover_is_done,
                 a_second_mark_is_lost,
                 a_forged_mark_is_lost,
                 marks_are_answered_in_order,
                 marking_nothing_answers_nothing,
                 hundreds_of_rows_are_one_mark,
-                the_words_of_a_failure_read_back,
+                an_error_text_reads_back,
             }
             ordering {
                 events_of_a_partition_are_claimed_together_in_order,
                 a_limit_cuts_a_partition_without_a_gap,
                 a_follower_waits_for_its_predecessor,
-                a_failed_head_holds_its_partition_and_nobody_else,
+                a_failed_head_holds_its_partition_and_no_other,
                 a_head_that_was_given_back_comes_first,
                 a_claim_ends_where_a_partition_rests,
                 a_lapsed_head_holds_its_partition,
@@ -79,7 +79,7 @@ macro_rules! __outbox_behaviours {
                 a_long_partition_does_not_hide_the_others,
             }
             held {
-                very_many_held_events_hide_nobody,
+                very_many_held_events_hide_no_others,
                 what_is_held_goes_on_behind_a_published_head,
                 what_is_held_goes_on_one_by_one,
                 what_is_held_goes_on_whatever_becomes_of_its_head,
@@ -88,7 +88,7 @@ macro_rules! __outbox_behaviours {
                 what_is_held_is_pending,
             }
             operating {
-                there_is_no_backlog_of_nothing,
+                an_empty_outbox_has_no_backlog,
                 the_backlog_counts_what_waits_and_what_is_dead,
                 the_backlog_is_as_old_as_the_oldest_that_waits,
                 pages_of_every_size_give_every_row,
@@ -108,7 +108,7 @@ macro_rules! __outbox_behaviours {
                 a_discarded_row_keeps_the_reason,
                 a_discarded_row_is_not_dead,
                 a_verb_on_many_leaves_what_was_discarded,
-                what_was_discarded_can_be_named,
+                a_discarded_row_can_be_selected_by_id_or_status,
             }
             cleaning {
                 published_rows_go_when_their_time_is_over,
@@ -134,8 +134,8 @@ macro_rules! __outbox_behaviours {
             }
             relaying {
                 everything_is_published_once,
-                nothing_is_published_of_nothing,
-                a_pass_carries_one_batch,
+                nothing_is_published_from_an_empty_outbox,
+                a_pass_publishes_one_batch,
                 a_partition_is_published_one_by_one,
                 tenants_are_kept_apart,
                 a_payload_parses_on_the_other_side,
@@ -155,18 +155,18 @@ macro_rules! __outbox_behaviours {
                 an_absent_broker_costs_no_try,
                 a_broker_that_goes_away_keeps_what_it_confirmed,
                 followers_of_a_failure_are_given_back,
-                a_dead_event_holds_its_partition_only_if_told,
+                a_dead_event_holds_its_partition_only_if_configured,
                 an_event_that_kills_relays_is_given_up,
                 a_publisher_that_miscounts_loses_nothing,
                 a_publisher_that_hangs_is_left,
                 a_publisher_that_panics_stops_nobody,
                 partitions_stay_in_order_whatever_the_broker_does,
             }
-            carrying {
+            background {
                 a_commit_wakes_the_relay,
                 a_redrive_wakes_the_relay,
-                a_relay_finds_what_nobody_told_it_of,
-                a_relay_carries_batch_after_batch,
+                a_relay_finds_commits_of_other_processes,
+                a_relay_publishes_batch_after_batch,
                 a_paused_relay_claims_nothing,
                 a_stopped_relay_gives_the_rest_back,
                 a_stop_ends_whatever_the_relay_waits_for,
@@ -184,7 +184,7 @@ macro_rules! __outbox_behaviours {
                 a_dropped_transaction_leaves_nothing,
                 a_rolled_back_event_may_be_appended_again,
                 a_rollback_holds_no_partition_up,
-                a_repeated_event_does_not_spoil_its_transaction,
+                a_repeated_event_does_not_abort_its_transaction,
             }
         }
     };
@@ -194,10 +194,10 @@ macro_rules! __outbox_behaviours {
             overlapping {
                 an_open_transaction_is_not_seen,
                 a_late_commit_is_not_passed_over,
-                without_its_row_either_of_two_may_leave_first,
+                without_a_row_lock_either_of_two_may_be_published_first,
                 commits_in_any_order_lose_nothing,
                 rivals_with_the_same_event_leave_one_row,
-                a_rival_that_rolls_back_takes_nothing_along,
+                a_rollback_removes_no_event_of_another_transaction,
             }
         }
     };
@@ -205,7 +205,7 @@ macro_rules! __outbox_behaviours {
         $crate::$then! {
             outbox, $make;
             damaged {
-                a_damaged_row_says_so,
+                a_damaged_row_is_reported_as_unreadable,
                 a_damaged_row_is_buried_and_stops_nobody,
                 a_damaged_row_may_hold_its_partition,
                 a_damaged_row_can_be_redriven_and_discarded,
@@ -221,7 +221,7 @@ macro_rules! __outbox_behaviours {
                 a_command_that_panics_leaves_no_event,
                 a_command_that_passes_over_a_failed_append_leaves_no_event,
                 a_command_that_leaves_an_append_leaves_no_event,
-                a_repeated_command_tells_nothing_twice,
+                a_repeated_command_appends_nothing,
                 events_carry_their_operation,
                 a_commands_commit_wakes_the_relay,
             }
@@ -231,7 +231,7 @@ macro_rules! __outbox_behaviours {
 
 use crate::suite::Groups;
 
-/// Every behaviour, by capability and group, for reports. What all outboxes have is `common`.
+/// The names of all behaviours by capability (`common` applies to all outboxes) and group.
 pub const BEHAVIOURS: &[(&str, Groups)] = &[
     ("common", crate::__outbox_behaviours!(common, __suite_names, ())),
     ("rollback", crate::__outbox_behaviours!(rollback, __suite_names, ())),
@@ -245,7 +245,7 @@ mod tests {
     use super::BEHAVIOURS;
     use crate::suite::written;
 
-    /// A behaviour that is written but not listed would run nowhere.
+    /// A behaviour that is not listed never runs.
     #[test]
     fn every_behaviour_that_is_written_is_listed() {
         let sources = [
@@ -260,7 +260,7 @@ mod tests {
             ("racing", include_str!("racing.rs")),
             ("relaying", include_str!("relaying.rs")),
             ("failing", include_str!("failing.rs")),
-            ("carrying", include_str!("carrying.rs")),
+            ("background", include_str!("background.rs")),
             ("rolling_back", include_str!("rolling_back.rs")),
             ("overlapping", include_str!("overlapping.rs")),
             ("damaged", include_str!("damaged.rs")),

@@ -1,4 +1,4 @@
-//! What becomes of a leased row, and which marks count.
+//! Marks: what a leased row becomes, and which marks are accepted.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use semel_core::{AttemptId, ErrorText};
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// A published row is done for good.
+/// A published row is never claimed again.
 pub async fn a_published_row_is_done<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &Disposition::Published).await;
     let shown = row(&outbox, event.id()).await;
     assert_eq!((shown.status, shown.attempts, shown.due_at), (Status::Published, 1, None));
@@ -21,10 +21,10 @@ pub async fn a_published_row_is_done<F: OutboxFixture>(fixture: F) {
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// A failed row keeps its words and its count, and says when it is due.
+/// A failed row has its error, its number of attempts and the time at which it is due.
 pub async fn a_failed_row_says_why_and_when<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     for attempt in 1..4 {
         settle(&outbox, &retry(LEASE)).await;
         let row = row(&outbox, event.id()).await;
@@ -36,9 +36,9 @@ pub async fn a_failed_row_says_why_and_when<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A failed row without a rest is due at once.
+/// A failed row without a backoff is due at once.
 pub async fn a_row_that_need_not_rest_is_due_at_once<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     for attempt in 1..5 {
         let leased = claim_one(&outbox).await;
         assert_eq!(leased.attempt, attempt);
@@ -46,10 +46,10 @@ pub async fn a_row_that_need_not_rest_is_due_at_once<F: OutboxFixture>(fixture: 
     }
 }
 
-/// A rest of centuries ends never, and breaks nothing.
+/// A backoff of centuries never ends, and does not overflow.
 pub async fn a_rest_of_centuries_is_for_ever<F: OutboxFixture>(fixture: F) {
     let events = events(2);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     for rest in [Duration::MAX, Duration::from_secs(1 << 40)] {
         let leased = claim(&outbox, 1).await;
         mark_all(&outbox, &leased, &retry(rest)).await;
@@ -59,10 +59,10 @@ pub async fn a_rest_of_centuries_is_for_ever<F: OutboxFixture>(fixture: F) {
     assert_eq!(statuses(&outbox).await, [Status::Failed, Status::Failed]);
 }
 
-/// A dead row stays, with its reason, and is tried no more.
+/// A dead row stays with its error and is never claimed.
 pub async fn a_dead_row_is_never_claimed<F: OutboxFixture>(fixture: F) {
     let events = events(2);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     for disposition in [dead(), dead_in_the_way()] {
         let leased = claim(&outbox, 1).await;
         mark_all(&outbox, &leased, &disposition).await;
@@ -76,10 +76,10 @@ pub async fn a_dead_row_is_never_claimed<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A row that was not tried has its try back and is due at once, however often that happens.
+/// A row marked `Untried` has its attempt back and is due at once, however often that happens.
 pub async fn an_untried_row_has_its_try_back<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     for _ in 0..3 {
         let leased = claim_one(&outbox).await;
         assert_eq!(leased.attempt, 1);
@@ -89,10 +89,10 @@ pub async fn an_untried_row_has_its_try_back<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A row that had failed and was then not tried is failed, with the words of its failure.
+/// A row that had failed and is then marked `Untried` is failed, with its earlier error.
 pub async fn an_untried_retry_is_still_a_failure<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     settle(&outbox, &retry(Duration::ZERO)).await;
     settle(&outbox, &Disposition::Untried).await;
     let row = row(&outbox, event.id()).await;
@@ -101,19 +101,19 @@ pub async fn an_untried_retry_is_still_a_failure<F: OutboxFixture>(fixture: F) {
     assert_eq!(claim_one(&outbox).await.attempt, 2);
 }
 
-/// A row that was put off has its try back, however often that happens; it is not claimable before
-/// its time, and holds its partition.
+/// A row marked `Later` has its attempt back, however often that happens; it is not claimable
+/// before its time, and its partition waits.
 pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(fixture: F) {
     let partition = [about("a"), about("a")];
-    let outbox = holding(&fixture, &partition).await;
+    let outbox = outbox_with(&fixture, &partition).await;
     for _ in 0..3 {
         let leased = claim(&outbox, 1).await;
         assert_eq!((leased_ids(&leased), leased[0].attempt), (vec![partition[0].id()], 1));
         mark_all(&outbox, &leased, &later(Duration::from_secs(100))).await;
         let row = row(&outbox, partition[0].id()).await;
         assert_eq!((row.status, row.attempts), (Status::Failed, 0));
-        let words = row.error.as_ref().map(ErrorText::as_str);
-        assert_eq!(words, Some("not now"));
+        let error_text = row.error.as_ref().map(ErrorText::as_str);
+        assert_eq!(error_text, Some("not now"));
         fixture.advance(Duration::from_secs(50)).await;
         assert!(claim_all(&outbox).await.is_empty());
         fixture.advance(Duration::from_secs(51)).await;
@@ -121,15 +121,15 @@ pub async fn a_row_that_is_put_off_has_its_try_back_and_rests<F: OutboxFixture>(
     assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&partition));
 }
 
-/// A mark after another claim of the row is lost, whatever it says.
+/// A mark after another claim of the row is lost, whatever its disposition.
 pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) {
-    for disposition in every_fate() {
+    for disposition in every_disposition() {
         let event = event();
         let outbox = fixture.outbox().await;
         put(&fixture, &outbox, std::slice::from_ref(&event)).await;
         let zombie = claim_one(&outbox).await;
         fixture.advance(PAST_LEASE).await;
-        let heir = claim_one(&outbox).await;
+        let successor = claim_one(&outbox).await;
         let before = row(&outbox, event.id()).await;
         assert_eq!(
             mark(&outbox, zombie.ticket, disposition.clone()).await,
@@ -137,26 +137,25 @@ pub async fn a_late_mark_after_a_takeover_is_lost<F: OutboxFixture>(fixture: F) 
             "{disposition:?}"
         );
         assert_eq!(row(&outbox, event.id()).await, before, "{disposition:?}");
-        assert_eq!(mark(&outbox, heir.ticket, Disposition::Published).await, Marked::Done);
+        assert_eq!(mark(&outbox, successor.ticket, Disposition::Published).await, Marked::Done);
         let after = row(&outbox, event.id()).await;
         assert_eq!(mark(&outbox, zombie.ticket, disposition).await, Marked::Lost);
-        assert_eq!(row(&outbox, event.id()).await, after, "nor after its heir is done");
+        assert_eq!(row(&outbox, event.id()).await, after, "unchanged after the new holder's mark");
     }
 }
 
-/// A lapsed lease without another claim is still its holder's: what was confirmed is written
-/// down.
-pub async fn a_late_mark_that_nobody_forestalled_is_done<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+/// A lapsed lease without another claim can still be marked: a confirmed publish is recorded.
+pub async fn a_late_mark_without_a_takeover_is_done<F: OutboxFixture>(fixture: F) {
+    let outbox = outbox_with(&fixture, &[event()]).await;
     let leased = claim_one(&outbox).await;
     fixture.advance(PAST_LEASE).await;
     assert_eq!(mark(&outbox, leased.ticket, Disposition::Published).await, Marked::Done);
     assert_eq!(statuses(&outbox).await, [Status::Published]);
 }
 
-/// A lease is used up by its first mark.
+/// Only the first mark of a lease is accepted.
 pub async fn a_second_mark_is_lost<F: OutboxFixture>(fixture: F) {
-    for first in every_fate() {
+    for first in every_disposition() {
         let event = event();
         let outbox = fixture.outbox().await;
         put(&fixture, &outbox, std::slice::from_ref(&event)).await;
@@ -164,23 +163,23 @@ pub async fn a_second_mark_is_lost<F: OutboxFixture>(fixture: F) {
         assert_eq!(leased_ids(&leased), [event.id()]);
         mark_all(&outbox, &leased, &first).await;
         let before = row(&outbox, event.id()).await;
-        for second in every_fate() {
+        for second in every_disposition() {
             let marked = mark(&outbox, leased[0].ticket, second).await;
             assert_eq!(marked, Marked::Lost, "after {first:?}");
         }
         assert_eq!(row(&outbox, event.id()).await, before);
-        // Out of the way of the next.
+        // Discards the row, so that the next round starts empty.
         let verb = semel_core::outbox::RowAction::Discard { reason: "done".to_owned() };
         apply(&outbox, &only(&[event.id()]), &verb, 1).await;
     }
 }
 
-/// Neither a guessed token nor a row that never was can be marked.
+/// Marks with a guessed token, or of a row that does not exist, are lost.
 pub async fn a_forged_mark_is_lost<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(2)).await;
+    let outbox = outbox_with(&fixture, &events(2)).await;
     let leased = claim_all(&outbox).await;
     let before = rows(&outbox).await;
-    for disposition in every_fate() {
+    for disposition in every_disposition() {
         assert_eq!(
             mark(&outbox, forged(leased[0].ticket), disposition.clone()).await,
             Marked::Lost
@@ -191,14 +190,14 @@ pub async fn a_forged_mark_is_lost<F: OutboxFixture>(fixture: F) {
     assert_eq!(rows(&outbox).await, before);
 }
 
-/// Every row of one call has its own disposition and its own answer, in the order of the question.
+/// Each mark of a call has its own disposition and its own result, in the order of the call.
 pub async fn marks_are_answered_in_order<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(10)).await;
+    let outbox = outbox_with(&fixture, &events(10)).await;
     let leased = claim_all(&outbox).await;
     let mut marks: Vec<(Ticket, Disposition)> = Vec::new();
     let mut expected = Vec::new();
     for (at, row) in leased.iter().enumerate().rev() {
-        let disposition = every_fate()[at % 5].clone();
+        let disposition = every_disposition()[at % 5].clone();
         let (ticket, answer) = if at % 3 == 1 {
             (forged(row.ticket), Marked::Lost)
         } else {
@@ -212,34 +211,34 @@ pub async fn marks_are_answered_in_order<F: OutboxFixture>(fixture: F) {
     assert_eq!(
         statuses(&outbox).await,
         [Published, Leased, Dead, Dead, Leased, Published, Failed, Leased, Dead, Pending],
-        "by their numbers"
+        "in the order of their numbers"
     );
 }
 
-/// Marking nothing answers nothing.
+/// A call without marks returns no results.
 pub async fn marking_nothing_answers_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     assert_eq!(outbox.mark(&[]).await.expect("a mark"), []);
 }
 
-/// Hundreds of rows are marked in one call.
+/// One call marks 700 rows.
 pub async fn hundreds_of_rows_are_one_mark<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(700)).await;
+    let outbox = outbox_with(&fixture, &events(700)).await;
     let leased = claim_all(&outbox).await;
     let marks: Vec<_> = leased
         .iter()
         .enumerate()
-        .map(|(at, row)| (row.ticket, every_fate()[at % 5].clone()))
+        .map(|(at, row)| (row.ticket, every_disposition()[at % 5].clone()))
         .collect();
     let marked = outbox.mark(&marks).await.expect("a mark");
     assert_eq!(marked, vec![Marked::Done; 700]);
     assert_eq!(tally(&outbox).await, [140, 0, 140, 140, 280, 0]);
 }
 
-/// The words of a failure are kept whole, whatever they are.
-pub async fn the_words_of_a_failure_read_back<F: OutboxFixture>(fixture: F) {
+/// The error text of a failure reads back whole.
+pub async fn an_error_text_reads_back<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let texts = [
         "\u{1f4a5} caf\u{e9}".to_owned(),
         "line\nline\ttab \u{1}".to_owned(),

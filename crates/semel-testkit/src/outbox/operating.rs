@@ -1,4 +1,4 @@
-//! What operators see and do: the backlog, listings, and the three verbs.
+//! What operators see and do: the backlog, listings, and the three actions.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use semel_core::outbox::{
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// One event in each status, by the statuses' codes.
+/// Returns an outbox with one event in each status, in the order of the status codes.
 async fn one_of_each<F: OutboxFixture>(fixture: &F) -> (F::Outbox, [EventId; 6]) {
     let outbox = fixture.outbox().await;
     let made = [event(), event(), event(), event(), event(), event()];
@@ -38,12 +38,13 @@ fn discard() -> RowAction {
 }
 
 /// An empty outbox has no backlog.
-pub async fn there_is_no_backlog_of_nothing<F: OutboxFixture>(fixture: F) {
+pub async fn an_empty_outbox_has_no_backlog<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     assert_eq!(outbox.backlog().await.expect("a backlog"), Backlog::default());
 }
 
-/// The backlog is what relays come back to; the dead are counted apart, and nothing that is settled.
+/// The backlog counts rows that relays will still claim, and dead rows apart; settled rows are in
+/// neither count.
 pub async fn the_backlog_counts_what_waits_and_what_is_dead<F: OutboxFixture>(fixture: F) {
     let (outbox, _) = one_of_each(&fixture).await;
     fixture.advance(Duration::from_secs(1_000)).await;
@@ -53,9 +54,9 @@ pub async fn the_backlog_counts_what_waits_and_what_is_dead<F: OutboxFixture>(fi
     assert!((1_000..1_600).contains(&oldest.as_secs()), "{oldest:?}");
 }
 
-/// The age is that of the oldest that waits, not of what was published or is dead.
+/// The age of the backlog is that of its oldest waiting row, not of a published or dead one.
 pub async fn the_backlog_is_as_old_as_the_oldest_that_waits<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(2)).await;
+    let outbox = outbox_with(&fixture, &events(2)).await;
     for disposition in [Disposition::Published, dead()] {
         let leased = claim(&outbox, 1).await;
         mark_all(&outbox, &leased, &disposition).await;
@@ -70,9 +71,9 @@ pub async fn the_backlog_is_as_old_as_the_oldest_that_waits<F: OutboxFixture>(fi
     assert!((1_000..1_600).contains(&oldest.as_secs()), "{oldest:?}");
 }
 
-/// Pages of every size give every row once, by its number.
+/// Pages of any size return every row once, by its number.
 pub async fn pages_of_every_size_give_every_row<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &events(13)).await;
+    let outbox = outbox_with(&fixture, &events(13)).await;
     let all = rows(&outbox).await;
     assert_eq!(all.len(), 13);
     assert!(all.is_sorted_by_key(|row| row.sequence));
@@ -89,28 +90,28 @@ pub async fn pages_of_every_size_give_every_row<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// There is nothing behind the last row.
+/// A listing after the last row is empty.
 pub async fn there_is_nothing_behind_the_last_row<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
-    // Databases number with signed integers.
+    let outbox = outbox_with(&fixture, &[event()]).await;
+    // Databases number rows with signed integers.
     for after in [rows(&outbox).await[0].sequence, i64::MAX.unsigned_abs(), u64::MAX] {
         let page = outbox.list(&Selection::default(), Some(after), ALL).await.expect("a listing");
         assert!(page.is_empty(), "after {after}");
     }
 }
 
-/// Every part of a selection narrows it, and texts are compared byte by byte.
+/// Every part of a selection narrows it, and texts are compared byte for byte.
 pub async fn a_selection_is_exact<F: OutboxFixture>(fixture: F) {
-    let tell = |tenant: &str, kind: &str| built(Event::builder(tenant, kind, "/orders"));
+    let make = |tenant: &str, kind: &str| built(Event::builder(tenant, kind, "/orders"));
     let events = [
-        tell("acme", "order.placed"),
-        tell("acme", "order.paid"),
-        tell("ACME", "order.placed"),
-        tell("acme ", "order.placed"),
-        tell("acm_", "Order.Placed"),
-        tell("%", "%"),
+        make("acme", "order.placed"),
+        make("acme", "order.paid"),
+        make("ACME", "order.placed"),
+        make("acme ", "order.placed"),
+        make("acm_", "Order.Placed"),
+        make("%", "%"),
     ];
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let of = |ids: &[usize], tenant: Option<&str>, kind: Option<&str>, status| Selection {
         ids: ids.iter().map(|at| events[*at].id()).collect(),
         tenant: tenant.map(str::to_owned),
@@ -140,7 +141,7 @@ pub async fn a_selection_is_exact<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A selection by status finds each.
+/// A selection by status finds the rows in that status.
 pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     let (outbox, ids) = one_of_each(&fixture).await;
     for (status, id) in Status::ALL.into_iter().zip(ids) {
@@ -150,7 +151,8 @@ pub async fn a_selection_finds_each_status<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb changes rows in the statuses that it is for; counting first returns how many.
+/// An action changes the rows in the statuses that it applies to; a count beforehand returns how
+/// many.
 pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
     use Status::{Dead, Discarded, Failed, Leased, Pending, Published};
     let cases = [
@@ -170,13 +172,13 @@ pub async fn a_count_is_what_a_verb_then_does<F: OutboxFixture>(fixture: F) {
         for (id, status) in ids.iter().zip(after) {
             assert_eq!(row(&outbox, *id).await.status, status, "{verb:?}");
         }
-        // Out of the way of the next.
+        // Publishes or discards the rows, so that the next round starts empty.
         while !settle(&outbox, &Disposition::Published).await.is_empty() {}
         apply(&outbox, &Selection::default(), &discard(), ALL).await;
     }
 }
 
-/// A verb on nothing that matches changes nothing.
+/// An action whose selection matches nothing changes nothing.
 pub async fn a_verb_on_nothing_changes_nothing<F: OutboxFixture>(fixture: F) {
     let (outbox, _) = one_of_each(&fixture).await;
     let before = rows(&outbox).await;
@@ -188,10 +190,10 @@ pub async fn a_verb_on_nothing_changes_nothing<F: OutboxFixture>(fixture: F) {
     assert_eq!(rows(&outbox).await, before);
 }
 
-/// A redriven row is due now, with all its tries before it.
+/// A redriven row is due now and has no attempts.
 pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
     let events = events(2);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     settle(&outbox, &retry(Duration::ZERO)).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[..1], &retry(LEASE)).await;
@@ -206,10 +208,11 @@ pub async fn a_redriven_row_begins_again<F: OutboxFixture>(fixture: F) {
     mark_all(&outbox, &again, &Disposition::Published).await;
 }
 
-/// A verb keeps to its limit, the oldest first: that is how a redrive is throttled.
+/// An action changes at most as many rows as its limit, the oldest first, so that a redrive can be
+/// throttled.
 pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     let events = events(5);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     settle(&outbox, &dead()).await;
     for (changed, left) in [(2, 3), (2, 1), (1, 0), (0, 0)] {
         let all = Selection::default();
@@ -222,12 +225,12 @@ pub async fn a_verb_keeps_to_its_limit<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb returns the last row that it changed, and continues after it.
+/// An action returns the last row that it changed, and can continue after it.
 pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
     let events = events(5);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let numbers: Vec<u64> = rows(&outbox).await.iter().map(|row| row.sequence).collect();
-    // Named, so that what is done matches again.
+    // Selected by id, so that changed rows match again.
     let all = only(&ids(&events));
     let cases =
         [(None, 2, Some(1)), (Some(1), 2, Some(3)), (Some(3), 1, Some(4)), (Some(4), 0, None)];
@@ -243,9 +246,9 @@ pub async fn a_verb_goes_on_after_the_last_row<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A verb that is repeated after its last row does each row once and ends, although what it changed
-/// matches again: what is republished is published meanwhile, what is redriven dies again, and what
-/// is discarded is so as before.
+/// A loop that repeats an action after its last row changes each row once and ends, although
+/// changed rows match again: republished rows are published meanwhile, redriven rows die again, and
+/// discarded rows stay discarded.
 pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
     for (before, verb) in [
         (Disposition::Published, RowAction::Republish),
@@ -253,7 +256,7 @@ pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
         (dead(), discard()),
     ] {
         let events = events(300);
-        let outbox = holding(&fixture, &events).await;
+        let outbox = outbox_with(&fixture, &events).await;
         settle(&outbox, &before).await;
         let ours = only(&ids(&events));
         let (mut after, mut changed, mut turns) = (None, 0, 0);
@@ -268,10 +271,10 @@ pub async fn a_loop_of_a_verb_ends<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A row that a relay has is not an operator's: its mark counts.
+/// An action does not change leased rows, and the relay's mark is accepted.
 pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let leased = claim_one(&outbox).await;
     let before = row(&outbox, event.id()).await;
     for verb in [RowAction::Redrive, RowAction::Republish, discard()] {
@@ -282,10 +285,10 @@ pub async fn a_verb_leaves_leased_rows_alone<F: OutboxFixture>(fixture: F) {
     assert_eq!(mark(&outbox, leased.ticket, Disposition::Published).await, Marked::Done);
 }
 
-/// A published row is published again as it was the first time.
+/// A republished row has the same event and number as the first time.
 pub async fn a_republished_row_is_the_same_event<F: OutboxFixture>(fixture: F) {
     let event = about("a");
-    let outbox = holding(&fixture, std::slice::from_ref(&event)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&event)).await;
     let first = claim_one(&outbox).await;
     mark_all(&outbox, std::slice::from_ref(&first), &Disposition::Published).await;
     assert_eq!(apply(&outbox, &only(&[event.id()]), &RowAction::Republish, 1).await, 1);

@@ -1,6 +1,6 @@
 //! The order within a partition, which does not delay other partitions.
 //!
-//! That the order also holds while many claim at once is in [`racing`](super::racing).
+//! The order under concurrent claims is in [`racing`](super::racing).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use semel_core::outbox::{Disposition, RowAction, Status};
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// Events about one order, in order.
+/// Returns events of one partition, in order.
 fn partition(order: &str, count: usize) -> Vec<Event> {
     (0..count).map(|_| about(order)).collect()
 }
@@ -20,7 +20,7 @@ pub async fn events_of_a_partition_are_claimed_together_in_order<F: OutboxFixtur
     let (one, two) = (partition("a", 5), partition("b", 5));
     let mixed: Vec<Event> =
         one.iter().zip(&two).flat_map(|(a, b)| [a.clone(), b.clone()]).collect();
-    let outbox = holding(&fixture, &mixed).await;
+    let outbox = outbox_with(&fixture, &mixed).await;
     let leased = leased_ids(&claim_all(&outbox).await);
     assert_eq!(leased.len(), 10);
     for partition in [&one, &two] {
@@ -30,23 +30,23 @@ pub async fn events_of_a_partition_are_claimed_together_in_order<F: OutboxFixtur
     }
 }
 
-/// A limit cuts a partition off; what is left waits for what was taken.
+/// A limit ends a claim within a partition; the other rows wait for those that were taken.
 pub async fn a_limit_cuts_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 5);
-    let outbox = holding(&fixture, &partition).await;
+    let outbox = outbox_with(&fixture, &partition).await;
     let first = claim(&outbox, 2).await;
     assert_eq!(leased_ids(&first), ids(&partition[..2]));
-    assert!(claim_all(&outbox).await.is_empty(), "the rest waits");
+    assert!(claim_all(&outbox).await.is_empty(), "the other rows wait");
     mark_all(&outbox, &first[..1], &Disposition::Published).await;
-    assert!(claim_all(&outbox).await.is_empty(), "the second is still under way");
+    assert!(claim_all(&outbox).await.is_empty(), "the second is still leased");
     mark_all(&outbox, &first[1..], &Disposition::Published).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[2..]));
 }
 
-/// A follower that was committed later waits all the same.
+/// A row that is appended later waits for the leased row before it.
 pub async fn a_follower_waits_for_its_predecessor<F: OutboxFixture>(fixture: F) {
     let (first, second) = (about("a"), about("a"));
-    let outbox = holding(&fixture, &[first]).await;
+    let outbox = outbox_with(&fixture, &[first]).await;
     let head = claim_one(&outbox).await;
     put(&fixture, &outbox, std::slice::from_ref(&second)).await;
     assert!(claim_all(&outbox).await.is_empty());
@@ -54,10 +54,11 @@ pub async fn a_follower_waits_for_its_predecessor<F: OutboxFixture>(fixture: F) 
     assert_eq!(id_of(&claim_one(&outbox).await), second.id());
 }
 
-/// A failed head holds its partition up, and neither other partitions nor events without one.
-pub async fn a_failed_head_holds_its_partition_and_nobody_else<F: OutboxFixture>(fixture: F) {
+/// A failed row holds up its partition, but neither other partitions nor events without an
+/// aggregate.
+pub async fn a_failed_head_holds_its_partition_and_no_other<F: OutboxFixture>(fixture: F) {
     let (partition, other, free) = (partition("a", 3), about("b"), event());
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(
         &fixture,
@@ -68,31 +69,31 @@ pub async fn a_failed_head_holds_its_partition_and_nobody_else<F: OutboxFixture>
     let leased = claim_all(&outbox).await;
     assert_eq!(sorted(leased_ids(&leased)), sorted(vec![other.id(), free.id()]));
     fixture.advance(PAST_LEASE).await;
-    // The two that were claimed lapsed meanwhile, and come one by one.
+    // Marked published after their lease lapsed, so that only the partition is left.
     mark_all(&outbox, &leased, &Disposition::Published).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition), "the head first");
 }
 
-/// A head that failed in the middle of a batch comes before its followers again.
+/// A row that failed in the middle of a batch is claimed again before the rows after it.
 pub async fn a_head_that_was_given_back_comes_first<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 4);
-    let outbox = holding(&fixture, &partition).await;
+    let outbox = outbox_with(&fixture, &partition).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[..1], &Disposition::Published).await;
     mark_all(&outbox, &leased[2..], &Disposition::Untried).await;
-    assert!(claim_all(&outbox).await.is_empty(), "the second is under way");
+    assert!(claim_all(&outbox).await.is_empty(), "the second is still leased");
     mark_all(&outbox, &leased[1..2], &retry(Duration::from_secs(100))).await;
-    assert!(claim_all(&outbox).await.is_empty(), "the second rests");
+    assert!(claim_all(&outbox).await.is_empty(), "the second is in backoff");
     fixture.advance(Duration::from_secs(101)).await;
     let again = claim_all(&outbox).await;
     assert_eq!(leased_ids(&again), ids(&partition[1..]));
     assert_eq!(again.iter().map(|row| row.attempt).collect::<Vec<_>>(), [2, 1, 1]);
 }
 
-/// A follower that rests, behind a head that is due, is left where it is.
+/// A row in backoff ends the claim of its partition, although the row before it is due.
 pub async fn a_claim_ends_where_a_partition_rests<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
-    let outbox = holding(&fixture, &partition).await;
+    let outbox = outbox_with(&fixture, &partition).await;
     let leased = claim_all(&outbox).await;
     mark_all(&outbox, &leased[1..2], &retry(LEASE)).await;
     mark_all(&outbox, &leased[..1], &Disposition::Untried).await;
@@ -100,10 +101,11 @@ pub async fn a_claim_ends_where_a_partition_rests<F: OutboxFixture>(fixture: F) 
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[..1]));
 }
 
-/// A head whose relay is gone still holds its partition: it is claimed again before its followers.
+/// A row whose lease lapsed still holds its partition: it is claimed again before the rows after
+/// it.
 pub async fn a_lapsed_head_holds_its_partition<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     claim_one(&outbox).await;
     put(&fixture, &outbox, &partition[1..]).await;
     fixture.advance(PAST_LEASE).await;
@@ -117,30 +119,30 @@ pub async fn a_lapsed_head_holds_its_partition<F: OutboxFixture>(fixture: F) {
 /// After the lease of a dead relay has lapsed, the rows of its partition are claimed again one at a time, in order.
 pub async fn a_lapsed_partition_comes_back_in_order<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
-    let outbox = holding(&fixture, &partition).await;
+    let outbox = outbox_with(&fixture, &partition).await;
     assert_eq!(claim_all(&outbox).await.len(), 3);
     fixture.advance(PAST_LEASE).await;
     for event in &partition {
         let leased = claim_one(&outbox).await;
         assert_eq!((id_of(&leased), leased.attempt), (event.id(), 2));
-        assert!(claim_all(&outbox).await.is_empty(), "its follower waits");
+        assert!(claim_all(&outbox).await.is_empty(), "the next row waits");
         mark_all(&outbox, &[leased], &Disposition::Published).await;
     }
 }
 
-/// A dead head lets its followers go on.
+/// A dead row lets the rows after it continue.
 pub async fn a_dead_head_frees_its_partition<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &dead()).await;
     put(&fixture, &outbox, &partition[1..]).await;
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A dead head that holds its partition does so until it is discarded, and holds no other.
+/// A dead row that holds its partition does so until it is discarded, and holds no other partition.
 pub async fn a_dead_head_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     let (partition, other) = (partition("a", 3), about("b"));
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &dead_in_the_way()).await;
     put(&fixture, &outbox, &partition[1..]).await;
     put(&fixture, &outbox, std::slice::from_ref(&other)).await;
@@ -152,7 +154,7 @@ pub async fn a_dead_head_may_hold_its_partition<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&partition[1..]));
 }
 
-/// A redriven head goes before the followers that it held up.
+/// A redriven row is claimed before the rows after it.
 pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
     for disposition in [dead(), dead_in_the_way()] {
         let order = EventId::generate().to_string();
@@ -164,16 +166,16 @@ pub async fn a_redriven_head_goes_before_its_followers<F: OutboxFixture>(fixture
         assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &RowAction::Redrive, ALL).await, 1);
         let head = claim(&outbox, 1).await;
         assert_eq!(leased_ids(&head), ids(&partition[..1]), "after {disposition:?}");
-        assert!(claim_all(&outbox).await.is_empty(), "its followers wait again");
+        assert!(claim_all(&outbox).await.is_empty(), "the other rows wait");
         mark_all(&outbox, &head, &Disposition::Published).await;
         assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&partition[1..]));
     }
 }
 
-/// A published event that is published again holds its followers up as it did at first.
+/// A republished row holds up the rows after it again.
 pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 2);
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &Disposition::Published).await;
     put(&fixture, &outbox, &partition[1..]).await;
     assert_eq!(apply(&outbox, &only(&[partition[0].id()]), &RowAction::Republish, 1).await, 1);
@@ -181,10 +183,10 @@ pub async fn a_republished_head_goes_before_its_followers<F: OutboxFixture>(fixt
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// A discarded head lets its followers go on, whether it was pending or had failed.
+/// A discarded row lets the rows after it continue, whether it was pending or failed.
 pub async fn a_discarded_head_frees_its_partition<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 3);
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(&fixture, &outbox, &partition[1..]).await;
     let verb = RowAction::Discard { reason: "never mind".to_owned() };
@@ -193,52 +195,53 @@ pub async fn a_discarded_head_frees_its_partition<F: OutboxFixture>(fixture: F) 
     assert_eq!(id_of(&claim_one(&outbox).await), partition[2].id());
 }
 
-/// The same aggregate of two tenants is two partitions; so are two types of aggregate with one id, and
-/// ids that differ in case.
+/// Events belong to one partition only if tenant, type and id of their aggregate are equal, byte
+/// for byte.
 pub async fn only_the_same_aggregate_of_a_tenant_is_a_partition<F: OutboxFixture>(fixture: F) {
-    let tell = |tenant: &str, kind: &str, id: &str| {
+    let make = |tenant: &str, kind: &str, id: &str| {
         built(Event::builder(tenant, "order.placed", "/orders").about(kind, id))
     };
     let heads = [
-        tell("acme", "order", "1"),
-        tell("globex", "order", "1"),
-        tell("ACME", "order", "1"),
-        tell("acme", "invoice", "1"),
-        tell("acme", "Order", "1"),
-        tell("acme", "order", "1 "),
-        tell("acme", "orde", "r1"),
-        tell("acmeorder", "order", "1"),
+        make("acme", "order", "1"),
+        make("globex", "order", "1"),
+        make("ACME", "order", "1"),
+        make("acme", "invoice", "1"),
+        make("acme", "Order", "1"),
+        make("acme", "order", "1 "),
+        make("acme", "orde", "r1"),
+        make("acmeorder", "order", "1"),
     ];
-    let outbox = holding(&fixture, &heads[..1]).await;
+    let outbox = outbox_with(&fixture, &heads[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(&fixture, &outbox, &heads[1..]).await;
     assert_eq!(sorted(leased_ids(&claim_all(&outbox).await)), sorted(ids(&heads[1..])));
 }
 
-/// Types and sources make no partition: an order's events keep their order across them.
+/// Event type and source do not matter for the partition: all events of an aggregate keep their
+/// order.
 pub async fn a_partition_spans_types_and_sources<F: OutboxFixture>(fixture: F) {
-    let tell =
+    let make =
         |kind: &str, source: &str| built(Event::builder("acme", kind, source).about("order", "1"));
-    let partition = [tell("placed", "/shop"), tell("paid", "/till"), tell("placed", "/till")];
-    let outbox = holding(&fixture, &partition).await;
+    let partition = [make("placed", "/shop"), make("paid", "/till"), make("placed", "/till")];
+    let outbox = outbox_with(&fixture, &partition).await;
     let head = claim(&outbox, 1).await;
     assert_eq!(leased_ids(&head), ids(&partition[..1]));
     assert!(claim_all(&outbox).await.is_empty());
 }
 
-/// Events without an aggregate hold nothing up, not even each other.
+/// Events without an aggregate wait for no other event.
 pub async fn events_without_an_aggregate_have_no_order<F: OutboxFixture>(fixture: F) {
     let events = events(3);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let leased = claim(&outbox, 1).await;
     mark_all(&outbox, &leased, &retry(LEASE)).await;
     assert_eq!(claim_all(&outbox).await.len(), 2);
 }
 
-/// A long partition that rests does not hide what lies behind it from a small claim.
+/// A long partition in backoff does not hide later rows from a small claim.
 pub async fn a_long_partition_does_not_hide_the_others<F: OutboxFixture>(fixture: F) {
     let partition = partition("a", 300);
-    let outbox = holding(&fixture, &partition[..1]).await;
+    let outbox = outbox_with(&fixture, &partition[..1]).await;
     settle(&outbox, &retry(LEASE)).await;
     put(&fixture, &outbox, &partition[1..]).await;
     let other = about("b");

@@ -9,7 +9,7 @@ use super::shorthand::*;
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// What is not committed is not there for others, and does not hold them up.
+/// Uncommitted events are invisible to others and hold nothing up.
 pub async fn an_open_transaction_is_not_seen<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut transaction = fixture.begin(&outbox).await;
@@ -24,7 +24,7 @@ pub async fn an_open_transaction_is_not_seen<F: OutboxFixture>(fixture: F) {
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&hidden));
 }
 
-/// What commits late under an early number is not passed over.
+/// An event that commits late under a small number is still claimed.
 pub async fn a_late_commit_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let (slow, fast) = ([event(), about("a")], [event(), about("b"), about("a")]);
@@ -32,20 +32,20 @@ pub async fn a_late_commit_is_not_passed_over<F: OutboxFixture>(fixture: F) {
     outbox.append(F::connection(&mut late), &slow).await.expect("written");
     let mut early = fixture.begin(&outbox).await;
     let written = outbox.append(F::connection(&mut early), &fast).await;
-    written.expect("nobody waits for the other");
+    written.expect("no wait for the other transaction");
     fixture.commit(&outbox, early).await;
     assert_eq!(settle(&outbox, &Disposition::Published).await, ids(&fast));
     fixture.commit(&outbox, late).await;
     let found = claim_all(&outbox).await;
-    assert_eq!(leased_ids(&found), ids(&slow), "none is lost");
+    assert_eq!(leased_ids(&found), ids(&slow), "no event is lost");
     let numbers: Vec<u64> = rows(&outbox).await.iter().map(|row| row.sequence).collect();
-    assert!(found[0].ticket.sequence < numbers[4], "the slow one had the earlier number");
+    assert!(found[0].ticket.sequence < numbers[4], "the late commit has the smaller number");
 }
 
-/// Of two open transactions that append about one thing without holding its row either may leave first: the
-/// one that commits first where a relay looks in between, the one that appended first where none does.
-/// Neither is lost.
-pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fixture: F) {
+/// If two open transactions append events of one aggregate without locking its row, either event
+/// may be published first: by commit if a relay claims in between, by append otherwise. Neither is
+/// lost.
+pub async fn without_a_row_lock_either_of_two_may_be_published_first<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     for looks_in_between in [true, false] {
         let thing = format!("looks in between: {looks_in_between}");
@@ -55,7 +55,10 @@ pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fix
         outbox.append(F::connection(&mut slow), one).await.expect("written");
         let mut fast = fixture.begin(&outbox).await;
         let one = std::slice::from_ref(&second);
-        outbox.append(F::connection(&mut fast), one).await.expect("nobody waits for the other");
+        outbox
+            .append(F::connection(&mut fast), one)
+            .await
+            .expect("no wait for the other transaction");
         fixture.commit(&outbox, fast).await;
         let mut left = Vec::new();
         if looks_in_between {
@@ -69,7 +72,7 @@ pub async fn without_its_row_either_of_two_may_leave_first<F: OutboxFixture>(fix
     }
 }
 
-/// No event is missed when transactions commit in any order while a relay claims all the time.
+/// No event is missed when transactions commit in any order while a relay keeps claiming.
 pub async fn commits_in_any_order_lose_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut random = fastrand::Rng::with_seed(7);
@@ -93,14 +96,14 @@ pub async fn commits_in_any_order_lose_nothing<F: OutboxFixture>(fixture: F) {
     assert_eq!(sorted(claimed), sorted(sent));
 }
 
-/// Two transactions that append the same event: one row, and both commit.
+/// Two transactions that append the same event leave one row, and both commit.
 pub async fn rivals_with_the_same_event_leave_one_row<F: OutboxFixture>(fixture: F) {
     let (outbox, event) = (fixture.outbox().await, event());
     let one = std::slice::from_ref(&event);
     let mut first = fixture.begin(&outbox).await;
     outbox.append(F::connection(&mut first), one).await.expect("written");
     let mut second = fixture.begin(&outbox).await;
-    // The second may have to wait until it is known whether the first commits.
+    // The second append may have to wait until the first transaction ends.
     let (appended, ()) = tokio::join!(
         tokio::time::timeout(SOON, outbox.append(F::connection(&mut second), one)),
         async {
@@ -113,8 +116,8 @@ pub async fn rivals_with_the_same_event_leave_one_row<F: OutboxFixture>(fixture:
     assert_eq!(id_of(&claim_one(&outbox).await), event.id());
 }
 
-/// A rival that rolls back does not remove the event.
-pub async fn a_rival_that_rolls_back_takes_nothing_along<F: OutboxFixture>(fixture: F) {
+/// If one of two transactions with the same event rolls back, the event of the other stays.
+pub async fn a_rollback_removes_no_event_of_another_transaction<F: OutboxFixture>(fixture: F) {
     let (outbox, event) = (fixture.outbox().await, event());
     let one = std::slice::from_ref(&event);
     let mut first = fixture.begin(&outbox).await;

@@ -1,4 +1,4 @@
-//! Many at once, on handles of their own: no row in two hands, no row forgotten.
+//! Concurrent calls on separate handles: no row is claimed twice, and none is forgotten.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -17,7 +17,7 @@ use super::shorthand::*;
 
 const CROWD: usize = 6;
 
-/// Does the same on many handles at once, and gives what each came to.
+/// Runs `act` on `CROWD` handles at once and returns all results.
 async fn crowd<F, T, D, Fut>(fixture: &F, act: D) -> Vec<T>
 where
     F: OutboxFixture,
@@ -38,11 +38,11 @@ where
     racing.join_all().await
 }
 
-/// Claims in small bites until there is nothing more.
+/// Claims `limit` rows at a time until claims stay empty.
 async fn claim_until_empty<O: Outbox>(outbox: &O, limit: u32) -> Vec<EventId> {
     let (mut mine, mut empty) = (Vec::new(), 0);
-    // A claim may come away with nothing while rivals hold what it looked at. The bound is for an
-    // outbox that never runs dry.
+    // A claim may return nothing while other callers hold the rows. The bound on `mine` is for an
+    // outbox whose claims never end.
     while empty < 20 && mine.len() < 1_000 {
         let leased = claim(outbox, limit).await;
         empty = if leased.is_empty() { empty + 1 } else { 0 };
@@ -52,21 +52,21 @@ async fn claim_until_empty<O: Outbox>(outbox: &O, limit: u32) -> Vec<EventId> {
     mine
 }
 
-/// Of many claimers, no two get the same row, and together they get all.
+/// No two concurrent claimers get the same row, and together they get all rows.
 pub async fn claimers_never_share_a_row<F: OutboxFixture>(fixture: F) {
     let events = events(200);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let taken =
         crowd(&fixture, |_, outbox| async move { claim_until_empty(&*outbox, 7).await }).await;
     let mut all: Vec<EventId> = taken.into_iter().flatten().collect();
     let different: HashSet<EventId> = all.iter().copied().collect();
-    assert_eq!(all.len(), different.len(), "a row is in two hands");
+    assert_eq!(all.len(), different.len(), "a row was claimed twice");
     all.extend(leased_ids(&claim_all(&outbox).await));
-    assert_eq!(sorted(all), sorted(ids(&events)), "a row is in no hand");
+    assert_eq!(sorted(all), sorted(ids(&events)), "a row was never claimed");
 }
 
-/// Publishes what it can claim: of every fifth row the first try fails, and what follows in the
-/// partition is given back.
+/// Publishes all claimable rows. The first attempt of every fifth row fails, and the later rows of
+/// its partition are given back.
 async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
     let mut empty = 0;
     while empty < 20 {
@@ -74,7 +74,7 @@ async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
         empty = if leased.is_empty() { empty + 1 } else { 0 };
         let mut failed: HashSet<Option<Partition>> = HashSet::new();
         for row in leased {
-            let envelope = row.envelope.expect("it can be read");
+            let envelope = row.envelope.expect("the row can be read");
             let disposition = if failed.contains(&Partition::of(&envelope)) {
                 Disposition::Untried
             } else if row.attempt == 1 && row.ticket.sequence.is_multiple_of(5) {
@@ -89,23 +89,23 @@ async fn publish_until_empty<O: Outbox>(outbox: &O, log: &Mutex<Vec<Event>>) {
     }
 }
 
-/// Many claimers publish partitions side by side, and fail now and then: within each the order holds.
+/// Concurrent claimers with occasional failures keep the order within each partition.
 pub async fn claimers_keep_partitions_in_order<F: OutboxFixture>(fixture: F) {
     let partitions: Vec<String> = (0..8).map(|at| format!("order-{at}")).collect();
     let events: Vec<Event> =
         (0..15).flat_map(|_| partitions.iter().map(|partition| about(partition))).collect();
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let log: Arc<Mutex<Vec<Event>>> = Arc::default();
     let work = |_, outbox: Arc<F::Outbox>| {
         let log = Arc::clone(&log);
         async move { publish_until_empty(&*outbox, &log).await }
     };
     crowd(&fixture, work).await;
-    // What the crowd left, because rivals were at it too often.
+    // Publishes rows that the others left because they competed for them too often.
     publish_until_empty(&outbox, &log).await;
     let mut published: HashMap<String, Vec<EventId>> = HashMap::new();
     for envelope in log.lock().expect("sound").iter() {
-        let partition = envelope.aggregate().expect("all have one").id.to_string();
+        let partition = envelope.aggregate().expect("every event has an aggregate").id.to_string();
         published.entry(partition).or_default().push(envelope.id());
     }
     for partition in &partitions {
@@ -118,25 +118,26 @@ pub async fn claimers_keep_partitions_in_order<F: OutboxFixture>(fixture: F) {
     }
 }
 
-/// A row whose relay is gone goes to exactly one of many.
+/// A lapsed row is claimed by exactly one of many.
 pub async fn a_lapsed_row_goes_to_one_of_many<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     for attempt in [2, 4, 6] {
         claim_all(&outbox).await;
         fixture.advance(PAST_LEASE).await;
-        let heirs = crowd(&fixture, |_, outbox| async move { claim_all(&*outbox).await }).await;
-        let heirs: Vec<_> = heirs.into_iter().flatten().collect();
-        assert_eq!(heirs.len(), 1, "{heirs:?}");
-        assert_eq!(heirs[0].attempt, attempt);
-        mark_all(&outbox, &heirs, &retry(Duration::ZERO)).await;
+        let successors =
+            crowd(&fixture, |_, outbox| async move { claim_all(&*outbox).await }).await;
+        let successors: Vec<_> = successors.into_iter().flatten().collect();
+        assert_eq!(successors.len(), 1, "{successors:?}");
+        assert_eq!(successors[0].attempt, attempt);
+        mark_all(&outbox, &successors, &retry(Duration::ZERO)).await;
     }
 }
 
-/// Of many marks of one lease exactly one is done.
+/// Of many concurrent marks of one lease, exactly one is accepted.
 pub async fn of_many_marks_exactly_one_is_done<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     let ticket = claim_one(&outbox).await.ticket;
-    let dispositions = every_fate();
+    let dispositions = every_disposition();
     let marked = crowd(&fixture, |at, outbox| {
         let disposition = dispositions[at % dispositions.len()].clone();
         async move { mark(&*outbox, ticket, disposition).await }
@@ -146,23 +147,24 @@ pub async fn of_many_marks_exactly_one_is_done<F: OutboxFixture>(fixture: F) {
     assert_eq!(done, 1, "{marked:?}");
 }
 
-/// A late mark racing a takeover: either it is done or there is an heir, never both.
+/// If a late mark races a new claim of the row, exactly one of them succeeds.
 pub async fn a_mark_racing_a_takeover_has_one_winner<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[event()]).await;
+    let outbox = outbox_with(&fixture, &[event()]).await;
     for _ in 0..10 {
         let leased = claim_one(&outbox).await;
         fixture.advance(PAST_LEASE).await;
         let (there, ask) = (fixture.outbox().await, Ask::new(1, LEASE));
-        let (marked, heirs) =
+        let (marked, successors) =
             tokio::join!(mark(&outbox, leased.ticket, retry(LEASE)), there.claim(ask));
-        let heirs = heirs.expect("a claim");
-        assert_eq!(marked == Marked::Done, heirs.is_empty(), "{marked:?}, {heirs:?}");
-        mark_all(&outbox, &heirs, &retry(LEASE)).await;
+        let successors = successors.expect("a claim");
+        assert_eq!(marked == Marked::Done, successors.is_empty(), "{marked:?}, {successors:?}");
+        mark_all(&outbox, &successors, &retry(LEASE)).await;
         fixture.advance(PAST_LEASE).await;
     }
 }
 
-/// What many append at once is all there, and what they all append is there once.
+/// All events that are appended concurrently are there; an event that all callers append is there
+/// once.
 pub async fn what_many_append_is_all_there<F: OutboxFixture>(fixture: F) {
     let fixture = Arc::new(fixture);
     let (shared, own): (Event, Vec<Event>) = (event(), events(CROWD * 5));
@@ -182,10 +184,10 @@ pub async fn what_many_append_is_all_there<F: OutboxFixture>(fixture: F) {
     assert_eq!(sorted(leased_ids(&claim_all(&outbox).await)), sorted(expected));
 }
 
-/// Claiming and publishing go on beside cleaning, listing and verbs, and nothing is lost.
+/// Claims and marks run concurrently with cleaning, counting and redrives, and no event is lost.
 pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
     let events = events(120);
-    let outbox = holding(&fixture, &events).await;
+    let outbox = outbox_with(&fixture, &events).await;
     let work = |at: usize, outbox: Arc<F::Outbox>| async move {
         let mut confirmed = Vec::new();
         for _ in 0..40 {
@@ -207,5 +209,5 @@ pub async fn nothing_is_lost_beside_an_operator<F: OutboxFixture>(fixture: F) {
     let mut confirmed: Vec<EventId> = crowd(&fixture, work).await.into_iter().flatten().collect();
     apply(&outbox, &Selection::default(), &RowAction::Redrive, ALL).await;
     confirmed.extend(settle(&outbox, &Disposition::Published).await);
-    assert_eq!(sorted(confirmed), sorted(ids(&events)), "each once, none lost");
+    assert_eq!(sorted(confirmed), sorted(ids(&events)), "each event once, none lost");
 }

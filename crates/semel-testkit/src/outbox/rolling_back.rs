@@ -1,11 +1,11 @@
-//! Events belong to the transaction that appended them.
+//! Events commit or roll back with the transaction that appended them.
 
 use semel_core::outbox::Outbox;
 
 use super::OutboxFixture;
 use super::shorthand::*;
 
-/// What was rolled back never was.
+/// A rollback removes the events.
 pub async fn a_rollback_leaves_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut transaction = fixture.begin(&outbox).await;
@@ -17,7 +17,7 @@ pub async fn a_rollback_leaves_nothing<F: OutboxFixture>(fixture: F) {
     assert_eq!(outbox.backlog().await.expect("a backlog").waiting, 0);
 }
 
-/// A transaction that is dropped leaves nothing either.
+/// Dropping a transaction removes its events.
 pub async fn a_dropped_transaction_leaves_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     let mut transaction = fixture.begin(&outbox).await;
@@ -41,9 +41,9 @@ pub async fn a_rolled_back_event_may_be_appended_again<F: OutboxFixture>(fixture
     assert_eq!((id_of(&leased), leased.attempt), (event.id(), 1));
 }
 
-/// What was rolled back holds no partition up, and neither does the gap in the numbers.
+/// Neither a rolled back event nor the gap in the numbers holds up a partition.
 pub async fn a_rollback_holds_no_partition_up<F: OutboxFixture>(fixture: F) {
-    let outbox = holding(&fixture, &[about("a")]).await;
+    let outbox = outbox_with(&fixture, &[about("a")]).await;
     let mut transaction = fixture.begin(&outbox).await;
     let written = outbox.append(F::connection(&mut transaction), &[about("a"), event()]).await;
     written.expect("the events are written");
@@ -52,10 +52,10 @@ pub async fn a_rollback_holds_no_partition_up<F: OutboxFixture>(fixture: F) {
     assert_eq!(claim_all(&outbox).await.len(), 3);
 }
 
-/// An event that is there already does not spoil the transaction that appends it again.
-pub async fn a_repeated_event_does_not_spoil_its_transaction<F: OutboxFixture>(fixture: F) {
+/// Appending an event that exists does not abort the transaction.
+pub async fn a_repeated_event_does_not_abort_its_transaction<F: OutboxFixture>(fixture: F) {
     let (first, second) = (event(), event());
-    let outbox = holding(&fixture, std::slice::from_ref(&first)).await;
+    let outbox = outbox_with(&fixture, std::slice::from_ref(&first)).await;
     let mut transaction = fixture.begin(&outbox).await;
     for event in [&first, &second, &first] {
         let one = std::slice::from_ref(event);

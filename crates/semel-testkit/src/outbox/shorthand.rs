@@ -11,18 +11,18 @@ use semel_core::{AttemptId, ErrorText};
 
 use super::OutboxFixture;
 
-/// So long that no loaded machine outlives it, and no longer than a relay may ask for.
+/// Too long to lapse on a loaded machine, and no longer than a relay may ask for.
 pub(super) const LEASE: Duration = Duration::from_secs(600);
 pub(super) const PAST_LEASE: Duration = Duration::from_secs(601);
-/// More rows than any behaviour has.
+/// More than the number of rows of any behaviour.
 pub(super) const ALL: u32 = 10_000;
 
-/// An event whose order does not matter.
+/// Returns an event without an aggregate, whose order does not matter.
 pub(super) fn event() -> Event {
     built(Event::builder("acme", "order.placed", "/orders"))
 }
 
-/// An event about an order.
+/// Returns an event about an order.
 pub(super) fn about(order: &str) -> Event {
     built(Event::builder("acme", "order.placed", "/orders").about("order", order))
 }
@@ -44,7 +44,7 @@ pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, event
     loop {
         let mut transaction = fixture.begin(outbox).await;
         let written = outbox.append(F::connection(&mut transaction), events).await;
-        // Concurrent appends of the same event may have to begin again.
+        // Concurrent appends of the same event may have to be retried.
         if !written.as_ref().is_err_and(|error| error.kind() == ErrorKind::RetryTransaction) {
             written.expect("the events are written");
             return fixture.commit(outbox, transaction).await;
@@ -52,8 +52,8 @@ pub(super) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, event
     }
 }
 
-/// A fixture's outbox that holds these events.
-pub(super) async fn holding<F: OutboxFixture>(fixture: &F, events: &[Event]) -> F::Outbox {
+/// Returns the fixture's outbox after appending these events.
+pub(super) async fn outbox_with<F: OutboxFixture>(fixture: &F, events: &[Event]) -> F::Outbox {
     let outbox = fixture.outbox().await;
     put(fixture, &outbox, events).await;
     outbox
@@ -69,7 +69,7 @@ pub(super) async fn claim_all<O: Outbox>(outbox: &O) -> Vec<Leased> {
     claim(outbox, ALL).await
 }
 
-/// The only row that is claimable.
+/// Claims all rows and checks that there is exactly one.
 pub(super) async fn claim_one<O: Outbox>(outbox: &O) -> Leased {
     let mut leased = claim_all(outbox).await;
     assert_eq!(leased.len(), 1, "one row is claimable: {leased:?}");
@@ -99,21 +99,21 @@ pub(super) async fn mark<O: Outbox>(
     marked
 }
 
-/// Marks rows that are still leased.
+/// Marks leased rows and checks that every mark is accepted.
 pub(super) async fn mark_all<O: Outbox>(outbox: &O, leased: &[Leased], disposition: &Disposition) {
     let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
     let marked = outbox.mark(&marks).await.expect("a mark");
     assert_eq!(marked, vec![Marked::Done; leased.len()]);
 }
 
-/// Claims what is claimable, once, and marks all of it.
+/// Claims all claimable rows once and marks them; returns their ids.
 pub(super) async fn settle<O: Outbox>(outbox: &O, disposition: &Disposition) -> Vec<EventId> {
     let leased = claim_all(outbox).await;
     mark_all(outbox, &leased, disposition).await;
     leased_ids(&leased)
 }
 
-/// Does a verb to rows from the first on; how many it changed.
+/// Applies an action to rows from the first on; returns how many it changed.
 pub(super) async fn apply<O: Outbox>(
     outbox: &O,
     selection: &Selection,
@@ -139,7 +139,7 @@ pub(super) fn dead_in_the_way() -> Disposition {
     Disposition::Dead { error: ErrorText::new("no hope"), holds_partition: true }
 }
 
-pub(super) fn every_fate() -> [Disposition; 6] {
+pub(super) fn every_disposition() -> [Disposition; 6] {
     [
         Disposition::Published,
         retry(LEASE),
@@ -150,7 +150,7 @@ pub(super) fn every_fate() -> [Disposition; 6] {
     ]
 }
 
-/// Returns a lease that was never granted.
+/// Returns a ticket with a token that was never granted.
 pub(super) fn forged(ticket: Ticket) -> Ticket {
     Ticket { token: AttemptId::generate(), ..ticket }
 }
@@ -167,7 +167,7 @@ pub(super) async fn rows<O: Outbox>(outbox: &O) -> Vec<Row> {
     outbox.list(&Selection::default(), None, ALL).await.expect("a listing")
 }
 
-/// The row of an event.
+/// Returns the row of an event.
 pub(super) async fn row<O: Outbox>(outbox: &O, id: EventId) -> Row {
     let mut rows = outbox.list(&only(&[id]), None, ALL).await.expect("a listing");
     assert_eq!(rows.len(), 1, "{id} is one row: {rows:?}");
@@ -178,7 +178,7 @@ pub(super) async fn statuses<O: Outbox>(outbox: &O) -> Vec<Status> {
     rows(outbox).await.iter().map(|row| row.status).collect()
 }
 
-/// The numbers of rows in each status, by the statuses' codes.
+/// Returns the number of rows in each status, in the order of the status codes.
 pub(super) async fn tally<O: Outbox>(outbox: &O) -> [usize; 6] {
     let statuses = statuses(outbox).await;
     Status::ALL.map(|status| statuses.iter().filter(|found| **found == status).count())

@@ -1,4 +1,4 @@
-//! Events of the executor's transactions: there if and only if the command committed.
+//! Events in transactions of an executor: appended if and only if the command committed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +39,8 @@ async fn executor<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     (executor, store)
 }
 
-/// Appends events and ends like this.
-async fn tell<S: TransactionalOutbox>(
+/// Runs a command that appends events and then returns `end`.
+async fn append_and_return<S: TransactionalOutbox>(
     executor: &Executor<S>,
     events: Vec<Event>,
     end: Result<&str, &str>,
@@ -54,22 +54,23 @@ async fn tell<S: TransactionalOutbox>(
         .await
 }
 
-/// A command's events are there when it has committed.
+/// The events of a command are there once it has committed.
 pub async fn a_commands_events_commit_with_it<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     fixture: F,
 ) {
     let ((executor, outbox), events) = (executor(&fixture).await, events(3));
-    let told = tell(&executor, events.clone(), Ok("placed")).await.expect("it runs");
-    assert_eq!(told.value().map(String::as_str), Some("placed"));
+    let returned =
+        append_and_return(&executor, events.clone(), Ok("placed")).await.expect("the command runs");
+    assert_eq!(returned.value().map(String::as_str), Some("placed"));
     assert_eq!(leased_ids(&claim_all(&outbox).await), ids(&events));
 }
 
-/// A command that fails leaves no event.
+/// A failed command leaves no event.
 pub async fn a_failed_command_leaves_no_event<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     fixture: F,
 ) {
     let (executor, outbox) = executor(&fixture).await;
-    let failed = tell(&executor, events(3), Err("no stock")).await;
+    let failed = append_and_return(&executor, events(3), Err("no stock")).await;
     assert!(matches!(failed, Err(Error::Work(_))), "{failed:?}");
     assert!(rows(&outbox).await.is_empty());
 }
@@ -84,14 +85,14 @@ pub async fn a_command_that_panics_leaves_no_event<
     let broken: Answer = executor
         .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
             unit.append(events(2)).await.map_err(|error| error.to_string())?;
-            panic!("out of luck")
+            panic!("a panic of the work")
         })
         .await;
     assert!(broken.is_err());
     assert!(rows(&outbox).await.is_empty());
 }
 
-/// A command that passes over a failed append leaves no event, even if it appends others afterwards.
+/// A command that ignores a failed append leaves no event, even if it appends others afterwards.
 pub async fn a_command_that_passes_over_a_failed_append_leaves_no_event<
     F: OutboxFixture<Outbox: TransactionalOutbox>,
 >(
@@ -111,50 +112,51 @@ pub async fn a_command_that_passes_over_a_failed_append_leaves_no_event<
     assert!(rows(&outbox).await.is_empty());
 }
 
-/// A command that leaves an append halfway leaves no event, even if it appends others afterwards.
+/// A command that cancels an append leaves no event, even if it appends others afterwards.
 pub async fn a_command_that_leaves_an_append_leaves_no_event<
     F: OutboxFixture<Outbox: TransactionalOutbox>,
 >(
     fixture: F,
 ) {
     let (executor, outbox) = executor(&fixture).await;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let hasty: Answer = executor
         .transact(command(), move |mut unit: Unit<F::Outbox>| async move {
             // Polled once: an append that needs a server or another thread is not done by then.
             let left = tokio::time::timeout(Duration::ZERO, unit.append(events(1))).await;
-            let _ = tell.send(left.is_err());
+            let _ = report.send(left.is_err());
             unit.append(events(1)).await.map_err(|error| error.to_string())?;
             Ok("placed".to_owned())
         })
         .await;
-    let left = told.recv().expect("the work ran");
+    let left = reported.recv().expect("the work ran");
     assert_eq!(hasty.is_err(), left, "{hasty:?}");
     assert_eq!(rows(&outbox).await.len(), if left { 0 } else { 2 });
 }
 
 /// A repeated command is replayed and appends nothing.
-pub async fn a_repeated_command_tells_nothing_twice<
-    F: OutboxFixture<Outbox: TransactionalOutbox>,
->(
+pub async fn a_repeated_command_appends_nothing<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     fixture: F,
 ) {
     let (executor, outbox) = executor(&fixture).await;
     for replayed in [false, true, true] {
-        let told = tell(&executor, events(1), Ok("placed")).await.expect("an answer");
-        assert_eq!(told.replayed(), replayed);
+        let returned =
+            append_and_return(&executor, events(1), Ok("placed")).await.expect("an answer");
+        assert_eq!(returned.replayed(), replayed);
     }
     assert_eq!(rows(&outbox).await.len(), 1);
 }
 
-/// Events say which operation they come of, unless they name another cause.
+/// Events get the operation's id as correlation and causation id, unless they have their own.
 pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     fixture: F,
 ) {
     let (executor, outbox) = executor(&fixture).await;
     let named = Event::builder("acme", "order.placed", "/orders").causation_id("a letter");
-    let told = tell(&executor, vec![event(), built(named)], Ok("placed")).await.expect("it runs");
-    let operation = told.receipt().map(|receipt| receipt.operation_id.to_string());
+    let returned = append_and_return(&executor, vec![event(), built(named)], Ok("placed"))
+        .await
+        .expect("the command runs");
+    let operation = returned.receipt().map(|receipt| receipt.operation_id.to_string());
     let leased = claim_all(&outbox).await;
     let read: Vec<_> = leased.iter().map(|row| row.envelope.as_ref().expect("read")).collect();
     assert_eq!(read[0].correlation_id(), operation.as_deref());
@@ -163,7 +165,7 @@ pub async fn events_carry_their_operation<F: OutboxFixture<Outbox: Transactional
     assert_eq!(read[1].causation_id(), Some("a letter"));
 }
 
-/// A command's commit wakes a relay of the same process.
+/// The commit of a command wakes a relay of the same process.
 pub async fn a_commands_commit_wakes_the_relay<F: OutboxFixture<Outbox: TransactionalOutbox>>(
     fixture: F,
 ) {
@@ -172,7 +174,7 @@ pub async fn a_commands_commit_wakes_the_relay<F: OutboxFixture<Outbox: Transact
     let relaying =
         relay(&Arc::new(outbox), &broker).idle(hour, hour).build().expect("sound settings").start();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    let _ = tell(&executor, events(2), Ok("placed")).await.expect("it runs");
+    let _ = append_and_return(&executor, events(2), Ok("placed")).await.expect("the command runs");
     broker.wait_for(2).await;
     relaying.stop().await;
 }

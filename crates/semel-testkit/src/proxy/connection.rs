@@ -1,4 +1,4 @@
-//! One connection through the proxy: two directions, each under the current faults.
+//! One connection through the proxy: two directions, each with the faults that are set.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use tokio::sync::watch;
 use super::counts::add;
 use super::{Direction, Plan, Rules, Shared};
 
-/// Enough for any reply of a store in a few pieces.
+/// The size of a read buffer: any reply of a store takes only a few pieces.
 const PIECE: usize = 16 * 1024;
 
-/// Why a connection ends before its two ends have closed it.
+/// Why a connection ends before both sides have closed it.
 enum Broken {
-    /// A reply was cut: what was forwarded must still arrive.
+    /// A reply was cut. The bytes before the cut must still arrive.
     Cut,
-    /// An end is gone.
+    /// Reading from or writing to one side failed.
     Gone,
 }
 
@@ -38,13 +38,13 @@ pub(super) async fn serve(shared: Arc<Shared>, client: TcpStream, server: Socket
         Plan::Reset => return reset(&shared, [&client]),
         Plan::HalfOpen => {
             add(&shared.counts.half_open, 1);
-            // Kept open and never read, until it is reset or the proxy ends.
+            // Kept open and never read, until a test resets it or the proxy ends.
             let _ = resets.changed().await;
             return reset(&shared, [&client]);
         }
     }
     let Ok(server) = TcpStream::connect(server).await else {
-        // What a client sees when nothing listens there.
+        // The client sees a reset, much as when no server listens.
         let _ = client.set_zero_linger();
         return;
     };
@@ -78,9 +78,9 @@ async fn pass(
     };
     match broken {
         None => {}
-        // Closed in order: the bytes before the cut arrive, and then the end does.
+        // A normal close: the bytes before the cut arrive, then the end of the stream.
         Some(Some(Broken::Cut)) => add(&shared.counts.cuts, 1),
-        // One end is gone without a word; so is the other.
+        // One side failed; the other side sees a reset.
         Some(Some(Broken::Gone)) => {
             let _ = client.set_zero_linger();
             let _ = server.set_zero_linger();
@@ -89,7 +89,7 @@ async fn pass(
     }
 }
 
-/// Makes closing these sockets a reset: bytes in flight are lost.
+/// Makes the close of these sockets a reset, which loses bytes in flight, and counts it.
 fn reset<const ENDS: usize>(shared: &Shared, ends: [&TcpStream; ENDS]) {
     for end in ends {
         let _ = end.set_zero_linger();
@@ -97,11 +97,12 @@ fn reset<const ENDS: usize>(shared: &Shared, ends: [&TcpStream; ENDS]) {
     add(&shared.counts.resets, 1);
 }
 
-/// One direction of a connection.
+/// Forwards one direction of a connection.
 struct Pump<'a> {
     shared: &'a Shared,
     direction: Direction,
-    /// Whether the last thing that passed on this connection was a reply.
+    /// Whether the last piece forwarded on this connection was a reply. A request then begins a new
+    /// round trip.
     quiet: &'a AtomicBool,
 }
 
@@ -112,7 +113,7 @@ impl Pump<'_> {
         loop {
             let length = from.read(&mut piece).await?;
             if length == 0 {
-                // Half-closed: the other direction may still have something to say.
+                // Half-closed: the other direction can still have data.
                 to.shutdown().await?;
                 return Ok(());
             }
@@ -121,7 +122,8 @@ impl Pump<'_> {
             let (passed, cut) = match self.direction {
                 Direction::Requests => (length, false),
                 Direction::Replies => {
-                    // Before it is written: the client may ask again as soon as it has it.
+                    // Set before the reply is written: the client may send its next request as soon
+                    // as it has the reply.
                     self.quiet.store(true, Ordering::SeqCst);
                     self.shared.ration(length)
                 }
@@ -156,7 +158,7 @@ impl Pump<'_> {
         }
     }
 
-    /// Delays and holds the piece in hand.
+    /// Delays or holds the piece just read, as the rules demand.
     async fn wait(&self, rules: &mut watch::Receiver<Rules>) {
         let Rules { latency, jitter, .. } = *rules.borrow();
         if !latency.is_zero() || !jitter.is_zero() {
@@ -165,14 +167,15 @@ impl Pump<'_> {
         }
         if rules.borrow().holds(self.direction) {
             add(&self.shared.counts.held, 1);
-            // The sender is in the shared state, which outlives every pump.
+            // Cannot fail: the sender is in the shared state, which outlives every pump.
             let _ = rules.wait_for(|rules| !rules.holds(self.direction)).await;
         }
     }
 }
 
 impl Shared {
-    /// How much of a reply of `length` bytes passes, and whether the connection is cut after it.
+    /// Returns how many bytes of a reply of `length` bytes are forwarded, and whether the
+    /// connection is cut after them.
     fn ration(&self, length: usize) -> (usize, bool) {
         let mut left = self.cut.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match *left {

@@ -1,41 +1,41 @@
-//! The traffic and the injected faults of a proxy.
+//! Counts the traffic and the injected faults of a proxy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Traffic so far.
+/// The traffic through a proxy since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyTraffic {
-    /// Connections that were accepted.
+    /// The number of accepted connections.
     pub connections: u64,
-    /// Bytes that were forwarded to the server.
+    /// The number of bytes forwarded to the server.
     pub request_bytes: u64,
-    /// Bytes that were forwarded to the client.
+    /// The number of bytes forwarded to clients.
     pub reply_bytes: u64,
-    /// Pieces in which requests arrived.
+    /// The number of pieces in which requests arrived.
     pub request_segments: u64,
-    /// Pieces in which replies arrived.
+    /// The number of pieces in which replies arrived.
     pub reply_segments: u64,
-    /// Round trips: bursts of requests that followed a reply, or began a connection.
+    /// The number of round trips: bursts of requests that follow a reply or begin a connection.
     pub trips: u64,
 }
 
-/// Faults that happened so far.
+/// The faults injected by a proxy since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Connections that were reset.
+    /// The number of connections that were reset.
     pub resets: u64,
-    /// Connections that were accepted and never served.
+    /// The number of connections that were accepted and never served.
     pub half_open: u64,
-    /// Pieces that were held back by a blackhole.
+    /// The number of pieces that a blackhole held.
     pub held: u64,
-    /// Pieces that were delayed.
+    /// The number of pieces that were delayed.
     pub delayed: u64,
-    /// Replies that were cut.
+    /// The number of replies that were cut.
     pub cuts: u64,
 }
 
 impl FaultCounts {
-    /// Returns their sum.
+    /// Returns the sum of all faults.
     pub fn total(&self) -> u64 {
         let Self { resets, half_open, held, delayed, cuts } = self;
         resets + half_open + held + delayed + cuts

@@ -1,20 +1,22 @@
-//! The suite of brokers on brokers with one thing wrong: each flaw is found by the behaviour that
-//! forbids it.
+//! Runs the suite of brokers on brokers with one flaw each: every flaw is found by the behaviour
+//! that forbids it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::memory_broker::{Flaw, Memory};
 
-/// Whether a broker with this flaw fails this behaviour.
+/// Returns whether a broker with this flaw fails this behaviour.
 fn is_found(flaw: Flaw, behaviour: &str) -> bool {
     if flaw != Flaw::Nothing {
-        // What a wrong broker never brings need not be waited for as long as on a loaded machine.
+        // A short limit: a flawed broker never delivers some messages, and waiting longer changes
+        // nothing.
         semel_testkit::broker::give_up_after(Duration::from_secs(12));
     }
     semel_testkit::broker::leave_dead_for(Duration::from_secs(3));
     let all = semel_testkit::broker_behaviours!(Memory::new(flaw); ordered, raw, restart, outage);
-    let (_, behave) = all.iter().find(|(name, _)| *name == behaviour).expect("it is listed");
+    let (_, behave) =
+        all.iter().find(|(name, _)| *name == behaviour).expect("the behaviour is listed");
     catch_unwind(AssertUnwindSafe(behave)).is_err()
 }
 
@@ -23,7 +25,7 @@ macro_rules! found {
         $(
             #[test]
             fn $test() {
-                assert!(is_found(Flaw::$flaw, $behaviour), "{} lets it pass", $behaviour);
+                assert!(is_found(Flaw::$flaw, $behaviour), "{} does not find the flaw", $behaviour);
             }
         )*
     };
@@ -80,7 +82,8 @@ found! {
         by "outage::a_minute_without_the_broker_costs_nothing_but_time",
 }
 
-/// Found by what is wrong with it, and not by how short the outage is.
+/// The flaws of `outage` are found because of the flaw, not because the outage is short: a sound
+/// broker passes.
 #[test]
 fn a_sound_broker_has_the_behaviour_of_outages() {
     assert!(!is_found(Flaw::Nothing, "outage::a_minute_without_the_broker_costs_nothing_but_time"));

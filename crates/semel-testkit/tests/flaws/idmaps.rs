@@ -1,5 +1,5 @@
-//! The suite against id maps that are wrong in one way each: every one must be found, by the
-//! behaviours that are about its mistake. A suite that passes a wrong map proves nothing.
+//! Runs the suite of id maps on maps with one mistake each: every mistake is found by the
+//! behaviours that forbid it. A suite that passes a wrong map proves nothing.
 
 mod map;
 
@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use semel_testkit::idmap_behaviours;
 
-use self::map::{Spot, Wrong};
+use self::map::{Wrong, WrongMapFixture};
 
-/// The whole suite on a map with this mistake.
+/// Returns the whole suite for a map with this mistake.
 fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
-    idmap_behaviours!(Spot::new(wrong))
+    idmap_behaviours!(WrongMapFixture::new(wrong))
 }
 
-/// The behaviours that a map with this mistake does not have.
+/// Returns the behaviours that a map with this mistake does not have.
 fn missed(wrong: Wrong) -> Vec<&'static str> {
     suite(wrong)
         .into_iter()
@@ -31,8 +31,8 @@ macro_rules! found {
                 let all = suite(Wrong::$wrong);
                 for name in [$($behaviour),+] {
                     let found = all.iter().find(|(listed, _)| *listed == name);
-                    let (_, behave) = found.expect("it is listed");
-                    assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "got past {name}");
+                    let (_, behave) = found.expect("the behaviour is listed");
+                    assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "not found by {name}");
                 }
             }
         )*
@@ -64,7 +64,7 @@ found! {
         "listing::a_listing_shows_one_type_and_what_is_revoked";
     a_map_that_forgets_that_internal_ids_are_unique: ManyNames by
         "registering::an_internal_id_is_bound_once",
-        "moving::rivals_in_one_call_come_in_its_order",
+        "moving::of_conflicting_bindings_in_a_call_the_first_wins",
         "racing::of_many_names_of_one_thing_one_is_new";
     a_map_that_binds_a_public_id_again: LastWins by
         "registering::a_public_id_is_bound_once",
@@ -79,14 +79,14 @@ found! {
         "registering::a_revoked_row_is_still_in_the_way";
     a_map_that_revives_what_is_inserted: RevivesOnInsert by
         "registering::a_revoked_binding_is_not_made_live_by_inserting_it",
-        "registering::registering_is_loud";
+        "registering::registering_reports_a_conflict_as_an_error";
     a_map_that_revokes_blindly: RevokesBlindly by
         "revoking::only_a_live_row_is_revoked",
         "revoking::rows_are_revoked_by_their_texts",
         "racing::of_many_revocations_one_is_first";
     a_map_that_calls_everything_new: CallsEverythingNew by
         "registering::the_same_binding_again_is_there_already",
-        "moving::twins_in_one_call_are_one_row",
+        "moving::a_binding_twice_in_a_call_is_one_row",
         "racing::of_many_inserts_of_one_binding_one_is_new";
     a_map_that_answers_in_the_order_of_ids: AnswersInOrderOfIds by
         "moving::answers_come_in_the_order_of_the_call";

@@ -1,4 +1,4 @@
-//! A broker in memory, sound or with one thing wrong.
+//! A broker in memory, sound or with one flaw.
 
 #![allow(
     dead_code,
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 const PARTITIONS: u16 = 16;
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What is wrong with a broker.
+/// The flaw of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     Nothing,
@@ -49,15 +49,15 @@ pub(crate) enum Flaw {
     ConfirmsWhileItIsAway,
 }
 
-/// A message as one group sees it.
+/// A message in the queue of one group.
 #[derive(Clone)]
 struct Entry {
     body: Bytes,
     partition: u16,
-    /// Not brought before this.
+    /// The message is not delivered before this.
     due: Instant,
     put_off: bool,
-    /// Which delivery may be answered, and who has it.
+    /// The latest delivery, which alone may be answered; `holder` is the source that has it.
     delivery: u64,
     holder: u64,
     done: bool,
@@ -69,7 +69,7 @@ struct State {
     deliveries: u64,
     sources: u64,
     published: u64,
-    /// Killed, and not revived.
+    /// Whether the broker is killed and not restarted.
     away: bool,
 }
 
@@ -101,7 +101,7 @@ impl Broker {
     }
 }
 
-/// The fixture.
+/// The fixture of the broker.
 pub(crate) struct Memory(Arc<Broker>);
 
 impl Memory {
@@ -111,14 +111,14 @@ impl Memory {
 }
 
 impl BrokerFixture for Memory {
-    type Publisher = Publishing;
-    type Source = Bringing;
+    type Publisher = MemoryPublisher;
+    type Source = MemorySource;
 
-    async fn publisher(&self) -> Publishing {
-        Publishing(Arc::clone(&self.0))
+    async fn publisher(&self) -> MemoryPublisher {
+        MemoryPublisher(Arc::clone(&self.0))
     }
 
-    async fn source(&self, group: &str, ordered: bool) -> Bringing {
+    async fn source(&self, group: &str, ordered: bool) -> MemorySource {
         let mut state = self.0.state();
         state.sources += 1;
         let id = state.sources;
@@ -131,7 +131,7 @@ impl BrokerFixture for Memory {
         if self.0.flaw == Flaw::ForgetsWhatNobodyTook {
             entries.retain(|entry| entry.delivery > 0);
         }
-        Bringing { broker: Arc::clone(&self.0), group, ordered, id }
+        MemorySource { broker: Arc::clone(&self.0), group, ordered, id }
     }
 
     fn patience(&self) -> Duration {
@@ -158,7 +158,7 @@ impl BrokerFixture for Memory {
         if self.0.flaw == Flaw::ForgetsInARestart {
             state.groups.values_mut().for_each(Vec::clear);
         }
-        // Every client was cut off: what was in hands is brought again.
+        // Every client was disconnected, so unanswered messages are redelivered.
         let now = Instant::now();
         for entry in state.groups.values_mut().flatten() {
             if !entry.put_off {
@@ -171,9 +171,9 @@ impl BrokerFixture for Memory {
     }
 }
 
-pub(crate) struct Publishing(Arc<Broker>);
+pub(crate) struct MemoryPublisher(Arc<Broker>);
 
-impl Publisher for Publishing {
+impl Publisher for MemoryPublisher {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         if self.0.state().away {
             let text = "it is away".to_owned();
@@ -203,16 +203,16 @@ impl Publisher for Publishing {
     }
 }
 
-pub(crate) struct Bringing {
+pub(crate) struct MemorySource {
     broker: Arc<Broker>,
     group: String,
     ordered: bool,
     id: u64,
 }
 
-impl Bringing {
-    /// The next message, or when to look again.
-    fn look(&self) -> Result<Brought, Instant> {
+impl MemorySource {
+    /// Returns the next message, or the time at which to look again.
+    fn look(&self) -> Result<MemoryMessage, Instant> {
         let (now, flaw) = (Instant::now(), self.broker.flaw);
         let mut state = self.broker.state();
         state.deliveries += 1;
@@ -244,20 +244,20 @@ impl Bringing {
             (entry.due, entry.put_off) = (now + PATIENCE, false);
             (entry.delivery, entry.holder) = (delivery, self.id);
             let (broker, group) = (Arc::clone(&self.broker), self.group.clone());
-            return Ok(Brought { broker, group, at, delivery, body: entry.body.clone() });
+            return Ok(MemoryMessage { broker, group, at, delivery, body: entry.body.clone() });
         }
         Err(wait)
     }
 }
 
-impl Source for Bringing {
-    type Message = Brought;
+impl Source for MemorySource {
+    type Message = MemoryMessage;
 
     fn is_ordered(&self) -> bool {
         self.ordered
     }
 
-    async fn next(&self) -> Result<Brought, SourceError> {
+    async fn next(&self) -> Result<MemoryMessage, SourceError> {
         loop {
             let news = self.broker.news.notified();
             if self.broker.state().away {
@@ -282,7 +282,7 @@ impl Source for Bringing {
     }
 }
 
-pub(crate) struct Brought {
+pub(crate) struct MemoryMessage {
     broker: Arc<Broker>,
     group: String,
     at: usize,
@@ -290,7 +290,7 @@ pub(crate) struct Brought {
     body: Bytes,
 }
 
-impl Brought {
+impl MemoryMessage {
     fn change(&self, change: impl FnOnce(&mut Entry)) -> Result<(), SourceError> {
         let mut state = self.broker.state();
         if state.away {
@@ -298,14 +298,14 @@ impl Brought {
         }
         let entries = state.groups.get_mut(&self.group).expect("the group is there");
         let entry = entries.get_mut(self.at).filter(|entry| entry.delivery == self.delivery);
-        change(entry.ok_or(SourceError("it was given to somebody else".into()))?);
+        change(entry.ok_or(SourceError("it was redelivered to another source".into()))?);
         drop(state);
         self.broker.news.notify_waiters();
         Ok(())
     }
 }
 
-impl Message for Brought {
+impl Message for MemoryMessage {
     fn envelope(&self) -> Result<Event, Unreadable> {
         Event::from_json(&self.body, None)
     }

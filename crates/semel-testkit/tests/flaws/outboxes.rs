@@ -1,5 +1,5 @@
-//! The suite against outboxes that are wrong in one way each: every one must be found, by the
-//! behaviours that are about its mistake. A suite that passes a wrong outbox proves nothing.
+//! Runs the suite of outboxes on outboxes with one mistake each: every mistake is found by the
+//! behaviours that forbid it. A suite that passes a wrong outbox proves nothing.
 
 mod outbox;
 
@@ -7,17 +7,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use semel_testkit::outbox_behaviours;
 
-use self::outbox::{Place, Wrong};
+use self::outbox::{Wrong, WrongOutboxFixture};
 
-/// The whole suite on an outbox with this mistake.
+/// Returns the whole suite for an outbox with this mistake.
 fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
-    outbox_behaviours!(Place::new(wrong))
+    outbox_behaviours!(WrongOutboxFixture::new(wrong))
 }
 
-/// The behaviours of the outbox's own verbs that an outbox with this mistake does not have.
+/// Returns the behaviours without a relay that an outbox with this mistake does not have.
 fn missed(wrong: Wrong) -> Vec<&'static str> {
-    // Behaviours of relays wait for real; the outbox's mistakes show below them.
-    let relays = ["relaying::", "failing::", "carrying::"];
+    // Behaviours with a relay wait in real time; the mistakes are found without them.
+    let relays = ["relaying::", "failing::", "background::"];
     suite(wrong)
         .into_iter()
         .filter(|(name, _)| !relays.iter().any(|group| name.starts_with(group)))
@@ -29,8 +29,12 @@ fn missed(wrong: Wrong) -> Vec<&'static str> {
 fn assert_found(wrong: Wrong, by: &[&str]) {
     let all = suite(wrong);
     for name in by {
-        let (_, behave) = all.iter().find(|(listed, _)| listed == name).expect("it is listed");
-        assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "{wrong:?} got past {name}");
+        let (_, behave) =
+            all.iter().find(|(listed, _)| listed == name).expect("the behaviour is listed");
+        assert!(
+            catch_unwind(AssertUnwindSafe(behave)).is_err(),
+            "{wrong:?} is not found by {name}"
+        );
     }
 }
 
@@ -46,7 +50,7 @@ fn an_outbox_that_forgets_partitions_is_found() {
         &[
             "ordering::a_limit_cuts_a_partition_without_a_gap",
             "ordering::a_follower_waits_for_its_predecessor",
-            "ordering::a_failed_head_holds_its_partition_and_nobody_else",
+            "ordering::a_failed_head_holds_its_partition_and_no_other",
         ],
     );
 }

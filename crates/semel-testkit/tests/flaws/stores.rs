@@ -1,5 +1,5 @@
-//! The suite against stores that are wrong in one way each: every one must be found, by the
-//! behaviours that are about its mistake. A suite that passes a wrong store proves nothing.
+//! Runs the suite of stores on stores with one mistake each: every mistake is found by the
+//! behaviours that forbid it. A suite that passes a wrong store proves nothing.
 
 mod store;
 
@@ -8,16 +8,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use semel_testkit::behaviours;
 use semel_testkit::model::{self, Settings};
 
-use self::store::{Place, Wrong};
+use self::store::{Wrong, WrongStoreFixture};
 
-/// The whole suite on a store with this mistake.
+/// Returns the whole suite for a store with this mistake.
 fn suite(wrong: Wrong) -> Vec<crate::Behaviour> {
-    behaviours!(Place::new(wrong))
+    behaviours!(WrongStoreFixture::new(wrong))
 }
 
-/// The behaviours of the store's own verbs that a store with this mistake does not have.
+/// Returns the behaviours without an executor that a store with this mistake does not have.
 fn missed(wrong: Wrong) -> Vec<&'static str> {
-    // Behaviours of executors wait for real; the store's mistakes show below them.
+    // Behaviours with an executor wait in real time; the mistakes are found without them.
     let verbs = [
         "opening",
         "reading",
@@ -44,13 +44,17 @@ fn missed(wrong: Wrong) -> Vec<&'static str> {
 fn assert_found(wrong: Wrong, by: &[&str]) {
     let all = suite(wrong);
     for name in by {
-        let (_, behave) = all.iter().find(|(listed, _)| listed == name).expect("it is listed");
-        assert!(catch_unwind(AssertUnwindSafe(behave)).is_err(), "{wrong:?} got past {name}");
+        let (_, behave) =
+            all.iter().find(|(listed, _)| listed == name).expect("the behaviour is listed");
+        assert!(
+            catch_unwind(AssertUnwindSafe(behave)).is_err(),
+            "{wrong:?} is not found by {name}"
+        );
     }
 }
 
-async fn parts(wrong: Wrong) -> bool {
-    let place = Place::new(wrong).await;
+async fn disagrees(wrong: Wrong) -> bool {
+    let place = WrongStoreFixture::new(wrong).await;
     let settings = Settings { cases: 200, operations: 40, seed: 7, ..Settings::new() };
     !model::run(place, settings).await.mismatches.is_empty()
 }
@@ -122,14 +126,14 @@ fn a_store_that_removes_and_inserts_is_found() {
         Wrong::DeletesThenInserts,
         &[
             "concurrency::a_record_never_vanishes_while_it_is_regranted",
-            "swapping::a_regrant_keeps_the_birthday_and_nothing_else",
+            "swapping::a_regrant_keeps_created_at_and_nothing_else",
         ],
     );
 }
 
 #[test]
-fn a_store_that_forgets_the_birthday_is_found() {
-    assert_found(Wrong::Rejuvenates, &["swapping::a_regrant_keeps_the_birthday_and_nothing_else"]);
+fn a_store_that_changes_created_at_is_found() {
+    assert_found(Wrong::Rejuvenates, &["swapping::a_regrant_keeps_created_at_and_nothing_else"]);
 }
 
 #[test]
@@ -152,8 +156,8 @@ fn a_store_with_the_applications_clock_is_found() {
 }
 
 #[test]
-fn a_store_that_cuts_words_is_found() {
-    assert_found(Wrong::CutsWords, &["limits::the_words_of_a_failure_read_back"]);
+fn a_store_that_cuts_error_texts_is_found() {
+    assert_found(Wrong::CutsWords, &["limits::an_error_text_reads_back"]);
 }
 
 #[test]
@@ -241,7 +245,7 @@ fn a_store_that_forgets_retry_payloads_is_found() {
 
 #[tokio::test]
 async fn the_model_finds_what_shows_without_a_race() {
-    assert!(!parts(Wrong::Nothing).await);
+    assert!(!disagrees(Wrong::Nothing).await);
     for wrong in [
         Wrong::NoFence,
         Wrong::SettlesTwice,
@@ -254,6 +258,6 @@ async fn the_model_finds_what_shows_without_a_race() {
         Wrong::SkipsOne,
         Wrong::ForgetsParcels,
     ] {
-        assert!(parts(wrong).await, "{wrong:?} got past the model");
+        assert!(disagrees(wrong).await, "{wrong:?} is not found by the model");
     }
 }

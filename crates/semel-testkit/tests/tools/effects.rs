@@ -1,18 +1,18 @@
-//! The ledger of effects and the history: lines of many writers, whole and in order.
+//! The ledger of effects and the history: lines of many writers are whole and in order.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry, Told};
 
-/// A file name of this test's own, which is removed when the test ends.
+/// A file of one test, removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
         let name = format!("semel-effects-{}-{name}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Left over from a process that had this id before and was killed.
+        // Removes a file left by a killed process that had the same id.
         let _ = std::fs::remove_file(&path);
         Scratch(path)
     }
@@ -25,7 +25,8 @@ impl Drop for Scratch {
 }
 
 fn effect(key: &str, attempt: u32) -> Effect {
-    Effect { key: key.into(), attempt, fence: u64::MAX, run: "host:1:a".into() }
+    let (operation, value) = ("host:1:a".into(), String::new());
+    Effect { key: key.into(), operation, attempt, fence: u64::MAX, value }
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn a_line_whose_writer_was_killed_does_not_count() {
     let ledger = EffectLedger::open(&scratch.0, false).unwrap();
     ledger.record(&effect("whole", 1)).unwrap();
     let mut file = std::fs::OpenOptions::new().append(true).open(&scratch.0).unwrap();
-    file.write_all(b"torn\t1\t").unwrap();
+    file.write_all(b"torn\to\t1\t").unwrap();
     assert_eq!(ledger.effects().unwrap(), [effect("whole", 1)]);
 }
 
@@ -79,7 +80,7 @@ fn a_line_whose_writer_was_killed_does_not_count() {
 fn a_foreign_file_is_refused_and_a_field_cannot_forge_a_line() {
     let scratch = Scratch::new("foreign");
     let ledger = EffectLedger::open(&scratch.0, false).unwrap();
-    assert!(ledger.record(&effect("a\nb\t1\t1\tr", 1)).is_err());
+    assert!(ledger.record(&effect("a\nb\to\t1\t1\t", 1)).is_err());
     assert!(ledger.effects().unwrap().is_empty());
     std::fs::write(&scratch.0, "something else\n").unwrap();
     assert!(ledger.effects().unwrap_err().to_string().contains("not of this ledger"));

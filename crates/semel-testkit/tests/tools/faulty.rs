@@ -1,4 +1,4 @@
-//! The faulty store: each fault does what its name says, where it is asked to, and is counted.
+//! The faulty store: each fault has its documented effect, at the scripted call, and is counted.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn a_script_reaches_the_call_it_is_meant_for() {
     let (one, two) = (claim(&store, &draft("1")).await, claim(&store, &draft("2")).await);
     assert_eq!(store.settle(&one, &Settlement::Removed).await.unwrap(), Settled::Done);
     assert!(store.settle(&two, &Settlement::Removed).await.is_err());
-    assert!(store.sound().is_empty(), "the step was made, only its reply was lost");
+    assert!(store.sound().is_empty(), "the call was made, only its reply was lost");
     assert_eq!(store.settle(&two, &Settlement::Removed).await.unwrap(), Settled::Lost);
 }
 
@@ -124,7 +124,7 @@ async fn a_call_hangs_until_it_is_released() {
         async move { store.open(&draft("k")).await }
     });
     store.faults().hung(1).await;
-    assert!(store.sound().is_empty(), "nothing happens while it hangs");
+    assert!(store.sound().is_empty(), "the call has no effect while it hangs");
     store.faults().release();
     assert!(matches!(hanging.await.unwrap(), Ok(Opened::Inserted { .. })));
 }

@@ -1,4 +1,4 @@
-//! The id map in memory under the whole suite.
+//! Runs the whole suite on the id map in memory.
 
 use semel_ids::map::memory::MemoryMap;
 use semel_testkit::{IdMapFixture, idmap_conformance};
@@ -27,7 +27,7 @@ impl IdMapFixture for Memory {
         transaction
     }
 
-    /// What is inserted in memory is there already.
+    /// Does nothing: an insert in memory is visible at once.
     async fn commit(&self, _: &MemoryMap, _: MemoryMap) {}
 }
 

@@ -1,4 +1,5 @@
-//! The tools of the kit: effects and histories, the fault store, the fault proxy, the map in memory.
+//! The tools of this crate: effects and histories, the faulty store, the fault proxy, the map in
+//! memory.
 
 mod effects;
 mod faulty;

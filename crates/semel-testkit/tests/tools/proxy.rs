@@ -1,4 +1,4 @@
-//! The fault proxy before a server that answers every line with the same line.
+//! The fault proxy in front of a server that answers every line with the same line.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Long enough that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Long enough to see that nothing comes.
+/// Long enough to see that no bytes come.
 const A_WHILE: Duration = Duration::from_millis(100);
 
-/// An echo server; the receiver gets every line that reaches it.
+/// Starts an echo server; the receiver gets every line that reaches it.
 async fn echo() -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let addr = listener.local_addr().expect("an address");
@@ -55,7 +55,7 @@ async fn ask(stream: &mut TcpStream, line: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).trim().to_owned())
 }
 
-/// Asks over a connection of its own.
+/// Sends a line over a new connection and returns the reply.
 async fn ask_anew(proxy: &FaultProxy, line: &str) -> io::Result<String> {
     ask(&mut TcpStream::connect(proxy.addr()).await?, line).await
 }
@@ -64,7 +64,7 @@ async fn arrived(lines: &mut mpsc::UnboundedReceiver<String>) -> String {
     timeout(PATIENCE, lines.recv()).await.expect("in time").expect("a line")
 }
 
-/// Waits until the proxy, which has a turn of its own, has counted so far.
+/// Waits until the proxy, which counts in tasks of its own, has counted enough.
 async fn counted(met: impl Fn() -> bool) {
     let looking = async {
         while !met() {
@@ -129,7 +129,11 @@ async fn only_the_next_connections_are_reset() {
     }
     assert_eq!(ask_anew(&proxy, "kept").await.unwrap(), "kept");
     assert_eq!(proxy.faults().resets, 2);
-    assert_eq!(arrived(&mut lines).await, "kept", "nothing of the others reached the server");
+    assert_eq!(
+        arrived(&mut lines).await,
+        "kept",
+        "no byte of the other connections reached the server"
+    );
 }
 
 #[tokio::test]
@@ -183,9 +187,9 @@ async fn a_reply_is_cut_after_exactly_the_bytes_that_were_asked_for() {
         let mut got = Vec::new();
         timeout(PATIENCE, client.read_to_end(&mut got)).await.unwrap().unwrap();
         assert_eq!(got, b"123456\n"[..bytes], "bytes before the end");
-        assert_eq!(arrived(&mut lines).await, "123456", "the request was carried out");
+        assert_eq!(arrived(&mut lines).await, "123456", "the server executed the request");
         assert_eq!(proxy.faults().cuts, 1);
-        // Armed once: the next connection is whole.
+        // A cut applies once: the next connection is whole.
         assert_eq!(ask_anew(&proxy, "again").await.unwrap(), "again");
         assert_eq!(proxy.faults().cuts, 1);
     }
@@ -215,10 +219,10 @@ async fn latency_is_added_both_ways() {
 
 #[tokio::test]
 async fn a_dead_server_looks_dead_through_the_proxy() {
-    // Bound and not listening: nobody answers there, and nobody else can have it.
-    let nobody = TcpSocket::new_v4().expect("a socket");
-    nobody.bind(([127, 0, 0, 1], 0).into()).expect("a port");
-    let gone = nobody.local_addr().expect("an address");
+    // Bound and not listening: connections are refused, and no other process can take the port.
+    let unused = TcpSocket::new_v4().expect("a socket");
+    unused.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let gone = unused.local_addr().expect("an address");
     let proxy = FaultProxy::start(gone).await.expect("a proxy");
     assert!(ask_anew(&proxy, "hello").await.is_err());
 }
@@ -232,5 +236,5 @@ async fn a_dropped_proxy_closes_its_connections() {
     drop(proxy);
     let read = timeout(PATIENCE, client.read(&mut [0; 1])).await.expect("closed in time");
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
-    assert!(TcpStream::connect(addr).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(addr).await.is_err(), "the port is closed");
 }

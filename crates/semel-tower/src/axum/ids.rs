@@ -1,14 +1,15 @@
-//! Extractors that resolve public ids: from `ord_01arz3…` in a path or a query to the internal id.
+//! Extractors that resolve a public id in a path or a query, such as `ord_01arz3…`, to the internal
+//! id.
 //!
-//! The tenant comes from the request by the same [`Tenant`] that the idempotency layer uses, and has
-//! no default. A malformed id is refused before anything is looked up; another tenant's id is not found,
-//! exactly as one that never existed.
+//! The tenant comes from the request by the same [`Tenant`] that the idempotency layer uses, and
+//! has no default. A malformed id is refused before anything is looked up. The id of another tenant
+//! is answered as an id that never existed: not found.
 //!
 //! | situation | status | problem |
 //! |---|---|---|
 //! | the tenant is unknown | 401 | `tenant-unknown` |
-//! | missing, malformed, of another kind, too many | 400 | `public-id-invalid`, code `INVALID_PARAM` |
-//! | nothing there, revoked, or another tenant's | 404 | `public-id-not-found`, code `NOT_FOUND` |
+//! | missing, malformed, of another resource type, or too many ids | 400 | `public-id-invalid`, code `INVALID_PARAM` |
+//! | unknown, revoked, or an id of another tenant | 404 | `public-id-not-found`, code `NOT_FOUND` |
 //! | the map cannot be reached | 503 | `store-unavailable` |
 //! | resolving is switched off | 500 | `misconfigured` |
 //!
@@ -60,7 +61,8 @@ pub use refusal::NotResolved;
 
 use crate::Tenant;
 
-/// What the extractors need of a router's state: the resolver, and the tenant of a request.
+/// The part of a router's state that the extractors need: the resolver, and how to find the tenant
+/// of a request.
 #[derive(Clone, Debug)]
 pub struct Ids {
     resolver: Resolver,
@@ -68,7 +70,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Resolves ids of the tenant that `tenant` finds in a request.
+    /// Creates the state. Ids are resolved for the tenant that `tenant` finds in a request.
     pub fn new(resolver: Resolver, tenant: Tenant) -> Self {
         Self { resolver, tenant }
     }
@@ -83,34 +85,36 @@ impl Ids {
     }
 }
 
-/// A resource that a request names, known to be there.
+/// A resource whose public id is in the request and was resolved.
 ///
-/// `P` says which parameter has its public id: one in the path, or else one in the query. Default:
-/// called after the resource, `order_id` for `ORDER`. `Option<Resolved<R>>` where it may be left out.
+/// `P` is the parameter that holds the public id, in the path or else in the query. By default it
+/// is named after the resource: `order_id` for `ORDER`. Use `Option<Resolved<R>>` where the
+/// parameter is optional.
 pub struct Resolved<R, P = OfType<R>> {
     /// The internal id.
     pub id: TypedId<R>,
-    /// Its public id, as the request has it.
+    /// The public id, as the request has it.
     pub public: PublicId,
     from: PhantomData<fn() -> P>,
 }
 
-/// The internal id of a resource that a request names, known to be there. As [`Resolved`], for
-/// handlers that have no use for the public id.
+/// The internal id of a resource whose public id is in the request. Like [`Resolved`], for handlers
+/// that do not need the public id.
 pub struct InternalId<R, P = OfType<R>> {
     /// The internal id.
     pub id: TypedId<R>,
     from: PhantomData<fn() -> P>,
 }
 
-/// The resources that a request names, in its order, all known to be there; at most 1,000.
+/// The resources whose public ids are in the request, in the order of the request; at most 1,000.
 ///
-/// Their ids are separated by commas, or the parameter is repeated, or both. The refusal names the
-/// first that is no id of its kind; if all are, the first that is not there.
+/// The ids are separated by commas, or the parameter is repeated, or both. If an id cannot be
+/// resolved the request is refused; the error shows the first malformed id or, if none is
+/// malformed, the first id that was not found.
 pub struct ResolvedMany<R, P = OfType<R>>(pub Vec<Resolved<R, P>>);
 
 impl<R: Resource, P: Parameter> Resolved<R, P> {
-    /// Returns the resource that was resolved; `text` is for the refusal.
+    /// Converts the resolver's result into the resource. `text` is the id that the error shows.
     fn of(resolution: ResolvedId<'_>, text: Option<String>) -> Result<Self, NotResolved> {
         let parameter = P::NAME;
         match resolution.reason {
@@ -153,8 +157,8 @@ impl<R: Resource, P: Parameter> ResolvedMany<R, P> {
             return Err(NotResolved::TooMany { parameter, asked, max: MAX_BATCH });
         }
         // One malformed id refuses the request, so the others need not be looked up.
-        let spoilt = texts.iter().position(|text| readable::<R>(text).is_none());
-        let asked = spoilt.map_or(&texts[..], |at| &texts[at..=at]);
+        let malformed = texts.iter().position(|text| readable::<R>(text).is_none());
+        let asked = malformed.map_or(&texts[..], |at| &texts[at..=at]);
         let answers = ids.resolver.resolve_batch::<R>(tenant, asked).await;
         let answers = answers.map_err(unresolved::<P>)?.into_iter();
         let each = answers.map(|answer| Resolved::of(answer, Some(answer.public_id.to_owned())));
@@ -162,7 +166,7 @@ impl<R: Resource, P: Parameter> ResolvedMany<R, P> {
     }
 }
 
-/// Reads a text as a public id of its kind.
+/// Parses `text` as a public id of the type `R`.
 fn readable<R: Resource>(text: &str) -> Option<PublicId> {
     R::codec().parse(R::TYPE.prefix(), text).ok()
 }
@@ -174,13 +178,13 @@ fn unresolved<P: Parameter>(error: ResolveError) -> NotResolved {
             NotResolved::TooMany { parameter: P::NAME, asked, max }
         }
         ResolveError::Store(_) | ResolveError::Interrupted => {
-            tracing::warn!(%error, parameter = P::NAME, "ids of a request could not be looked up; it is refused with 503");
+            tracing::warn!(%error, parameter = P::NAME, "the ids of a request could not be looked up; the request is refused with 503");
             NotResolved::Unavailable
         }
     }
 }
 
-/// Implements both extractors of `$extracted`: required and optional.
+/// Implements the required and the optional extractor of `$extracted`.
 macro_rules! extractor {
     ($extracted:ident, |$ids:ident, $tenant:ident, $found:ident| $extract:expr) => {
         impl<R: Resource, P: Parameter, T: Send + Sync> FromRequestParts<T> for $extracted<R, P>

@@ -1,4 +1,4 @@
-//! Bodies: requests that can be sent again, and responses that are read ahead.
+//! Request bodies that can be sent again, and response bodies that are read ahead.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,8 +13,9 @@ use http_body_util::{Either, Empty, Full};
 
 /// A request body that may be sent more than once.
 ///
-/// Bodies held in memory can; a stream cannot, and is sent once in a [`OneShot`]. Implement it for
-/// a body of your own, returning `None` where it cannot be sent again.
+/// A body held in memory can be sent again; a stream cannot, and is sent once, in a [`OneShot`].
+/// Implement this trait for a body type of your own, and return `None` if the body cannot be sent
+/// again.
 ///
 /// ```
 /// use semel_tower::client::{OneShot, Replay};
@@ -23,8 +24,8 @@ use http_body_util::{Either, Empty, Full};
 /// assert!(OneShot::new("text").replay().is_none());
 /// ```
 pub trait Replay: Sized {
-    /// Returns the same body from its beginning; `None` if it cannot be sent again. Called before it is
-    /// sent.
+    /// Returns a copy of the body from its beginning, or `None` if the body cannot be sent again.
+    /// Called before the body is sent.
     fn replay(&self) -> Option<Self>;
 }
 
@@ -53,7 +54,7 @@ impl<L: Replay, R: Replay> Replay for Either<L, R> {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that can be sent only once: a call with it gets its key, and one try.
+    /// A body that can be sent only once: a call with this body gets a key, but only one try.
     #[derive(Clone, Copy, Debug)]
     pub struct OneShot<B> {
         #[pin]
@@ -67,7 +68,7 @@ impl<B> OneShot<B> {
         Self { body }
     }
 
-    /// Returns the body.
+    /// Returns the wrapped body.
     pub fn into_inner(self) -> B {
         self.body
     }
@@ -99,7 +100,7 @@ impl<B: Body> Body for OneShot<B> {
     }
 }
 
-/// How far a response could be read.
+/// The point up to which the body of a response was read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// The response was read to its end.
@@ -110,8 +111,8 @@ pub(super) enum Reach {
     Cut,
 }
 
-/// The body of a response, whose beginning may have been read already: the inner service's body, frame
-/// by frame.
+/// The body of a response, of which a part may have been read ahead. Yields the frames of the inner
+/// service's body unchanged.
 pub struct ReadAheadBody<B: Body> {
     read: VecDeque<Frame<B::Data>>,
     cut: Option<B::Error>,
@@ -123,15 +124,16 @@ impl<B: Body> ReadAheadBody<B> {
         Self { read: VecDeque::new(), cut: None, rest: Some(Box::pin(body)) }
     }
 
-    /// Returns whether a part of this response is worth nothing, so that its end belongs to the try: it
-    /// is known to be small, or JSON. Anything else may be a stream without an end.
-    pub(super) fn belongs_together(&self, headers: &HeaderMap, limit: usize) -> bool {
+    /// Returns whether the response should be read whole within its try: its length is known to be
+    /// at most `limit`, or its length is unknown and it is JSON. Any other response may be an
+    /// endless stream.
+    pub(super) fn should_be_read_whole(&self, headers: &HeaderMap, limit: usize) -> bool {
         let small = |size| size <= u64::try_from(limit).unwrap_or(u64::MAX);
         self.size_hint().upper().map_or_else(|| is_json(headers), small)
     }
 
-    /// Reads ahead, at most a frame past `limit` bytes. What was read stays in `self` if the future
-    /// is dropped.
+    /// Reads frames into `self` until they have more than `limit` bytes or the body ends. The
+    /// frames stay in `self` if the future is dropped.
     pub(super) async fn read_ahead(&mut self, limit: usize) -> Reach {
         let mut held = 0_usize;
         while let Some(body) = &mut self.rest {
@@ -163,7 +165,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
-// Nothing is pinned but what is in the box.
+// Only the boxed inner body is pinned, and the box itself is `Unpin`.
 impl<B: Body> Unpin for ReadAheadBody<B> {}
 
 impl<B: Body> std::fmt::Debug for ReadAheadBody<B> {

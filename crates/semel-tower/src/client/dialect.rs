@@ -1,32 +1,32 @@
-//! How a provider reads keys: the header, the length, the characters, the methods, and how it asks for
-//! a retry.
+//! A provider's rules for idempotency keys: header, length, characters, methods, and how a response
+//! asks for a retry.
 //!
-//! Limits here are documented ones; a provider that states none is left to [`Dialect::custom`]
-//! rather than guessed (Mollie, Checkout.com, Mercado Pago, GoCardless at the time of writing).
-//! Providers that take the key in the body (Square's and Plaid's `idempotency_key`) are not here
-//! either: a layer that rewrote bodies would have to understand them.
+//! All limits are documented by the providers. A provider that documents none (Mollie,
+//! Checkout.com, Mercado Pago, GoCardless at the time of writing) has no dialect here; use
+//! [`Dialect::custom`]. Providers that take the key in the body (Square's and Plaid's
+//! `idempotency_key`) have none either: the layer would have to parse and rewrite bodies.
 
 use http::{HeaderName, HeaderValue, Method};
 
 use super::unfit::UnfitKey;
 
-/// How the key is written.
+/// How the key is written in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// A structured-field String, RFC 9651: `"key"`.
     Quoted,
-    /// The key and nothing else.
+    /// The key without quotes.
     Bare,
 }
 
-/// The characters that a key may have.
+/// The set of characters that a key may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alphabet {
-    /// 0x20–0x7E: what a structured-field String can hold.
+    /// 0x20–0x7E: the characters that a structured-field String can hold.
     Printable,
-    /// 0x21–0x7E: what a bare field value carries unharmed.
+    /// 0x21–0x7E: the characters that a header value without quotes transports unchanged.
     Visible,
-    /// 0x21–0x7E without `,` `;` `"`, which a reader of bare keys takes for more than a key.
+    /// 0x21–0x7E without `,` `;` `"`, which a server may parse as separators or quotes.
     Plain,
     /// Letters, digits and `-`.
     Dashed,
@@ -49,22 +49,22 @@ impl Alphabet {
     }
 }
 
-/// How a response says whether the same call may be made again.
+/// The part of a response that decides whether the call is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
-    /// By its status and `Retry-After`.
+    /// The status and `Retry-After` decide.
     Status,
     /// As [`Advice::Status`], but a 409 always means "still running".
     Running,
-    /// As [`Advice::Running`], unless this header says `true` or `false`.
+    /// As [`Advice::Running`], unless this header is `true` or `false`.
     Overruled(&'static str),
-    /// Only where this header says `true`.
+    /// Only this header decides: the call is tried again if it is `true`.
     Only(&'static str),
 }
 
-/// The header and rules of a provider.
+/// The header that carries a provider's keys, and the rules for the keys.
 ///
-/// | dialect | header | length | characters | a key counts on |
+/// | dialect | header | length | characters | methods with a key |
 /// |---|---|---|---|---|
 /// | [`standard`](Self::standard) | `Idempotency-Key`, quoted | 1–255 | printable ASCII | POST, PATCH |
 /// | [`bare`](Self::bare) | `Idempotency-Key` | 1–255 | visible ASCII but `,` `;` `"` | POST, PATCH |
@@ -77,7 +77,8 @@ pub(super) enum Advice {
 /// | [`razorpay`](Self::razorpay) | `X-Payout-Idempotency` | 4–36 | letters, digits, `-` `_`, space | POST |
 /// | [`mangopay`](Self::mangopay) | `Idempotency-Key` | 16–36 | letters, digits, `-` | POST |
 ///
-/// [`CallKey::fresh`](super::CallKey::fresh) and [`CallKey::of`](super::CallKey::of) give 32 hex digits, which every one of them takes.
+/// [`CallKey::fresh`](super::CallKey::fresh) and [`CallKey::of`](super::CallKey::of) create 32 hex
+/// digits, which every dialect in the table accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
     name: &'static str,
@@ -90,7 +91,7 @@ pub struct Dialect {
     advice: Advice,
 }
 
-/// Creates the dialect of a provider that reads bare keys on POST.
+/// Creates the dialect of a provider that honours keys without quotes on POST.
 const fn provider(
     name: &'static str,
     header: &'static str,
@@ -103,7 +104,7 @@ const fn provider(
 }
 
 impl Dialect {
-    /// All dialects that have a name.
+    /// The constructors of all built-in dialects.
     pub const KNOWN: [fn() -> Self; 10] = [
         Self::standard,
         Self::bare,
@@ -117,15 +118,17 @@ impl Dialect {
         Self::mangopay,
     ];
 
-    /// `Idempotency-Key: "key"`, as draft-ietf-httpapi-idempotency-key-header-07 has it. The draft
-    /// sets no limit; 255 is what Semel's own HTTP layer takes.
+    /// Creates the dialect `Idempotency-Key: "key"` of
+    /// draft-ietf-httpapi-idempotency-key-header-07. The draft sets no limit; 255 characters is the
+    /// limit of Semel's own HTTP layer.
     pub fn standard() -> Self {
         let advice = Advice::Status;
         let known = provider("standard", "idempotency-key", (1, 255), Alphabet::Printable, advice);
         Self { form: Form::Quoted, patch: true, ..known }
     }
 
-    /// `Idempotency-Key: key`, for servers that want the standard header without its quotes.
+    /// Creates the dialect `Idempotency-Key: key`, for servers that expect the standard header
+    /// without quotes.
     pub fn bare() -> Self {
         let advice = Advice::Status;
         Self {
@@ -134,61 +137,64 @@ impl Dialect {
         }
     }
 
-    /// `X-Idempotency-Key: key`, the default of Genesis and Bento.
+    /// Creates the dialect `X-Idempotency-Key: key`, the default of Genesis and Bento.
     pub fn genesis() -> Self {
         let known =
             provider("genesis", "x-idempotency-key", (1, 255), Alphabet::Plain, Advice::Status);
         Self { patch: true, ..known }
     }
 
-    /// Stripe: up to 255 characters (docs.stripe.com/api/idempotent_requests). A 409 is a key in
-    /// use, and `Stripe-Should-Retry` overrules every status, as in Stripe's own clients.
+    /// Creates Stripe's dialect: up to 255 characters (docs.stripe.com/api/idempotent_requests). A
+    /// 409 means that the key is in use, and `Stripe-Should-Retry` overrides the status of an
+    /// error, as in Stripe's own clients.
     pub fn stripe() -> Self {
         let advice = Advice::Overruled("stripe-should-retry");
         provider("stripe", "idempotency-key", (1, 255), Alphabet::Visible, advice)
     }
 
-    /// Adyen: up to 64 characters (docs.adyen.com/development-resources/api-idempotency). An
-    /// answered failure is tried again only with `transient-error: true`; others are final for the
-    /// key.
+    /// Creates Adyen's dialect: up to 64 characters
+    /// (docs.adyen.com/development-resources/api-idempotency). An error response is tried again
+    /// only with `transient-error: true`; any other is final for the key.
     pub fn adyen() -> Self {
         let advice = Advice::Only("transient-error");
         provider("adyen", "idempotency-key", (1, 64), Alphabet::Visible, advice)
     }
 
-    /// PayPal: 78 characters, the least that its published OpenAPI documents state (Payments v1:
-    /// 78, Orders v2: 108, Payouts v1: 1,000, the others none).
+    /// Creates PayPal's dialect: up to 78 characters, the lowest limit in PayPal's published
+    /// OpenAPI documents (Payments v1: 78, Orders v2: 108, Payouts v1: 1,000, the others none).
     pub fn paypal() -> Self {
         provider("paypal", "paypal-request-id", (1, 78), Alphabet::Visible, Advice::Status)
     }
 
-    /// Amazon Pay: up to 32 letters, digits, `-` and `_`; without effect on other methods than POST
-    /// (developer.amazon.com/docs/amazon-pay-api-v2/idempotency.html).
+    /// Creates Amazon Pay's dialect: up to 32 letters, digits, `-` and `_`. A key has no effect on
+    /// methods other than POST (developer.amazon.com/docs/amazon-pay-api-v2/idempotency.html).
     pub fn amazon_pay() -> Self {
         let header = "x-amz-pay-idempotency-key";
         provider("amazon pay", header, (1, 32), Alphabet::Word, Advice::Status)
     }
 
-    /// Worldline Direct: up to 40 ASCII characters, and a 409 says that the first request is still
-    /// running (docs.direct.worldline-solutions.com, "Idempotent requests").
+    /// Creates the dialect of Worldline Direct: up to 40 ASCII characters. A 409 means that the
+    /// first request is still running (docs.direct.worldline-solutions.com, "Idempotent requests").
     pub fn worldline() -> Self {
         provider("worldline", "x-gcs-idempotence-key", (1, 40), Alphabet::Visible, Advice::Running)
     }
 
-    /// RazorpayX payouts: 4 to 36 letters, digits, `-`, `_` and spaces
+    /// Creates the dialect of RazorpayX payouts: 4 to 36 letters, digits, `-`, `_` and spaces
     /// (razorpay.com/docs/api/x/payout-idempotency).
     pub fn razorpay() -> Self {
         provider("razorpay", "x-payout-idempotency", (4, 36), Alphabet::Spaced, Advice::Status)
     }
 
-    /// Mangopay: 16 to 36 letters, digits and `-` (docs.mangopay.com, "Idempotency"). It replays
-    /// nothing: a repeat of a call that arrived is answered 409, and the first answer is read back
-    /// under the key (in the response's extensions) from `GET /responses/{key}`.
+    /// Creates Mangopay's dialect: 16 to 36 letters, digits and `-` (docs.mangopay.com,
+    /// "Idempotency"). Mangopay does not replay responses: a repeat of a call that arrived is
+    /// answered 409, and `GET /responses/{key}` returns the first response. The key is in the
+    /// extensions of the 409.
     pub fn mangopay() -> Self {
         provider("mangopay", "idempotency-key", (16, 36), Alphabet::Dashed, Advice::Status)
     }
 
-    /// Bare keys of up to `longest` visible ASCII characters under `header`, on POST.
+    /// Creates a dialect with keys of up to `longest` visible ASCII characters, without quotes, in
+    /// `header` on POST.
     ///
     /// ```
     /// use http::HeaderName;
@@ -207,9 +213,9 @@ impl Dialect {
         Self { patch: true, ..self }
     }
 
-    /// Returns the same dialect for a provider whose 409 always means "the first request is still running".
-    /// Otherwise a 409 is tried again only if it says when, by `Retry-After`: elsewhere it also
-    /// means "already done" or "given up".
+    /// Returns the same dialect for a provider whose 409 always means "the first request is still
+    /// running". Otherwise a 409 is tried again only if it has `Retry-After`: with other providers
+    /// it may also mean "already done" or "given up".
     #[must_use]
     pub fn conflict_means_running(self) -> Self {
         Self { advice: Advice::Running, ..self }
@@ -225,7 +231,7 @@ impl Dialect {
         &self.header
     }
 
-    /// Returns the lengths of the shortest and the longest key, in characters.
+    /// Returns the smallest and the greatest length of a key, in characters.
     pub fn lengths(&self) -> (usize, usize) {
         (self.shortest, self.longest)
     }
@@ -237,7 +243,7 @@ impl Dialect {
     /// Checks whether `text` can be a key of this dialect.
     ///
     /// # Errors
-    /// [`UnfitKey`] says what does not fit.
+    /// [`UnfitKey`] if the length or a character of `text` is not allowed.
     pub fn check(&self, text: &str) -> Result<(), UnfitKey> {
         let (dialect, len) = (self.name, text.len());
         if text.trim().is_empty() {
@@ -246,7 +252,7 @@ impl Dialect {
         if let Some(at) = text.bytes().position(|byte| !self.alphabet.has(byte)) {
             return Err(UnfitKey::Character { dialect, at });
         }
-        // What carries a field may strip white space from its ends: two keys would become one.
+        // Proxies may strip white space at the ends of a header value: two keys would become one.
         if text.starts_with(' ') || text.ends_with(' ') {
             let at = if text.starts_with(' ') { 0 } else { len - 1 };
             return Err(UnfitKey::Character { dialect, at });
@@ -260,12 +266,12 @@ impl Dialect {
         }
     }
 
-    /// Returns whether the provider treats two requests of this method with one key as one.
+    /// Returns whether the provider treats two requests of this method with the same key as one.
     pub fn covers(&self, method: &Method) -> bool {
         method == Method::POST || (self.patch && method == Method::PATCH)
     }
 
-    /// Reads the key in a header value.
+    /// Parses the key in a header value.
     pub(super) fn read(&self, value: &HeaderValue) -> Result<String, UnfitKey> {
         let malformed = || UnfitKey::Malformed { dialect: self.name };
         let text = value.to_str().map_err(|_| malformed())?;
@@ -278,14 +284,15 @@ impl Dialect {
         Ok(text)
     }
 
-    /// Writes a header value that carries a checked key.
+    /// Returns the header value for `key`, which has been checked.
     pub(super) fn write(&self, key: &str) -> HeaderValue {
         let text = match self.form {
             Form::Quoted => format!("\"{}\"", key.replace('\\', r"\\").replace('"', "\\\"")),
             Form::Bare => key.to_owned(),
         };
         let mut value = HeaderValue::try_from(text).expect("a checked key is printable ASCII");
-        // Keys are not for logs, and one that is never seen again is not worth compressing.
+        // Keeps the key out of logs and of the header compression table, where it would not be used
+        // again.
         value.set_sensitive(true);
         value
     }

@@ -1,6 +1,7 @@
-//! The key of one outbound call, and how a request gets it.
+//! The idempotency key of one outbound call, and how it is added to a request.
 //!
-//! The provider deduplicates by it; its [`Dialect`] says what it may look like.
+//! The provider recognises repeats by the key; the provider's [`Dialect`] has the rules for its
+//! text.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use sha2::{Digest as _, Sha256};
 use super::dialect::Dialect;
 use super::unfit::UnfitKey;
 
-/// Longest key of any dialect, in characters.
+/// The greatest length of a call's key, in characters.
 pub const MAX_CALL_KEY: usize = 255;
 
-/// The idempotency key of one logical call: put it into the request's extensions, and it goes out
-/// in the provider's dialect, the same in every retry. Cheap to clone.
+/// The idempotency key of one logical call. The layer takes it from the request's extensions and
+/// sends it in the provider's dialect with every try. Cheap to clone.
 ///
 /// ```
 /// use http::Request;
@@ -32,11 +33,11 @@ pub const MAX_CALL_KEY: usize = 255;
 pub struct CallKey(Arc<str>);
 
 impl CallKey {
-    /// Creates a key with this text: 1 to 255 printable ASCII characters, no space at its ends. Dialects
-    /// may want less; [`CallKey::fitting`] makes any text fit.
+    /// Creates a key with this text: 1 to 255 printable ASCII characters, no space at its ends. A
+    /// dialect may allow less; [`CallKey::fitting`] makes a key that fits from any text.
     ///
     /// # Errors
-    /// [`UnfitKey`] says what is wrong.
+    /// [`UnfitKey`] if the text is blank, too long, or has a character that is not allowed.
     pub fn new(text: impl AsRef<str>) -> Result<Self, UnfitKey> {
         let text = text.as_ref();
         Dialect::standard().check(text)?;
@@ -47,23 +48,23 @@ impl CallKey {
     /// so that a provider sees one call however often this process crashes and starts again.
     ///
     /// # Errors
-    /// [`NoDurableClaim`] where nothing would remember the operation; see
-    /// [`Context::downstream_key`].
+    /// [`NoDurableClaim`] if no store remembers the operation; see [`Context::downstream_key`].
     pub fn of(claim: &Context, step: &str) -> Result<Self, NoDurableClaim> {
         claim.downstream_key(step).map(|key| Self(key.into()))
     }
 
-    /// Creates a random key: 128 bits as 32 hex digits. It makes the retries inside one call safe; a caller
-    /// that may call again after an error needs a key that it can give again.
+    /// Creates a random key: 128 bits as 32 hex digits. It makes the retries inside one call safe;
+    /// a caller that may call again after an error must supply a key that it can use again.
     pub fn fresh() -> Self {
         let mut bytes = [0; 16];
-        // Providers return a stored response to any caller with its key: it must not be guessable.
+        // Providers return a stored response to any caller that has the key, so the key must not be
+        // guessable.
         getrandom::fill(&mut bytes).expect("the operating system provides randomness");
         Self(hex(&bytes).into())
     }
 
-    /// Returns `text` itself where the dialect accepts it, else 32 hex digits of its SHA-256: the same text
-    /// gives the same key, and no text is cut to that of another.
+    /// Returns `text` itself where the dialect accepts it, else 32 hex digits of its SHA-256: the
+    /// same text gives the same key, and two texts do not become one key by being cut.
     ///
     /// ```
     /// use semel_tower::client::{CallKey, Dialect};
@@ -90,13 +91,14 @@ impl CallKey {
         Ok(Self(digest.into()))
     }
 
-    /// Returns the text.
+    /// Returns the text of the key.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Gives a request its key: the one that its header has, else the one in its extensions, else
-    /// a fresh one if the key will count and `fresh` allows.
+    /// Adds the key of the call to the request's header and returns it: the key that the header
+    /// already has, else the one in the extensions, else a fresh one if `fresh` is set and the
+    /// dialect covers the method.
     pub(super) fn attach(
         parts: &mut Parts,
         dialect: &Dialect,
@@ -118,7 +120,7 @@ impl CallKey {
         Ok(Some(key))
     }
 
-    /// Returns the key that the request's header has; the header stays as it is.
+    /// Returns the key that the request's header already has. Does not change the header.
     fn present(parts: &Parts, dialect: &Dialect) -> Result<Option<Self>, UnfitKey> {
         let mut lines = parts.headers.get_all(dialect.header()).iter();
         let (value, None) = (lines.next(), lines.next()) else {
@@ -129,7 +131,7 @@ impl CallKey {
     }
 }
 
-/// Shows the length, never the text: any caller with a key can read its response.
+/// Shows the length, never the text: any caller that knows a key can read the stored response.
 impl fmt::Debug for CallKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CallKey({} characters)", self.0.len())

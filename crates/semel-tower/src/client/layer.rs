@@ -10,10 +10,12 @@ use super::retry::Backoff;
 use super::service::Call;
 use super::settings::Settings;
 
-/// No setting reaches further than this: far beyond any call, near enough for every clock.
+/// The upper bound of every duration setting: longer than any call, and short enough to be added to
+/// an `Instant` without overflow.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Gives calls their key, and retries where that is safe. See the [module](super).
+/// A layer that gives outbound calls an idempotency key and retries them where that is safe. See
+/// the [module](super).
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,7 +53,7 @@ impl CallLayer {
         self.set(|settings| settings.fresh = fresh)
     }
 
-    /// Sets how many tries there are at most, the first included. Default 4.
+    /// Sets the largest number of tries, including the first. Default 4.
     pub fn tries(self, tries: u32) -> Self {
         self.set(|settings| settings.tries = tries.max(1))
     }
@@ -67,22 +69,24 @@ impl CallLayer {
         self.set(|settings| settings.try_timeout = limit.min(FOR_EVER))
     }
 
-    /// Sets the wait where the provider does not say how long: a random time of up to `first`, then
-    /// twice that with every try, up to `most`. Default 200 ms and 5 s.
+    /// Sets the wait before a retry where the response has no `Retry-After`: a random time of up to
+    /// `first`, which doubles with every try, up to `most`. Default 200 ms and 5 s.
     pub fn backoff(self, first: Duration, most: Duration) -> Self {
         self.set(|settings| settings.backoff = Backoff { first, most: most.max(first) })
     }
 
-    /// Sets the longest wait that a response may ask for. One that asks for more, or for more than is
-    /// left of the budget, is final and goes to the caller. Default 30 s. Nothing is ever tried sooner than `Retry-After` asks.
+    /// Sets the longest wait that a response may ask for with `Retry-After`. A response that asks
+    /// for a longer wait, or for more than is left of the budget, is returned to the caller.
+    /// Default 30 s. No retry is sent earlier than `Retry-After` asks.
     pub fn longest_retry_after(self, longest: Duration) -> Self {
         self.set(|settings| settings.longest_retry_after = longest.min(FOR_EVER))
     }
 
-    /// Sets how many bytes of a response are read within its try, if it is known to be that small or is
-    /// JSON: one that breaks off is tried again. So much of a response that is not final is drained, so
-    /// that its connection can be used again. Default 64 KiB; 0 hands over every response as soon as it
-    /// begins.
+    /// Sets how many bytes of a response are read within its try, if the response is known to be
+    /// that small or is JSON: a response that breaks off before its end is tried again. The same
+    /// number of bytes is drained from a response that is dropped for a retry, so that its
+    /// connection can be used again. Default 64 KiB; 0 returns every response as soon as its
+    /// headers have arrived.
     pub fn read_ahead(self, bytes: usize) -> Self {
         self.set(|settings| settings.read_ahead = bytes)
     }

@@ -1,4 +1,5 @@
-//! Calls by reqwest: its client as a service of `http`'s requests, and calls in its own types.
+//! Outbound calls through reqwest: a reqwest client as a tower service, and calls in reqwest's own
+//! types.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use super::service::{Call, Error};
 
 /// A [`reqwest::Client`] as a tower service of `http`'s requests and responses.
 ///
-/// [`CallLayer::reqwest`] makes one; any other layer can be put around it as well.
+/// [`CallLayer::reqwest`] creates this service; other layers can wrap it as well.
 ///
 /// ```no_run
 /// use bytes::Bytes;
@@ -69,7 +70,7 @@ impl<B: Into<reqwest::Body>> Service<Request<B>> for ReqwestService {
 type Pending = <reqwest::Client as Service<reqwest::Request>>::Future;
 
 pin_project! {
-    /// The response of a [`ReqwestService`].
+    /// The response future of a [`ReqwestService`].
     pub struct ReqwestFuture {
         #[pin]
         state: State,
@@ -80,7 +81,7 @@ pin_project! {
     #[project = Projected]
     enum State {
         Sent { #[pin] pending: Pending },
-        // The request has no URL that reqwest takes.
+        // The request has no URL that reqwest accepts.
         Refused { error: Option<reqwest::Error> },
     }
 }
@@ -105,7 +106,7 @@ impl Future for ReqwestFuture {
     }
 }
 
-/// Returns the response, with its URL where reqwest looks for it.
+/// Converts the response and keeps its URL in the extension from which reqwest reads it.
 fn with_url(response: reqwest::Response) -> Response<reqwest::Body> {
     let url = response.url().clone();
     let mut response = Response::from(response);
@@ -115,7 +116,7 @@ fn with_url(response: reqwest::Response) -> Response<reqwest::Body> {
     response
 }
 
-/// A stream is sent once; everything else is copied for another try.
+/// Copies a body that is held in memory; a stream cannot be sent again.
 impl Replay for reqwest::Body {
     fn replay(&self) -> Option<Self> {
         self.as_bytes().map(|bytes| bytes.to_vec().into())
@@ -123,8 +124,9 @@ impl Replay for reqwest::Body {
 }
 
 impl CallLayer {
-    /// Returns a service that calls by `client`. Its own retries and redirects must be off: a redirect would carry
-    /// body and key to another address, or turn a POST into a GET whose answer is taken for the POST's.
+    /// Returns a service that sends calls through `client`. The client's own retries and redirects
+    /// must be off: a redirect would send body and key to another address, or turn a POST into a
+    /// GET whose response is taken for the response to the POST.
     ///
     /// ```no_run
     /// use semel_tower::client::{CallKey, CallLayer, Dialect};
@@ -146,8 +148,8 @@ impl CallLayer {
 }
 
 impl Call<ReqwestService> {
-    /// Makes a call in reqwest's types. Its key is the one in its header, or a fresh one: see the
-    /// [module](super).
+    /// Sends a request in reqwest's types. The key of the call is the one in the request's header,
+    /// or a fresh one: see the [module](super).
     ///
     /// # Errors
     /// See [`Error`].
@@ -158,7 +160,7 @@ impl Call<ReqwestService> {
         self.send(request, None).await
     }
 
-    /// Makes a call under `key` in reqwest's types.
+    /// Sends a request in reqwest's types, with `key` as the key of the call.
     ///
     /// # Errors
     /// See [`Error`].

@@ -1,6 +1,6 @@
-//! Whether a response asks for another try, and when.
+//! Decides whether a response asks for another try, and when.
 //!
-//! Whether another try is *safe* is not decided here: that depends on the method and the key.
+//! Whether another try is *safe* depends on the method and the key, and is decided in `service`.
 
 use std::time::Duration;
 
@@ -10,18 +10,19 @@ use semel_core::Clock;
 
 use super::dialect::{Advice, Dialect};
 
-/// Whether a response, or its absence, asks for another try.
+/// Whether the result of a try asks for another try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The response is final.
     Final,
-    /// Another try may succeed, not before this long.
+    /// Another try may succeed, after at least the time `after`.
     Again { after: Option<Duration> },
 }
 
 impl Verdict {
-    /// Returns the verdict on a response. 4xx other than these are about the request, which stays the same:
-    /// 422 (another request under this key) and 400 would only be said again.
+    /// Returns the verdict on a response. Any status that is not listed here is final: the request
+    /// stays the same, so that a 400 or a 422 (another request under this key) would only be
+    /// repeated.
     pub(super) fn of(dialect: &Dialect, status: StatusCode, headers: &HeaderMap) -> Self {
         let after = retry_after(headers);
         let by_status = |conflict: bool| match status {
@@ -35,31 +36,32 @@ impl Verdict {
             | StatusCode::GATEWAY_TIMEOUT => true,
             _ => false,
         };
-        let says = |header| headers.get(header).map(|value| value.as_bytes());
+        let value_of = |header| headers.get(header).map(|value| value.as_bytes());
         let again = match dialect.advice() {
             // No header turns a success into a failure.
             _ if !status.is_client_error() && !status.is_server_error() => false,
             Advice::Status => by_status(false),
             Advice::Running => by_status(true),
-            Advice::Overruled(header) => match says(header) {
+            Advice::Overruled(header) => match value_of(header) {
                 Some(b"true") => true,
                 Some(b"false") => false,
                 _ => by_status(true),
             },
-            Advice::Only(header) => says(header) == Some(b"true"),
+            Advice::Only(header) => value_of(header) == Some(b"true"),
         };
         if again { Self::Again { after } } else { Self::Final }
     }
 }
 
-/// Returns how long `Retry-After` asks to wait, in seconds or until a date.
+/// Returns the wait that `Retry-After` asks for, as seconds or as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(text.parse().map_or(Duration::MAX, Duration::from_secs));
     }
     let until = httpdate::parse_http_date(text).ok()?;
-    // The date is by the provider's clock, and so is `Date` beside it: ours does not matter then.
+    // The date is by the provider's clock, and so is the header `Date`: with both, the clock of
+    // this machine does not matter.
     let now =
         headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
     let now = now.unwrap_or_else(|| {
@@ -77,7 +79,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns how long to wait after the `attempt`th try, never less than `after`.
+    /// Returns the wait after the `attempt`th try: never less than `after`, if that is given.
     pub(crate) fn wait(&self, attempt: u32, after: Option<Duration>) -> Duration {
         match after {
             Some(after) => after.saturating_add(jitter(self.first)),
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_answers_that_a_repeat_can_change_are_asked_for_again() {
+    fn only_responses_that_a_repeat_can_change_are_tried_again() {
         for status in [408, 425, 429, 500, 502, 503, 504] {
             assert!(again(&Dialect::standard(), status, &[]), "{status}");
         }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_asked_again_where_it_says_when_or_always_means_running() {
+    fn a_conflict_is_tried_again_with_retry_after_or_where_it_means_running() {
         assert!(again(&Dialect::standard(), 409, &[("retry-after", "1")]));
         assert!(!again(&Dialect::mangopay(), 409, &[]));
         assert!(again(&Dialect::worldline(), 409, &[]));
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_says_whether_to_try_again_is_believed() {
+    fn a_response_header_may_decide_whether_to_try_again() {
         let stripe = Dialect::stripe();
         assert!(again(&stripe, 409, &[]));
         assert!(!again(&stripe, 500, &[("stripe-should-retry", "false")]));
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!(read(&[date, later]), Some(Duration::from_secs(30)));
         let past = ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT");
         assert_eq!(read(&[date, past]), Some(Duration::ZERO));
-        // Without a `Date`, 1994 is long ago by ours too.
+        // Without a `Date` the clock of this machine decides: 1994 is in the past.
         assert_eq!(read(&[later]), Some(Duration::ZERO));
         for nonsense in ["", "soon", "-1", "+1", "1.5", "1 2"] {
             assert_eq!(read(&[("retry-after", nonsense)]), None, "{nonsense:?}");

@@ -1,6 +1,6 @@
 //! One outbound call: its key, its tries and the waits between them.
 //!
-//! Everything lives in the future that the caller polls. Nothing is spawned: dropping the future
+//! The whole call runs in the future that the caller polls. Nothing is spawned: dropping the future
 //! ends the try under way, and the same call may be made again under the same key.
 
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ use super::retry::Verdict;
 use super::settings::Settings;
 use super::unfit::UnfitKey;
 
-/// How many tries a call took; in the extensions of its response.
+/// The number of tries that a call took, in the extensions of its response.
 ///
 /// ```
 /// use http::Response;
@@ -34,27 +34,28 @@ use super::unfit::UnfitKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempts(pub u32);
 
-/// Why a call has no response. `E` is the inner service's own error.
+/// The reason why a call has no response. `E` is the error of the inner service.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error<E> {
     /// The key does not fit the dialect. Nothing was sent.
     #[error(transparent)]
     Key(#[from] UnfitKey),
-    /// The last try had no answer in time. It may have happened: call again under the same key.
+    /// The last try had no response in time. The call may have taken effect: repeat it only under
+    /// the same key.
     #[error(
-        "no answer within {limit:?} (try {attempt}); it may have happened, so call again only under \
-         the same key"
+        "no response within {limit:?} (try {attempt}); the call may have taken effect, so repeat \
+         it only under the same key"
     )]
     TimedOut {
-        /// The limit of the try.
+        /// The time limit that passed.
         limit: Duration,
         /// The number of the try.
         attempt: u32,
-        /// The key of the call: the same key again makes it one call.
+        /// The key of the call: repeat the call under this key, so that it takes effect once.
         key: Option<CallKey>,
     },
-    /// The last try failed. It may have happened: call again under the same key.
+    /// The last try failed. The call may have taken effect: repeat it only under the same key.
     #[error("the call failed: {source}")]
     Service {
         /// The inner service's error.
@@ -65,7 +66,7 @@ pub enum Error<E> {
     },
 }
 
-/// The service that [`CallLayer`](super::CallLayer) makes.
+/// The service that [`CallLayer`](super::CallLayer) creates around a client.
 #[derive(Clone, Debug)]
 pub struct Call<S> {
     inner: S,
@@ -102,7 +103,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready makes the call; the clone has yet to become so.
+        // The service that is ready makes the call; the clone is not ready yet.
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         Box::pin(Arc::clone(&self.settings).run(inner, request))
@@ -122,8 +123,8 @@ impl Settings {
     {
         let (mut parts, mut body) = request.into_parts();
         let key = CallKey::attach(&mut parts, &self.dialect, self.fresh)?;
-        // A second request is harmless if the method says so, or if the provider takes both for
-        // one. A key that the provider does not heed protects nothing.
+        // A repeat is harmless if the method is idempotent, or if the provider treats both requests
+        // as one. A key that the provider ignores protects nothing.
         let covered = key.is_some() && self.dialect.covers(&parts.method);
         let repeatable = covered || parts.method.is_idempotent();
         let deadline = Instant::now() + self.budget;
@@ -150,7 +151,7 @@ impl Settings {
             };
             let due = self.due(verdict, attempt).filter(|due| *due < deadline);
             let (Some(next), Some(due)) = (spare, due) else {
-                return result.map(|response| signed(response, attempt, key));
+                return result.map(|response| with_call_details(response, attempt, key));
             };
             let status = result.as_ref().ok().map(|response| response.status().as_u16());
             tracing::debug!(dialect = self.dialect.name(), attempt, status, "calling again");
@@ -164,8 +165,8 @@ impl Settings {
         }
     }
 
-    /// Returns whether a response asks for another try. If one may be made, a response that is worth
-    /// nothing in part is read to its end first.
+    /// Returns the response and whether it asks for another try. If the call may be repeated, a
+    /// response that should be read whole is read first: one that breaks off asks for another try.
     async fn weigh<A: Body>(
         &self,
         response: Response<A>,
@@ -184,7 +185,7 @@ impl Settings {
         (response, verdict)
     }
 
-    /// Returns when to try again, if at all.
+    /// Returns the time of the next try; `None` if the result is final or asks for too long a wait.
     fn due(&self, verdict: Verdict, attempt: u32) -> Option<Instant> {
         let Verdict::Again { after } = verdict else { return None };
         if after.is_some_and(|after| after > self.longest_retry_after) {
@@ -193,8 +194,8 @@ impl Settings {
         Instant::now().checked_add(self.backoff.wait(attempt, after))
     }
 
-    /// Waits, and meanwhile drains a response that is dropped: a connection with unread bytes on it would
-    /// have to be closed.
+    /// Waits until `due` and meanwhile drains the response that is dropped: a connection with
+    /// unread bytes on it would have to be closed.
     async fn discard<A: Body>(&self, response: Option<Response<ReadAheadBody<A>>>, due: Instant) {
         let mut waiting = pin!(sleep_until(due));
         if let Some(mut response) = response {
@@ -210,7 +211,11 @@ impl Settings {
 }
 
 /// Adds the key and the number of tries to the response.
-fn signed<A>(mut response: Response<A>, attempt: u32, key: Option<CallKey>) -> Response<A> {
+fn with_call_details<A>(
+    mut response: Response<A>,
+    attempt: u32,
+    key: Option<CallKey>,
+) -> Response<A> {
     response.extensions_mut().insert(Attempts(attempt));
     if let Some(key) = key {
         response.extensions_mut().insert(key);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::dialect::Dialect;
 use super::retry::Backoff;
 
-/// How calls to one provider are made; [`CallLayer`](super::CallLayer) says what each setting does.
+/// The settings of calls to one provider. The setters of [`CallLayer`](super::CallLayer) explain
+/// each.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) dialect: Dialect,

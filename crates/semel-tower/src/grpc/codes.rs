@@ -1,4 +1,4 @@
-//! Which responses are stored, by their code.
+//! The choice of responses that are stored, by their gRPC code.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -11,20 +11,20 @@ use tonic::{Code, Status};
 use super::frame;
 use crate::settle_as::SettleAs;
 
-/// Chooses which responses are stored, by their code.
+/// Chooses which responses are stored, by their gRPC code.
 ///
 /// Responses that are not stored are settled by this table, except under `by` and `doubt_errors`:
 ///
 /// | code | settled as |
 /// |---|---|
-/// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`SettleAs::Release`]: the call was refused before it did anything |
-/// | every other | [`SettleAs::Fail`]: it may have done something |
+/// | `INVALID_ARGUMENT`, `UNIMPLEMENTED` | [`SettleAs::Release`]: the call was refused before it had an effect |
+/// | any other | [`SettleAs::Fail`]: the call may have had an effect |
 ///
 /// `NOT_FOUND`, `PERMISSION_DENIED`, `UNAUTHENTICATED`, `FAILED_PRECONDITION`, `ALREADY_EXISTS`,
-/// `OUT_OF_RANGE` and `RESOURCE_EXHAUSTED` are among the others because a handler passes on what the
-/// services behind it say, and that may be after an effect: a repeat must come under the same operation
-/// id. It runs at once all the same, unless the failure policy says when. A handler that refused before
-/// it did anything says so with [`released`].
+/// `OUT_OF_RANGE` and `RESOURCE_EXHAUSTED` are settled as failures because a handler may pass such
+/// a code on from a service behind it, after an effect: a repeat must run under the same operation
+/// id. It runs at once, unless the failure policy sets a delay. A handler that refused the call
+/// before it had an effect returns the status with [`released`].
 #[derive(Clone)]
 pub struct Codes {
     kind: Kind,
@@ -61,7 +61,7 @@ impl Codes {
         Self::of(Kind::Everything)
     }
 
-    /// Decides by `settle_as`.
+    /// Decides for each response with the function `settle_as`.
     ///
     /// ```
     /// use semel_tower::grpc::{Codes, SettleAs};
@@ -80,9 +80,10 @@ impl Codes {
     }
 
     /// Settles codes of a failing server (`CANCELLED`, `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
-    /// `UNAVAILABLE`, `DATA_LOSS`) that are not stored as [`SettleAs::Doubt`]: such a code says neither that the call had
-    /// its effect nor that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run
-    /// again before an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
+    /// `UNAVAILABLE`, `DATA_LOSS`) that are not stored as [`SettleAs::Doubt`]: such a code leaves
+    /// it open whether the call had its effect. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold)
+    /// the operation is then not run again before an operator has decided. Default: such a code is
+    /// a failure. Has no effect on [`by`](Self::by).
     #[must_use]
     pub fn doubt_errors(mut self) -> Self {
         self.doubts_errors = true;
@@ -90,9 +91,9 @@ impl Codes {
     }
 
     pub(super) fn settle_as(&self, answer: &HandlerResponse<'_>) -> SettleAs {
-        if let Some(said) = answer.metadata(&RELEASED) {
-            // The mark of another process is about a claim of its own.
-            return if said.as_bytes() == token().as_bytes() {
+        if let Some(mark) = answer.metadata(&RELEASED) {
+            // A mark of another process concerns a claim of that process.
+            return if mark.as_bytes() == token().as_bytes() {
                 SettleAs::Release
             } else {
                 SettleAs::Fail
@@ -124,12 +125,12 @@ fn is_terminal(code: Code) -> bool {
     )
 }
 
-/// Returns whether a code means that the call was refused before it did anything.
+/// Returns whether a code means that the call was refused before it had an effect.
 fn is_refusal(code: Code) -> bool {
     matches!(code, Code::InvalidArgument | Code::Unimplemented)
 }
 
-/// Returns whether a code means that a server failed, which does not say what it had done by then.
+/// Returns whether a code means that a server failed, possibly after an effect.
 fn is_error(code: Code) -> bool {
     matches!(
         code,
@@ -142,12 +143,13 @@ fn is_error(code: Code) -> bool {
     )
 }
 
-/// Marks a status whose claim is released; removed before the response leaves the service.
+/// The metadata that marks a status whose claim is to be released. The layer removes it from the
+/// response.
 pub(super) const RELEASED: HeaderName = HeaderName::from_static(NAME);
 const NAME: &str = "semel-released";
 
-/// Returns the value of the mark in this process. A status that a service hands on from another one
-/// must not free the key of work that has had its effect here.
+/// Returns the value of the mark, which is random for each process: a marked status that a handler
+/// passes on from another process must not release a claim whose work has had its effect here.
 fn token() -> &'static str {
     static TOKEN: LazyLock<String> = LazyLock::new(|| {
         let draw = || RandomState::new().build_hasher().finish();
@@ -156,9 +158,9 @@ fn token() -> &'static str {
     &TOKEN
 }
 
-/// Marks the status of a call that was refused before it did anything: its claim is released, and the
-/// key is free again, also for a corrected call. Without the mark only `INVALID_ARGUMENT` and
-/// `UNIMPLEMENTED` release a claim.
+/// Marks the status of a call that was refused before it had an effect: the layer releases the
+/// claim, and the key can be used again, also for a corrected call. Without the mark only
+/// `INVALID_ARGUMENT` and `UNIMPLEMENTED` release a claim.
 ///
 /// ```
 /// use semel_tower::grpc;
@@ -187,7 +189,7 @@ impl fmt::Debug for Codes {
     }
 }
 
-/// A handler's response, as [`Codes::by`] sees it.
+/// The parts of a handler's response that the function given to [`Codes::by`] sees.
 #[derive(Clone, Copy, Debug)]
 pub struct HandlerResponse<'a> {
     pub(super) code: Code,
@@ -197,12 +199,13 @@ pub struct HandlerResponse<'a> {
 }
 
 impl<'a> HandlerResponse<'a> {
-    /// Returns the code.
+    /// Returns the gRPC code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Returns a value of the trailing or, failing that, of the initial metadata.
+    /// Returns the value of `name` in the trailing metadata or, if it is not there, in the initial
+    /// metadata.
     pub fn metadata(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
         self.trailers.get(name).or_else(|| self.headers.get(name))
     }
@@ -228,19 +231,19 @@ mod tests {
     }
 
     fn with(codes: &Codes, settled: SettleAs) -> Vec<i32> {
-        let all = settlements(codes).into_iter().filter(|(_, its)| *its == settled);
+        let all = settlements(codes).into_iter().filter(|(_, found)| *found == settled);
         all.map(|(code, _)| code as i32).collect()
     }
 
     #[test]
-    fn each_choice_keeps_what_it_says() {
+    fn each_choice_keeps_the_documented_codes() {
         assert_eq!(with(&Codes::ok_only(), SettleAs::Keep), [0]);
         assert_eq!(with(&Codes::terminal(), SettleAs::Keep), [0, 3, 6, 9, 11, 12]);
         assert_eq!(with(&Codes::everything(), SettleAs::Keep), (0..=16).collect::<Vec<_>>());
     }
 
     #[test]
-    fn only_what_was_refused_before_it_did_anything_is_released() {
+    fn only_calls_refused_before_an_effect_are_released() {
         assert_eq!(with(&Codes::ok_only(), SettleAs::Release), [3, 12]);
         let failed = [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16];
         assert_eq!(with(&Codes::ok_only(), SettleAs::Fail), failed);
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_server_may_be_doubted() {
+    fn codes_of_a_failing_server_may_be_settled_as_doubt() {
         let doubting = Codes::ok_only().doubt_errors();
         assert_eq!(with(&doubting, SettleAs::Doubt), [1, 2, 4, 13, 14, 15]);
         assert_eq!(with(&doubting, SettleAs::Release), [3, 12]);
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_may_say_that_nothing_was_done() {
+    fn a_marked_status_releases_the_claim() {
         let status = released(Status::not_found("no such account"));
         let headers = status.metadata().clone().into_headers();
         let none = HeaderMap::new();

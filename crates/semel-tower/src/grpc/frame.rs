@@ -1,18 +1,18 @@
-//! Messages on the wire: a flag, four bytes of length, the message.
+//! The framing of gRPC messages: a flag, four bytes of length, the message.
 //!
-//! Nothing is decoded or decompressed here: the layer knows no message types.
+//! Messages are neither decoded nor decompressed: the layer does not know their types.
 
-/// Flag and length.
+/// The number of bytes before a message: its flag and its length.
 pub(super) const PREFIX: usize = 5;
 
-/// One message.
+/// One framed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message<'d> {
     pub(super) compressed: bool,
     pub(super) bytes: &'d [u8],
 }
 
-/// Not exactly one message.
+/// The reason why a body is not exactly one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Misframed {
     #[error("the call has no message")]
@@ -28,7 +28,7 @@ pub(super) enum Misframed {
     Several,
 }
 
-/// The only message in `data`.
+/// Returns the only message in `data`.
 pub(super) fn message(data: &[u8]) -> Result<Message<'_>, Misframed> {
     let (&flag, rest) = data.split_first().ok_or(Misframed::Empty)?;
     let compressed = match flag {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named() {
+    fn anything_but_one_message_is_an_error() {
         assert_eq!(message(b""), Err(Misframed::Empty));
         for cut in 1..7 {
             assert_eq!(message(&b"\0\0\0\0\x02hi"[..cut]), Err(Misframed::Cut), "{cut}");

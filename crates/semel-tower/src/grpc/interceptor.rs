@@ -1,8 +1,8 @@
 //! The key of an outgoing call, and the interceptor that sends it.
 //!
 //! An interceptor runs once for every attempt, so it cannot know which attempts belong together:
-//! the code that makes the attempts must say so. [`Retry`](super::Retry) does; a loop of your own holds on
-//! to a [`CallKey`] and gives it to each attempt with [`with_key`].
+//! the code that makes the attempts must give them one key. [`Retry`](super::Retry) does so; a loop
+//! of your own keeps a [`CallKey`] and adds it to each attempt with [`with_key`].
 
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::service::Interceptor;
@@ -11,10 +11,10 @@ use tonic::{Request, Status};
 use crate::client::{CallKey, Dialect};
 use crate::key::parse;
 
-/// The metadata that carries keys.
+/// The default name of the metadata that carries the key.
 const NAME: &str = "idempotency-key";
 
-/// Returns `request` under `key`. No interceptor is needed.
+/// Adds `key` to the metadata and the extensions of `request`. Needs no interceptor.
 ///
 /// ```
 /// use semel_tower::grpc::{CallKey, with_key};
@@ -31,8 +31,8 @@ pub fn with_key<T>(mut request: Request<T>, key: &CallKey) -> Request<T> {
     request
 }
 
-/// Writes a key as the server layers of this crate read it: bare where nothing in it could be taken
-/// for more than a key, else quoted.
+/// Returns the metadata value for a key, as the server layers of this crate parse it: quoted if the
+/// key has characters that a bare key cannot have.
 fn written(key: &CallKey) -> AsciiMetadataValue {
     let text = key.as_str();
     let mut value = match Dialect::bare().check(text) {
@@ -40,17 +40,18 @@ fn written(key: &CallKey) -> AsciiMetadataValue {
         Err(_) => format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"")).parse(),
     }
     .expect("a call's key is printable ASCII");
-    // Keys are not for logs, and one that is never seen again is not worth compressing.
+    // Keeps the key out of logs and of the header compression table, where it would not be used
+    // again.
     AsciiMetadataValue::set_sensitive(&mut value, true);
     value
 }
 
-/// Sends each call's key: the one that its metadata has already, else the [`CallKey`] in its
+/// Adds a key to each call: the key that the metadata already has, else the [`CallKey`] in the
 /// extensions, else a fresh one.
 ///
-/// A fresh key covers the repeats of whatever is *behind* the interceptor: a proxy, a mesh, a
-/// connection that is made anew. A caller that calls again itself gives a key that it can give
-/// again; inside an execution that is [`CallKey::of`].
+/// A fresh key covers repeats that are made *behind* the interceptor, by a proxy, a service mesh or
+/// a reconnect. A caller that repeats calls itself must supply a key that it can use again; inside
+/// an execution that is [`CallKey::of`].
 ///
 /// ```
 /// use semel_tower::grpc::{CallKey, KeyInterceptor};
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interceptor_leaves_a_key_that_is_there_and_refuses_two() {
+    fn the_interceptor_keeps_an_existing_key_and_refuses_two() {
         let key = CallKey::new("mine").expect("a key");
         let mut interceptor = KeyInterceptor::new();
         let sent = interceptor.call(with_key(Request::new(()), &key)).expect("sent");
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interceptor_makes_a_key_unless_it_is_told_not_to() {
+    fn the_interceptor_creates_a_key_unless_switched_off() {
         let keys: Vec<_> = (0..2)
             .map(|_| {
                 let sent = KeyInterceptor::new().call(Request::new(())).expect("sent");

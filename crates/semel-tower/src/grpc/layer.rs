@@ -1,4 +1,4 @@
-//! What only a gRPC layer has: the methods that it covers.
+//! The settings that only a gRPC layer has: the methods that it covers.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::service::KeyedService;
 
 /// Makes unary gRPC methods idempotent.
 ///
-/// It cannot be built without saying how tenants and callers are distinguished, and methods that it is
-/// not given pass through:
+/// A layer cannot be built without a way to identify tenants and callers. Methods that are not
+/// registered pass through:
 ///
 /// ```
 /// use semel_core::Executor;
@@ -33,35 +33,36 @@ use crate::service::KeyedService;
 /// Its [`rules`](KeyedLayer::rules) apply to the methods of a
 /// [descriptor set](KeyedLayer::descriptor_set).
 ///
-/// Put it where it sees `application/grpc`: a gRPC-Web layer goes outside of it. Authentication goes
-/// outside too: interceptors of a service (`with_interceptor`) are inside, and do not run for
-/// repeats. A limit on how much runs at once goes inside (`ConcurrencyLimitLayer`): one outside ends
-/// with its caller, and the work does not.
+/// The layer must see `application/grpc`, so a gRPC-Web layer goes outside of it. Authentication
+/// goes outside too: the interceptors of a service (`with_interceptor`) are inside, and do not run
+/// for repeats. A concurrency limit (`ConcurrencyLimitLayer`) goes inside: outside, a permit would
+/// be freed when the caller leaves, while the work goes on.
 pub type GrpcLayer<S, M = Fenced> = KeyedLayer<Grpc, S, M>;
 
-/// The service that a [`GrpcLayer`] makes.
+/// The service that a [`GrpcLayer`] creates.
 pub type GrpcService<I, S, M> = KeyedService<I, Grpc, S, M>;
 
-/// Lets one service of a server be layered, as well as the server.
+/// Allows the layer around one service of a server, not only around the whole server.
 impl<I: NamedService, S: Store, M> NamedService for KeyedService<I, Grpc, S, M> {
     const NAME: &'static str = I::NAME;
 }
 
 impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
-    /// Makes a unary method idempotent, by rules of its own. Its name is its path:
+    /// Makes a unary method idempotent, with separate rules. `method` is the path of the method:
     /// `/package.Service/Method`.
     ///
-    /// A call of a streaming method that is registered here by mistake is read to its end before it
-    /// is handed on, and refused if it has more than one message. A
-    /// [descriptor set](Self::descriptor_set) that is given afterwards finds the mistake.
+    /// If a streaming method is registered by mistake, its calls are read to the end before they
+    /// are passed on, and refused if they have more than one message. A [descriptor
+    /// set](Self::descriptor_set) that is added afterwards reveals the mistake.
     #[must_use]
     pub fn unary(self, method: &str, rules: GrpcRules) -> Self {
         self.change(|routing| routing.settings.name(method, rules))
     }
 
-    /// Makes all unary methods of an encoded `google.protobuf.FileDescriptorSet` idempotent: by
-    /// [`rules`](Self::rules), those that [`unary`](Self::unary) named by theirs. Streaming methods
-    /// are left alone, and so are those with `option idempotency_level = NO_SIDE_EFFECTS`.
+    /// Makes all unary methods of an encoded `google.protobuf.FileDescriptorSet` idempotent, with
+    /// the rules of [`rules`](Self::rules); a method that was registered with
+    /// [`unary`](Self::unary) keeps its own rules. Streaming methods and methods with
+    /// `option idempotency_level = NO_SIDE_EFFECTS` pass through.
     ///
     /// `tonic_prost_build`'s `file_descriptor_set_path` writes such a set.
     ///
@@ -78,15 +79,15 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Grpc, S, M> {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidDescriptorSet`], also where a method that was named before streams or does not
-    /// exist.
+    /// [`InvalidDescriptorSet`] if the set is unusable, or if a method that was registered before
+    /// is a streaming method or does not exist.
     pub fn descriptor_set(mut self, encoded: &[u8]) -> Result<Self, InvalidDescriptorSet> {
         Arc::make_mut(&mut self.config).routing.settings.describe(encoded)?;
         Ok(self)
     }
 
-    /// Returns whether the layer covers calls of this path: those of a unary method that it was
-    /// given.
+    /// Returns whether the layer covers calls of this path, which is the case for registered unary
+    /// methods.
     pub fn covers(&self, path: &str) -> bool {
         let routing = &self.config.routing;
         routing.settings.rules(path, &routing.rules).is_some()

@@ -1,7 +1,8 @@
-//! The methods that a layer covers: registered ones, and those of a descriptor set.
+//! The methods that a layer covers: methods that were registered, and the unary methods of a
+//! descriptor set.
 //!
-//! Any other method passes through untouched: the headers of a call do not say whether it is unary,
-//! and a stream that is read to its end before it is handed on is no stream any more.
+//! Any other method passes through: the headers of a call do not show whether it is unary, and a
+//! stream must not be read to its end before it is passed on.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,19 +13,19 @@ use prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
 use super::rules::GrpcRules;
 
-/// The methods of a layer.
+/// The methods that a layer covers.
 #[derive(Clone, Debug, Default)]
 pub struct Methods {
-    /// `None`: by the layer's own rules.
+    /// The rules of each unary method; `None` stands for the layer's default rules.
     unary: HashMap<Box<str>, Option<Arc<GrpcRules>>>,
     streaming: HashSet<Box<str>>,
 }
 
-/// Why a descriptor set was refused.
+/// The reason why a descriptor set was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidDescriptorSet {
-    /// Not an encoded `google.protobuf.FileDescriptorSet`.
+    /// The bytes are not an encoded `google.protobuf.FileDescriptorSet`.
     #[error("the descriptor set cannot be read: {reason}")]
     Unreadable {
         /// The error of `prost`.
@@ -34,13 +35,13 @@ pub enum InvalidDescriptorSet {
     #[error("the descriptor set has no unary method; give the set of the files with the services")]
     NoMethods,
     /// A method that was registered as unary is a streaming one.
-    #[error("{method} was registered as unary, and the descriptor set says that it streams")]
+    #[error("{method} was registered as unary, but is a streaming method in the descriptor set")]
     Streaming {
         /// The path of the method.
         method: String,
     },
-    /// A method that was registered is not in its service.
-    #[error("{method} was registered, and the descriptor set has its service without it")]
+    /// The descriptor set has the service of a registered method, but not the method.
+    #[error("{method} was registered, but its service in the descriptor set has no such method")]
     Unknown {
         /// The path of the method.
         method: String,
@@ -56,11 +57,11 @@ fn path(method: &str) -> Box<str> {
 }
 
 impl Methods {
-    /// Registers a method as unary. One that a descriptor set has as streaming stays untouched.
+    /// Registers a method as unary, unless a descriptor set has it as a streaming method.
     pub(super) fn name(&mut self, method: &str, rules: GrpcRules) {
         let path = path(method);
         if self.streaming.contains(&path) {
-            tracing::error!(method = %path, "a streaming method was registered as unary; it is not covered");
+            tracing::error!(method = %path, "a streaming method was registered as unary; the layer does not cover it");
             return;
         }
         if path.matches('/').count() != 2 || path.ends_with('/') {
@@ -69,7 +70,8 @@ impl Methods {
         self.unary.insert(path, Some(Arc::new(rules)));
     }
 
-    /// Adds the unary methods of a set, and checks those that are there already against it.
+    /// Adds the unary methods of a descriptor set, and checks the methods that were registered
+    /// before against the set.
     pub(super) fn describe(&mut self, encoded: &[u8]) -> Result<(), InvalidDescriptorSet> {
         let set = FileDescriptorSet::decode(encoded)
             .map_err(|error| InvalidDescriptorSet::Unreadable { reason: error.to_string() })?;
@@ -111,7 +113,7 @@ impl Methods {
         Ok(())
     }
 
-    /// Returns the rules of a path; `None` if the layer does not cover it.
+    /// Returns the rules of the method with this path; `None` if the layer does not cover it.
     pub(super) fn rules<'r>(
         &'r self,
         path: &str,
@@ -127,7 +129,7 @@ struct Described {
     services: HashSet<Box<str>>,
     unary: HashSet<Box<str>>,
     streaming: HashSet<Box<str>>,
-    /// Unary, and `option idempotency_level = NO_SIDE_EFFECTS`.
+    /// Unary methods with `option idempotency_level = NO_SIDE_EFFECTS`.
     harmless: HashSet<Box<str>>,
 }
 
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_registers_its_unary_methods_that_have_effects() {
+    fn a_set_registers_its_unary_methods_with_side_effects() {
         let mut methods = Methods::default();
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
         assert!(has(&methods, "/shop.v1.Payments/Charge"));
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_of_its_own_rules_keeps_them() {
+    fn a_method_with_its_own_rules_keeps_them() {
         let mut methods = Methods::default();
         methods.name("shop.v1.Payments/Charge", GrpcRules::new().required());
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_finds_out_what_was_registered_wrongly() {
+    fn a_descriptor_set_reveals_wrong_registrations() {
         let described_after = |method: &str| {
             let mut methods = Methods::default();
             methods.name(method, GrpcRules::new());
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_a_set_calls_streaming_stays_untouched() {
+    fn a_streaming_method_of_a_set_cannot_be_registered() {
         let mut methods = Methods::default();
         methods.describe(&encoded(Some("shop.v1"))).expect("a set");
         methods.name("/shop.v1.Payments/Watch", GrpcRules::new());
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_of_services_is_refused() {
+    fn bytes_that_are_no_set_of_services_are_refused() {
         let mut methods = Methods::default();
         assert_eq!(methods.describe(b""), Err(InvalidDescriptorSet::NoMethods));
         let unreadable = methods.describe(b"\xff\xff\xff");

@@ -1,6 +1,6 @@
 //! A problem as a gRPC response: a status, in trailers only.
 //!
-//! The code is for retry policies, the message for people, the details for programs
+//! Retry policies use the code, people read the message, and programs read the details
 //! (`google.rpc.ErrorInfo`, `google.rpc.RetryInfo`).
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use tonic::{Code, Status};
 
 use crate::problem::{Problem, Slug};
 
-/// Says to a client's retry policy when to retry (gRFC A6).
+/// The metadata that holds the delay before a retry for a client's retry policy (gRFC A6).
 pub(super) const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 /// The domain of the reasons in `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "semel";
 
 impl Problem {
-    /// Sets the code, where it is not that of the kind of problem.
+    /// Sets the gRPC code, if it differs from the default of the slug.
     pub(super) fn code(mut self, code: Code) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// Returns the gRPC response: trailers only, which are its headers.
+    /// Returns the gRPC response, which has trailers only: they are sent as its headers.
     pub fn refused(self) -> Response<Bytes> {
         let code = self.code.unwrap_or_else(|| code(self.slug));
-        let message = match says_it_all(self.slug) {
+        let message = match has_title_in_detail(self.slug) {
             true => self.detail.to_string(),
             false => format!("{}: {}", self.slug.title(), self.detail),
         };
@@ -67,12 +67,12 @@ impl Problem {
     }
 }
 
-/// Returns whether the detail of a problem repeats its title.
-fn says_it_all(slug: Slug) -> bool {
+/// Returns whether the detail of such a problem already contains its title.
+fn has_title_in_detail(slug: Slug) -> bool {
     matches!(slug, Slug::KeyReused | Slug::StoreFull | Slug::ShuttingDown)
 }
 
-/// Returns the code of a kind of problem.
+/// Returns the default gRPC code of a slug.
 fn code(slug: Slug) -> Code {
     match slug {
         Slug::KeyMissing | Slug::KeyInvalid | Slug::PublicIdInvalid => Code::InvalidArgument,
@@ -94,13 +94,13 @@ fn code(slug: Slug) -> Code {
     }
 }
 
-/// Returns whole milliseconds, rounded up: a retry after so many finds the operation due.
+/// Returns the delay in whole milliseconds, rounded up so that a retry does not come too early.
 fn millis(delay: Duration) -> u64 {
     let whole = delay.as_nanos().div_ceil(1_000_000);
     u64::try_from(whole).unwrap_or(u64::MAX)
 }
 
-/// `google.rpc.Status`.
+/// The message `google.rpc.Status`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]
@@ -111,7 +111,7 @@ struct RpcStatus {
     details: Vec<prost_types::Any>,
 }
 
-/// `google.rpc.ErrorInfo`.
+/// The message `google.rpc.ErrorInfo`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ErrorInfo {
     #[prost(string, tag = "1")]
@@ -122,7 +122,7 @@ struct ErrorInfo {
     metadata: BTreeMap<String, String>,
 }
 
-/// `google.rpc.RetryInfo`.
+/// The message `google.rpc.RetryInfo`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RetryInfo {
     #[prost(message, optional, tag = "1")]
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_is_never_told_shorter_than_it_is() {
+    fn a_delay_is_rounded_up_to_milliseconds() {
         assert_eq!(millis(Duration::ZERO), 0);
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_millis(250)), 250);
@@ -155,21 +155,21 @@ mod tests {
         assert_eq!(response.headers()[PUSHBACK], "2000");
         let status = Status::from_header_map(response.headers()).expect("a status");
         assert_eq!(status.message(), "The request is still running: wait");
-        let told = RpcStatus::decode(status.details()).expect("google.rpc.Status");
-        assert_eq!((told.code, &told.message[..]), (10, status.message()));
-        let info = ErrorInfo::decode(&told.details[0].value[..]).expect("google.rpc.ErrorInfo");
+        let decoded = RpcStatus::decode(status.details()).expect("google.rpc.Status");
+        assert_eq!((decoded.code, &decoded.message[..]), (10, status.message()));
+        let info = ErrorInfo::decode(&decoded.details[0].value[..]).expect("google.rpc.ErrorInfo");
         assert_eq!((&info.reason[..], &info.domain[..]), ("IN_PROGRESS", "semel"));
         assert_eq!(info.metadata["retryable"], "true");
         assert_eq!(info.metadata["safe_new_key"], "false");
-        let retry = RetryInfo::decode(&told.details[1].value[..]).expect("google.rpc.RetryInfo");
+        let retry = RetryInfo::decode(&decoded.details[1].value[..]).expect("google.rpc.RetryInfo");
         assert_eq!(retry.retry_delay.map(|delay| delay.seconds), Some(2));
     }
 
     #[test]
-    fn what_may_succeed_later_has_a_code_that_says_so() {
+    fn retryable_problems_have_a_code_that_allows_a_retry() {
         for slug in Slug::ALL {
             let retryable = Problem::new(*slug, "").retryable;
-            let says = !matches!(
+            let allows_retry = !matches!(
                 code(*slug),
                 Code::InvalidArgument
                     | Code::FailedPrecondition
@@ -177,7 +177,7 @@ mod tests {
                     | Code::PermissionDenied
                     | Code::NotFound
             );
-            assert!(says || !retryable, "{slug:?}");
+            assert!(allows_retry || !retryable, "{slug:?}");
         }
     }
 }

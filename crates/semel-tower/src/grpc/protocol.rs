@@ -1,4 +1,4 @@
-//! gRPC, as the request flow needs it.
+//! The implementation of [`Protocol`] for gRPC.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::problem::{Problem, Slug};
 use crate::protocol::{Protocol, Route, Routing, sealed};
 use crate::stored_response::Damaged;
 
-/// The compressions that a caller understands.
+/// The header with the compressions that a caller accepts.
 const ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
@@ -42,8 +42,8 @@ impl Protocol for Grpc {
 
     fn applies(routing: &Routing<Self>, request: &Parts) -> bool {
         let rules = routing.settings.rules(request.uri.path(), &routing.rules);
-        // tonic takes any verb and any content type: a method that requires a key cannot be had
-        // without one by sending another.
+        // tonic accepts any HTTP method and any content type. Sending another one must not get
+        // around a method's required key.
         let keyed = || is_grpc(&request.headers) && routing.has_key(&request.headers);
         rules.is_some_and(|rules| rules.required || keyed())
     }
@@ -52,8 +52,8 @@ impl Protocol for Grpc {
         let path = request.uri.path();
         let Some(rules) = routing.settings.rules(path, &routing.rules) else { return Ok(None) };
         if !is_grpc(&request.headers) {
-            let detail = "it is read from calls of type application/grpc only; a gRPC-Web layer \
-                          goes outside of this one";
+            let detail = "the key is read only from calls of type application/grpc; a gRPC-Web \
+                          layer goes outside of this one";
             return Err(Problem::new(Slug::KeyMissing, detail));
         }
         Ok(Some(Route { operation: path.to_owned(), rules: Arc::clone(rules) }))
@@ -63,7 +63,7 @@ impl Protocol for Grpc {
         routing.settings.rules(operation, &routing.rules).unwrap_or(&routing.rules)
     }
 
-    /// Of the method, the message, and the metadata that the rules name.
+    /// Returns the fingerprint of the method, the message, and the metadata that the rules list.
     fn fingerprint(
         request: &Parts,
         body: &Bytes,
@@ -78,7 +78,8 @@ impl Protocol for Grpc {
         })?;
         let matched = match &rules.options.matched {
             Some(matched) if !message.compressed => matched(message.bytes),
-            // With its flag: a compressed message never equals one that is not.
+            // The bytes include the compression flag: a compressed message never equals an
+            // uncompressed one.
             _ => Fingerprint::of_bytes(body),
         };
         let mut parts = vec![request.uri.path().as_bytes(), matched.as_bytes()];
@@ -89,7 +90,7 @@ impl Protocol for Grpc {
     fn prepare(headers: &mut HeaderMap) {
         // Every later caller must be able to read the response: it is stored uncompressed.
         headers.remove(ACCEPT_ENCODING);
-        // The deadline is this caller's, not the work's: later callers have their own.
+        // The deadline is for this caller, not for the work: later callers have their own.
         headers.remove(TIMEOUT);
     }
 
@@ -119,8 +120,8 @@ impl Protocol for Grpc {
     }
 }
 
-/// Returns whether the content type is `application/grpc`, with or without a format. That of
-/// gRPC-Web is not: it has its trailers in the body.
+/// Returns whether the content type is `application/grpc`, with or without a format. gRPC-Web does
+/// not count: it has its trailers in the body.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
     match value.split_at_checked(b"application/grpc".len()) {
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_grpc_itself_is_grpc() {
+    fn only_application_grpc_is_grpc() {
         let is = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(value));

@@ -1,4 +1,4 @@
-//! Settles claims by handlers' responses, and writes stored responses.
+//! Settles a claim according to the handler's response, and creates responses from stored outcomes.
 
 use bytes::Bytes;
 use http::response::Parts;
@@ -15,9 +15,9 @@ use crate::headers::REPLAYED;
 use crate::settle_as::SettleAs;
 use crate::stored_response::{self, Damaged, StoredResponse};
 
-/// Settles the claim by the handler's response.
+/// Settles the claim according to the handler's response.
 ///
-/// Its status comes last, so it is read to its end.
+/// The status comes last, so the response is read to its end.
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     context: &Context,
     response: Response<B>,
@@ -29,7 +29,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             let none = HeaderMap::new();
             let finished =
                 of_whole(context, &parts, trailers.as_deref().unwrap_or(&none), &data, rules);
-            // For this layer only.
+            // The mark is for this layer only.
             parts.headers.remove(RELEASED);
             if let Some(trailers) = &mut trailers {
                 trailers.remove(RELEASED);
@@ -44,7 +44,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     }
 }
 
-/// Returns what operators read about a response that is not stored.
+/// Returns the text that is recorded for operators about a response that is not stored.
 fn reason(code: Code) -> String {
     format!("the handler answered {code:?}: {}", code.description())
 }
@@ -58,13 +58,13 @@ fn of_whole(
 ) -> Finished<()> {
     let bytes = data.len() as u64;
     let (early, late) = (code_in(&parts.headers), code_in(trailers));
-    let said = parts.extensions.get::<SettleAs>().copied();
+    let chosen = parts.extensions.get::<SettleAs>().copied();
     let Some(code) = early.or(late).or_else(|| code_of(parts.status)) else {
         let by_length = if bytes == 0 { SettleAs::Fail } else { SettleAs::Keep };
-        return omitted(context, said.unwrap_or(by_length), None, bytes);
+        return omitted(context, chosen.unwrap_or(by_length), None, bytes);
     };
     let answered = HandlerResponse { code, headers: &parts.headers, trailers, data };
-    match said.unwrap_or_else(|| rules.options.codes.settle_as(&answered)) {
+    match chosen.unwrap_or_else(|| rules.options.codes.settle_as(&answered)) {
         // Not a gRPC response, so there is nothing to replay.
         SettleAs::Keep if early.or(late).is_none() => {
             context.refuse((), Recorded::Omitted { bytes })
@@ -80,7 +80,8 @@ fn of_whole(
                 context.refuse((), outcome)
             }
         }
-        // tonic's code for a response that is larger than it may send: the handler has completed.
+        // tonic sends this code for a response that is larger than its limit: the handler has
+        // completed.
         SettleAs::Release | SettleAs::Fail if early.is_none() && late == Some(Code::OutOfRange) => {
             context.complete((), Recorded::Omitted { bytes })
         }
@@ -90,19 +91,19 @@ fn of_whole(
     }
 }
 
-/// Decides by the beginning of a response, which broke off or is too long to store.
+/// Settles the claim of a response that broke off or is too long to store, according to the part
+/// that was read.
 fn of_part(context: &Context, parts: &Parts, bytes: u64, rules: &GrpcRules) -> Finished<()> {
     let early = code_in(&parts.headers);
     let code = early.or_else(|| code_of(parts.status));
-    let said = parts.extensions.get::<SettleAs>().copied();
-    let settle_as = said.unwrap_or_else(|| match code {
-        // A head alone says nothing: a proxy may have sent it before the handler ran.
+    let chosen = parts.extensions.get::<SettleAs>().copied();
+    let settle_as = chosen.unwrap_or_else(|| match code {
+        // The headers alone prove nothing: a proxy may have sent them before the handler ran.
         None if bytes == 0 => SettleAs::Doubt,
-        // What came of it is an answer's message: the handler did what it does, and must not do it
-        // again.
+        // A part of a message has arrived: the handler has done its work, and must not do it again.
         None | Some(Code::Ok) => SettleAs::Keep,
         Some(_) if early.is_some() => SettleAs::Fail,
-        // The page of something that does not speak gRPC, of which the end says no more.
+        // The response is not gRPC; the rest of it would not change the decision.
         Some(code) => {
             let none = HeaderMap::new();
             let page =
@@ -113,7 +114,7 @@ fn of_part(context: &Context, parts: &Parts, bytes: u64, rules: &GrpcRules) -> F
     omitted(context, settle_as, code, bytes)
 }
 
-/// Settles a claim whose response cannot be stored. Without a code it counts as a success.
+/// Settles a claim whose response cannot be stored. A response without a code counts as a success.
 fn omitted(context: &Context, settle_as: SettleAs, code: Option<Code>, bytes: u64) -> Finished<()> {
     let outcome = Recorded::Omitted { bytes };
     match (settle_as, code) {
@@ -130,7 +131,7 @@ fn code_in(map: &HeaderMap) -> Option<Code> {
     map.get(Status::GRPC_STATUS).map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// Returns the code of a response that is not gRPC.
+/// Returns the gRPC code for the HTTP status of a response without `grpc-status`; `None` for 200.
 fn code_of(status: StatusCode) -> Option<Code> {
     match status.as_u16() {
         200 => None,
@@ -143,10 +144,10 @@ fn code_of(status: StatusCode) -> Option<Code> {
     }
 }
 
-/// Writes the stored response.
+/// Creates the response from a stored outcome.
 ///
-/// Its mark is in the trailers: initial metadata commits a client to a response, and ends its
-/// retries.
+/// The mark of a replay is in the trailers: initial metadata commits a client to a response, and
+/// ends its retries.
 pub(super) fn replay(outcome: &Outcome) -> Result<Response<Whole>, Damaged> {
     if outcome.content_type() != StoredResponse::GRPC {
         return Err(Damaged::Invalid("content type"));
@@ -155,7 +156,7 @@ pub(super) fn replay(outcome: &Outcome) -> Result<Response<Whole>, Damaged> {
         StoredResponse::decode(outcome.body())?;
     let mark = HeaderValue::from_static("true");
     let body = if headers.contains_key(Status::GRPC_STATUS) {
-        // It had trailers only, which are its headers.
+        // The response had trailers only, which were sent as its headers.
         headers.insert(REPLAYED, mark);
         Whole::from(body)
     } else if trailers.contains_key(Status::GRPC_STATUS) {

@@ -1,4 +1,4 @@
-//! Retries calls, always under one key.
+//! Retries of outbound gRPC calls, all under one key.
 //!
 //! Nothing is spawned: dropping the future ends the try under way, and the same call may be made
 //! again under the same key.
@@ -14,13 +14,14 @@ use super::interceptor::with_key;
 use super::problem::PUSHBACK;
 use crate::client::{Backoff, CallKey};
 
-/// Retries a call until there is a response, always under one key.
+/// Retries a call until it succeeds or a limit is reached, with the same key in every try.
 ///
-/// A call is made again after `UNAVAILABLE`, `ABORTED` (it is still running), `DEADLINE_EXCEEDED`,
-/// `CANCELLED` (which tonic makes of its own timeouts), `UNKNOWN` and `INTERNAL` (which it makes of
-/// broken connections), and after `RESOURCE_EXHAUSTED` that says when to retry: the key is what
-/// makes that safe, so the server must honour it. Waits are exponential with full jitter, and never
-/// shorter than `grpc-retry-pushback-ms` asks; where that says not to retry, the call is over.
+/// A call is tried again after `UNAVAILABLE`, `ABORTED` (the first call is still running),
+/// `DEADLINE_EXCEEDED`, `CANCELLED` (tonic's code for its own timeouts), `UNKNOWN` and `INTERNAL`
+/// (tonic's codes for broken connections), and after `RESOURCE_EXHAUSTED` with
+/// `grpc-retry-pushback-ms`. The key makes this safe, so the server must honour it. Waits are
+/// exponential with full jitter, and never shorter than `grpc-retry-pushback-ms`; a negative value
+/// there ends the call.
 ///
 /// ```
 /// use semel_tower::grpc::{CallKey, Retry};
@@ -63,27 +64,27 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// Creates retries with the defaults, each named in its setter.
+    /// Creates a `Retry` with the default settings, which the setters list.
     pub fn new() -> Self {
         let backoff = Backoff { first: Duration::from_millis(200), most: Duration::from_secs(5) };
         Self { tries: 4, budget: Duration::from_secs(30), backoff }
     }
 
-    /// Sets how many tries there are at most, the first included. Default 4.
+    /// Sets the largest number of tries, including the first. Default 4.
     pub fn tries(mut self, tries: u32) -> Self {
         self.tries = tries.max(1);
         self
     }
 
-    /// Sets how long after the first try another may begin. Default 30 s. A try under way is not cut
-    /// off: its deadline does that (`Request::set_timeout`).
+    /// Sets how long after the beginning of the first try another one may begin. Default 30 s. A
+    /// try that is under way is not cut off; give it a deadline for that (`Request::set_timeout`).
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Sets the wait where the server does not say how long: a random time of up to `first`, then
-    /// twice that with every try, up to `most`. Default 200 ms and 5 s.
+    /// Sets the wait before a retry where the server sends no `grpc-retry-pushback-ms`: a random
+    /// time of up to `first`, which doubles with every try, up to `most`. Default 200 ms and 5 s.
     pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
         self.backoff = Backoff { first, most: most.max(first) };
         self
@@ -134,7 +135,8 @@ impl Default for Retry {
     }
 }
 
-/// Returns whether a call that ended so is worth another try, and how long that must wait at least.
+/// Returns `Some` if a call with this status is tried again, with the shortest wait that the server
+/// asks for.
 fn again(status: &Status) -> Option<Option<Duration>> {
     let pushback = match pushback(status.metadata()) {
         Pushback::Never => return None,
@@ -163,11 +165,11 @@ fn again(status: &Status) -> Option<Option<Duration>> {
     worth.then_some(pushback)
 }
 
-/// A server's answer to whether and when to retry (gRFC A6).
+/// The server's advice on whether and when to retry (gRFC A6).
 enum Pushback {
     None,
     After(Duration),
-    /// Negative, or not a number.
+    /// The value is negative or not a number: do not retry.
     Never,
 }
 
@@ -195,21 +197,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_repeat_can_change_is_tried_again() {
+    fn only_codes_that_a_repeat_can_change_are_tried_again() {
         let tried: Vec<i32> =
             (0..=16).filter(|code| again(&status(Code::from_i32(*code), None)).is_some()).collect();
         assert_eq!(tried, [1, 2, 4, 10, 13, 14]);
     }
 
     #[test]
-    fn a_server_that_says_when_or_never_is_believed() {
-        let said = |code, text| again(&status(code, Some(text)));
+    fn the_pushback_of_a_server_is_followed() {
+        let decided = |code, text| again(&status(code, Some(text)));
         let second = Some(Some(Duration::from_secs(1)));
-        assert_eq!(said(Code::Aborted, "1000"), second);
-        assert_eq!(said(Code::ResourceExhausted, "1000"), second);
-        assert_eq!(said(Code::FailedPrecondition, "1000"), None);
+        assert_eq!(decided(Code::Aborted, "1000"), second);
+        assert_eq!(decided(Code::ResourceExhausted, "1000"), second);
+        assert_eq!(decided(Code::FailedPrecondition, "1000"), None);
         for never in ["-1", "", "soon", "1.5"] {
-            assert_eq!(said(Code::Unavailable, never), None, "{never:?}");
+            assert_eq!(decided(Code::Unavailable, never), None, "{never:?}");
         }
     }
 

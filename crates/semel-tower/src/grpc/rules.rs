@@ -1,4 +1,4 @@
-//! What only gRPC's rules have: codes, metadata, and the fingerprint of a message.
+//! The rules that only gRPC has: codes, metadata, and the fingerprint of a message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::frame::PREFIX;
 use crate::headers::{REPLAYED, never_kept};
 use crate::rules::{ProtocolOptions, RouteRules};
 
-/// How a message was compressed.
+/// The header with the compression of a message.
 const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// Metadata that is always stored with a response, which would be none without it.
+/// Metadata that is always stored with a response, because the response is not valid without it.
 static KEPT: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     ENCODING,
@@ -26,7 +26,7 @@ static KEPT: [HeaderName; 5] = [
 
 type MatchMessage = Arc<dyn Fn(&[u8]) -> Fingerprint + Send + Sync>;
 
-/// How the calls of a method are treated.
+/// The rules for the calls of a method.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,7 @@ type MatchMessage = Arc<dyn Fn(&[u8]) -> Fingerprint + Send + Sync>;
 /// ```
 pub type GrpcRules = RouteRules<GrpcOptions>;
 
-/// What only gRPC's rules have.
+/// The rules that only gRPC has.
 #[derive(Clone)]
 pub struct GrpcOptions {
     pub(super) codes: Codes,
@@ -72,8 +72,8 @@ impl RouteRules<GrpcOptions> {
     }
 
     /// Sets initial and trailing metadata to store with a response, beside its status, its details
-    /// and its message. Names that begin with `grpc-`, credentials, cookies and trace ids are not
-    /// stored even if they are named here. Default none.
+    /// and its message. Names that begin with `grpc-`, credentials, cookies and trace ids are never
+    /// stored. Default none.
     pub fn kept_metadata(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         let kept = |name: &HeaderName| {
             !never_kept(name) && !name.as_str().starts_with("grpc-") && *name != REPLAYED
@@ -88,12 +88,14 @@ impl RouteRules<GrpcOptions> {
         self
     }
 
-    /// Sets the fingerprint of a message, given its encoded form. Default: of all its bytes.
+    /// Sets the function that computes the fingerprint of a message from its encoded form. Default:
+    /// the fingerprint of all its bytes.
     ///
-    /// Protobuf has no canonical form. A client that sends what it sent before sends the same bytes;
-    /// one that builds its message anew may order a `map` differently (`prost` does, unless it uses a
-    /// `BTreeMap`), and is refused because its key was used for another request. Name the fields that
-    /// matter here. A compressed message is not passed to the function: it is matched by its bytes.
+    /// Protobuf has no canonical form. A client that sends a stored message again sends the same
+    /// bytes; a client that builds the message anew may order a `map` differently (`prost` does,
+    /// unless it uses a `BTreeMap`), and is refused because its key was used for another request.
+    /// Use this function to select the fields that matter. A compressed message is not passed to
+    /// the function: it is matched by its bytes.
     ///
     /// ```
     /// use prost::Message;
@@ -123,7 +125,7 @@ impl RouteRules<GrpcOptions> {
         self
     }
 
-    /// Returns whether initial or trailing metadata is stored.
+    /// Returns whether initial or trailing metadata of this name is stored.
     pub(super) fn keeps(&self, name: &HeaderName) -> bool {
         KEPT.contains(name) || self.options.kept_metadata.contains(name)
     }
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_one_callers_or_the_protocols_is_not_kept_even_if_it_is_named() {
+    fn metadata_of_one_caller_or_of_the_protocol_is_never_kept() {
         let named = [
             "receipt-bin",
             "traceparent",

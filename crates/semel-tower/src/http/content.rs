@@ -1,7 +1,7 @@
-//! The content of a request's body, as it is compared: content codings removed, forms and JSON in one
-//! spelling.
+//! The content of a request's body for the fingerprint: without content codings, with forms and
+//! JSON in a normal form.
 //!
-//! A body that cannot be read strictly is compared by its bytes.
+//! A body that cannot be parsed strictly is compared by its bytes.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -15,21 +15,22 @@ use semel_core::Fingerprint;
 use super::multipart;
 use super::rules::Rules;
 
-/// The content of a body, and the coding that could not be removed.
+/// The fingerprint of a body's content, and the content coding that could not be removed.
 pub(super) struct Content {
     pub(super) print: Fingerprint,
-    /// The content coding of a body that was not decoded; empty if there is none.
+    /// The content coding of a body that was not decoded; empty if the body was decoded or has no
+    /// coding.
     pub(super) coding: Vec<u8>,
 }
 
-/// Returns the content of a request's body.
+/// Returns the fingerprint of a request's body and its remaining content coding.
 pub(super) fn of(request: &Parts, body: &[u8], essence: &str, rules: &Rules) -> Content {
     let coding = coding(&request.headers);
     let (body, coding) = match decoded(&coding, body, rules.max_request as u64) {
         Some(decoded) => (decoded, Vec::new()),
         None => (Cow::Borrowed(body), coding),
     };
-    // Under a coding that cannot be removed nothing is known of the content.
+    // If a coding cannot be removed, the content is unknown.
     let kind = if coding.is_empty() { Kind::of(essence) } else { Kind::Other };
     let read = match kind {
         Kind::Json => {
@@ -84,8 +85,8 @@ fn coding(headers: &HeaderMap) -> Vec<u8> {
     named.join(&b","[..])
 }
 
-/// Returns the body without its coding; `None` if the coding is not supported, if the decoded body is
-/// larger than a body may be, or if it is damaged.
+/// Returns the decoded body; `None` if the coding is not supported, if the decoded body has more
+/// than `limit` bytes, or if the body is damaged.
 fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]>> {
     let whole = |decoder: &mut dyn Read| -> Option<Cow<'b, [u8]>> {
         let mut decoded = Vec::new();
@@ -96,7 +97,7 @@ fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]
         b"" => Some(Cow::Borrowed(body)),
         b"gzip" | b"x-gzip" => whole(&mut MultiGzDecoder::new(body)),
         b"deflate" => {
-            // Other readers may see what follows the end of the stream.
+            // Refuses bytes after the end of the stream: other decoders may not ignore them.
             let mut decoder = ZlibDecoder::new(body);
             let decoded = whole(&mut decoder)?;
             (decoder.total_in() == body.len() as u64).then_some(decoded)
@@ -105,19 +106,19 @@ fn decoded<'b>(coding: &[u8], body: &'b [u8], limit: u64) -> Option<Cow<'b, [u8]
     }
 }
 
-/// Returns the fields of a form in one spelling, ordered by name; `None` if it is not ASCII, as forms
-/// are.
+/// Returns the fields of a form in a normal form, ordered by name; `None` if the body is not ASCII,
+/// which every form is.
 fn form(body: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body).ok().filter(|text| text.is_ascii())?;
-    // A space is written in two ways.
+    // A space can be written as `+` or as `%20`.
     let text = text.replace('+', "%20");
-    // Lists of things are built from the order of their fields.
+    // Servers build lists from the order of such fields.
     let builds_lists = text.contains("[]") || text.to_ascii_lowercase().contains("%5b%5d");
     Some(spelled_pairs(&text, !builds_lists))
 }
 
-/// Returns the pairs of a query in one spelling, ordered by name. The order of one name's values is
-/// kept.
+/// Returns the parameters of a query in a normal form, ordered by name. The values of one name keep
+/// their order.
 pub(super) fn pairs(text: &str) -> Vec<u8> {
     spelled_pairs(text, true)
 }
@@ -147,8 +148,9 @@ fn spelled_pairs(text: &str, ordered: bool) -> Vec<u8> {
     canonical
 }
 
-/// Returns a text in its normal spelling (RFC 3986 §6.2.2): what needs no escape has none, and escapes
-/// are in upper case. An escaped `+` stays apart from a plain one, which forms read as a space.
+/// Normalises percent-encoding (RFC 3986 §6.2.2): characters that need no escape are not escaped,
+/// and escapes are in upper case. An escaped `+` stays distinct from a plain one, which means a
+/// space in forms.
 fn spelled(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut normal = Vec::with_capacity(bytes.len());
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_body_says_what_is_in_it() {
+    fn a_compressed_body_is_compared_by_its_content() {
         let text = br#"{"a":1,"b":[2,3]}"#;
         let plain = print("application/json", "", br#"{"b":[2,3],"a":1}"#);
         for (coding, body) in [
@@ -217,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn a_coding_that_cannot_be_read_is_compared_as_it_came() {
+    fn a_body_that_cannot_be_decoded_is_compared_by_its_bytes() {
         let whole = gzip(b"text", 1, 9);
         let cut = &whole[..whole.len() - 3];
         let longer = [&whole[..], b"more"].concat();
         for (coding, body) in
             [("gzip", cut), ("gzip", &longer[..]), ("br", b"text"), ("gzip, gzip", &whole)]
         {
-            let said = print("text/plain", coding, body);
-            assert_eq!(said.0, Fingerprint::of_bytes(body), "{coding}");
-            assert!(!said.1.is_empty(), "{coding}");
+            let found = print("text/plain", coding, body);
+            assert_eq!(found.0, Fingerprint::of_bytes(body), "{coding}");
+            assert!(!found.1.is_empty(), "{coding}");
         }
         let mut zlib = ZlibEncoder::new(Vec::new(), Compression::best());
         zlib.write_all(b"text").expect("memory");
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_comes_to_too_much_is_not_unpacked() {
+    fn a_body_that_decodes_to_too_much_is_not_decoded() {
         let zeros = vec![0; 1 << 20];
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         for _ in 0..17 {
@@ -243,8 +245,8 @@ mod tests {
         }
         let bomb = encoder.finish().expect("memory");
         assert!(bomb.len() < 64 << 10);
-        let said = print("text/plain", "gzip", &bomb);
-        assert_eq!(said, (Fingerprint::of_bytes(&bomb), b"gzip".to_vec()));
+        let found = print("text/plain", "gzip", &bomb);
+        assert_eq!(found, (Fingerprint::of_bytes(&bomb), b"gzip".to_vec()));
     }
 
     #[test]
@@ -254,8 +256,12 @@ mod tests {
         for other in ["a=1&b=x%2By", "a=2&b=x+y", "a=1", "a=1&b=x+y&b=x+y", "a=1&b=%zz"] {
             assert_ne!(form("a=1&b=x+y"), form(other), "{other}");
         }
-        assert_ne!(form("a=1&a=2"), form("a=2&a=1"), "the order of one name's values is meant");
+        assert_ne!(form("a=1&a=2"), form("a=2&a=1"), "the order of one name's values matters");
         assert_ne!(form("a=%zz"), form("a=%25zz"));
-        assert_ne!(form("a=é"), form("a=%C3%A9"), "what is no form is compared by its bytes");
+        assert_ne!(
+            form("a=é"),
+            form("a=%C3%A9"),
+            "a body that is no form is compared by its bytes"
+        );
     }
 }

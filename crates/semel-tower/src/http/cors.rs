@@ -1,6 +1,6 @@
 //! Cross-origin headers of a stored response (the CORS protocol of the Fetch standard).
 //!
-//! They are the handler's own. A layer grants no origin anything that the handler did not.
+//! The handler sets these headers. The layer never allows an origin that the handler did not allow.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -10,13 +10,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::headers::REPLAYED;
 
-/// Headers by which a handler lets pages of other origins read its response.
+/// The headers with which a handler allows pages of other origins to read its response.
 pub(super) static CORS: [HeaderName; 3] =
     [ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_EXPOSE_HEADERS];
 
-/// Changes the cross-origin headers of a replay for the origin that requests it.
+/// Adapts the cross-origin headers of a replay to the origin of the request.
 ///
-/// A response for another origin loses them. Any other also lets the page see that it is a replay.
+/// A response that was stored for another origin loses them. Otherwise the page may also read the
+/// header that marks a replay.
 pub(super) fn fit(headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
     let Some(allowed) = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN) else { return };
     if allowed == "*" {
@@ -29,7 +30,7 @@ pub(super) fn fit(headers: &mut HeaderMap, origin: Option<&HeaderValue>) {
     } else {
         expose(headers);
     }
-    // Either way the response depends on the origin, even if the handler's own did not.
+    // Either way the response depends on the origin, even if the handler did not set `Vary`.
     if !lists(headers, &VARY, "origin") {
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
@@ -42,7 +43,7 @@ fn expose(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns whether the list in the header `name` has `word`.
+/// Returns whether the comma-separated list in the header `name` contains `word`.
 fn lists(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_readable_for_the_origin_that_the_handler_named() {
+    fn a_replay_is_readable_for_the_origin_that_the_handler_allowed() {
         let lines = [
             ("access-control-allow-origin", "https://a"),
             ("access-control-allow-credentials", "true"),
@@ -77,16 +78,16 @@ mod tests {
         assert_eq!(kept[4], "vary: origin");
         assert_eq!(fitted(&lines, Some("https://b")), ["vary: origin"]);
         assert_eq!(fitted(&lines, None).len(), 5);
-        let said = [lines[0], ("vary", "Accept, Origin")];
-        assert_eq!(fitted(&said, Some("https://b")), ["vary: Accept, Origin"], "said once");
+        let varied = [lines[0], ("vary", "Accept, Origin")];
+        assert_eq!(fitted(&varied, Some("https://b")), ["vary: Accept, Origin"], "listed once");
     }
 
     #[test]
-    fn any_origin_is_any_origin_and_none_is_none() {
+    fn replays_keep_a_wildcard_origin_and_add_none() {
         let any = [("access-control-allow-origin", "*")];
         assert_eq!(fitted(&any, Some("https://b")).len(), 2);
         assert!(fitted(&[], Some("https://b")).is_empty());
         let named = [any[0], ("access-control-expose-headers", "ETag, Idempotent-Replayed")];
-        assert_eq!(fitted(&named, Some("https://b")).len(), 2, "said once");
+        assert_eq!(fitted(&named, Some("https://b")).len(), 2, "listed once");
     }
 }

@@ -1,4 +1,4 @@
-//! What makes two requests under one key the same request.
+//! The fingerprint by which two requests under one key are recognised as the same request.
 
 use std::borrow::Cow;
 
@@ -11,12 +11,12 @@ use super::rules::Rules;
 use super::target::target;
 use crate::headers::append_matched;
 
-/// Returns the fingerprint of method, path, query, content type, body and the headers that the rules
-/// name.
+/// Returns the fingerprint of method, path, query, content type, body and the headers that the
+/// rules list.
 ///
-/// The order of a query's parameters, of a form's fields and of a JSON body's members and the spelling of
-/// all three make no difference; neither do a content type's parameters, a gzip or deflate coding, and
-/// the boundary of a body of several parts.
+/// Two requests are the same even if they differ in the order or the encoding of query parameters,
+/// form fields or JSON members, in the parameters of the content type, in a gzip or deflate coding,
+/// or in the boundary of a multipart body.
 pub(super) fn of(request: &Parts, body: &[u8], rules: &Rules) -> Fingerprint {
     let content_type = essence(request);
     let Content { print, coding } = content::of(request, body, &content_type, rules);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn spelling_makes_no_difference() {
+    fn encoding_and_order_make_no_difference() {
         let rules = Rules::new();
         let one = print("/o?b=2&a=%41", "application/json", r#"{"x":1,"y":2}"#, &rules);
         let charset = "Application/JSON; charset=utf-8";
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_not_json_is_itself() {
+    fn a_body_that_is_not_json_is_compared_by_its_bytes() {
         let rules = Rules::new();
         let text = |body| print("/o", "text/plain", body, &rules);
         assert_ne!(text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn named_headers_make_a_difference() {
+    fn listed_headers_make_a_difference() {
         let rules = Rules::new().matched_headers([http::header::ACCEPT]);
         let with = |accept: Option<&str>| {
             let mut request = http::Request::post("/o");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_reads_like_the_next_name_is_a_value() {
+    fn a_value_is_not_mistaken_for_the_next_name() {
         let rules = Rules::new().matched_headers(["x-one", "x-two"].map(HeaderName::from_static));
         let with = |lines: [(&str, &str); 3]| {
             let request = lines.iter().fold(http::Request::post("/o"), |request, (name, value)| {

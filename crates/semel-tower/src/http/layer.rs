@@ -1,4 +1,5 @@
-//! What only an HTTP layer has: routes, names of operations, and how problems are written.
+//! The settings that only an HTTP layer has: routes, names of operations, and how problems are
+//! written.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use crate::layer::KeyedLayer;
 use crate::mode::{Fenced, Mode};
 use crate::service::KeyedService;
 
-/// Makes the services behind it idempotent.
+/// A layer that makes HTTP services idempotent.
 ///
-/// It cannot be built without saying how tenants and callers are distinguished:
+/// A layer cannot be built without a way to identify tenants and callers:
 ///
 /// ```
 /// use semel_core::Executor;
@@ -32,13 +33,14 @@ use crate::service::KeyedService;
 /// ```
 pub type IdempotencyLayer<S, M = Fenced> = KeyedLayer<Http, S, M>;
 
-/// The service that an [`IdempotencyLayer`] makes.
+/// The service that an [`IdempotencyLayer`] creates.
 pub type Idempotency<I, S, M> = KeyedService<I, Http, S, M>;
 
 impl<S: Store, M: Mode<S>> KeyedLayer<Http, S, M> {
-    /// Sets the rules of one operation: `POST /orders/{id}/refunds` under axum, the method and the
-    /// literal path elsewhere, or what [`operation`](Self::operation) returns. A name that can match
-    /// no request is reported by a warning, at start or by the first request that shows it.
+    /// Sets the rules of one operation. Its name is the method and the route's template under axum
+    /// (`POST /orders/{id}/refunds`), the method and the literal path elsewhere, or the result of
+    /// [`operation`](Self::operation). A warning reports a name that can match no request, at start
+    /// or at the first request that shows it.
     #[must_use]
     pub fn route(self, operation: &str, rules: Rules) -> Self {
         self.change(|routing| {
@@ -52,24 +54,24 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Http, S, M> {
         self.change(|routing| routing.key_headers = names.into_iter().collect())
     }
 
-    /// Sets what the type of a problem begins with; the slug follows. Default `urn:semel:problem:`;
-    /// give the address of your copy of `docs/errors/` to make it a link.
+    /// Sets the prefix of a problem's `type`, which the slug follows. Default `urn:semel:problem:`;
+    /// with the address of your copy of `docs/errors/` the type becomes a link.
     #[must_use]
     pub fn problem_types(self, base: impl Into<Arc<str>>) -> Self {
         self.change(|routing| routing.settings.problem_types = base.into())
     }
 
-    /// Sets whether problems also carry an `error` object, see
+    /// Sets whether problems also have an `error` object; see
     /// [`Problem::error_object`](super::Problem::error_object). Default no.
     #[must_use]
     pub fn error_object(self, wanted: bool) -> Self {
         self.change(|routing| routing.settings.error_object = wanted)
     }
 
-    /// Sets a function that names the operation of a request; `None` falls back to the default: the
-    /// method and, under axum, the route's template, elsewhere the path.
+    /// Sets a function that returns the name of a request's operation. If it returns `None` the
+    /// default is used: the method and, under axum, the route's template, elsewhere the path.
     ///
-    /// The same key under another operation is another key.
+    /// The operation is part of the key: the same text under another operation is another key.
     ///
     /// ```
     /// use semel_core::Executor;
@@ -96,7 +98,8 @@ impl<S: Store, M: Mode<S>> KeyedLayer<Http, S, M> {
 
 #[cfg(feature = "openapi")]
 impl<S: Store, M> KeyedLayer<Http, S, M> {
-    /// Returns the general rules, those of single routes, and the headers that may carry the key.
+    /// Returns the default rules, the rules of single routes, and the headers that may carry the
+    /// key.
     pub(crate) fn described(&self) -> (&Arc<Rules>, &Routes, &[HeaderName]) {
         let routing = &self.config.routing;
         (&routing.rules, &routing.settings.routes, &routing.key_headers)

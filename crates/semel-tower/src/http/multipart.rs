@@ -1,32 +1,33 @@
-//! Bodies of several parts (RFC 2046, 5.1; RFC 7578), compared part by part: the boundary between them is
-//! different in every attempt.
+//! Multipart bodies (RFC 2046, 5.1; RFC 7578), compared part by part, because clients choose a new
+//! boundary for every attempt.
 //!
-//! Reading is strict. A body that two readers could divide differently (no last boundary, lines that end
-//! in a bare LF, words before the first part or after the last) is no list of parts here.
+//! Parsing is strict. A body that two parsers could divide differently (no last boundary, lines
+//! that end in a bare LF, text before the first part or after the last) is not divided.
 
 use semel_core::Fingerprint;
 
-/// The longest boundary (RFC 2046, 5.1.1).
+/// The greatest length of a boundary (RFC 2046, 5.1.1).
 const MAX_BOUNDARY: usize = 70;
-/// More parts than a service reads. A body with more is compared by its bytes.
+/// The largest number of parts that are compared one by one. A body with more is compared by its
+/// bytes.
 const MAX_PARTS: usize = 4_096;
 
-/// A part, as it is compared.
+/// One part of a body, in the form in which it is compared.
 #[derive(Debug, PartialEq)]
 pub(super) struct Part<'b> {
-    /// The name of its field, in a form.
+    /// The name of the form field, if the body is a form.
     name: Option<Vec<u8>>,
-    /// Its header lines, names in lower case, in the order of their names.
+    /// The header lines of the part, ordered by name, with names in lower case.
     head: Vec<(Vec<u8>, &'b [u8])>,
     data: &'b [u8],
 }
 
-/// Returns the parts of a body: those of a form in the order of their names, others as they come.
-/// `None` if the body is not strictly several parts.
+/// Returns the parts of a body: the parts of a form ordered by name, others in the order of the
+/// body. Returns `None` if strict parsing fails.
 pub(super) fn read<'b>(content_type: &str, form: bool, body: &'b [u8]) -> Option<Vec<Part<'b>>> {
     let boundary = boundary(content_type)?;
     let delimiter = [b"\r\n--", &boundary[..]].concat();
-    // The first boundary begins the body.
+    // The body must start with the first boundary.
     let mut rest = body.strip_prefix(&delimiter[2..])?;
     let mut parts = Vec::new();
     loop {
@@ -44,7 +45,7 @@ pub(super) fn read<'b>(content_type: &str, form: bool, body: &'b [u8]) -> Option
     }
 }
 
-/// Returns the fingerprint of these parts.
+/// Returns the fingerprint of a list of parts.
 pub(super) fn print(parts: &[Part<'_>]) -> Fingerprint {
     let prints: Vec<Fingerprint> = parts
         .iter()
@@ -62,18 +63,18 @@ pub(super) fn print(parts: &[Part<'_>]) -> Fingerprint {
 }
 
 fn ordered(mut parts: Vec<Part<'_>>, form: bool) -> Vec<Part<'_>> {
-    // Lists of things are built from the order of their parts.
+    // Servers build lists from the order of such parts.
     let builds_lists = |part: &Part<'_>| {
         part.name.as_deref().is_some_and(|name| name.windows(2).any(|two| two == b"[]"))
     };
     if form && !parts.iter().any(builds_lists) {
-        // Stable: the order of one name's values is meant.
+        // The sort is stable: the order of one name's values matters.
         parts.sort_by(|one, two| one.name.cmp(&two.name));
     }
     parts
 }
 
-/// The parameter `boundary`, which is given once.
+/// Returns the parameter `boundary` of a content type, which must occur exactly once.
 fn boundary(content_type: &str) -> Option<Vec<u8>> {
     let (_, parameters) = content_type.split_once(';')?;
     let boundary = parameter(parameters.as_bytes(), b"boundary")?;
@@ -83,7 +84,7 @@ fn boundary(content_type: &str) -> Option<Vec<u8>> {
 }
 
 fn part(text: &[u8], form: bool) -> Option<Part<'_>> {
-    // A part without a header line begins with the empty line.
+    // A part without header lines begins with an empty line.
     let (head, data) = match text.strip_prefix(b"\r\n") {
         Some(data) => (&text[..0], data),
         None => {
@@ -99,7 +100,8 @@ fn part(text: &[u8], form: bool) -> Option<Part<'_>> {
         let colon = line.iter().position(|byte| *byte == b':')?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         let token = |byte: &u8| byte.is_ascii_graphic() && *byte != b':';
-        // A folded line begins with a space, and a bare CR or LF is a line to some.
+        // Refuses folded lines, which begin with a space, and a bare CR or LF, which some parsers
+        // take for the end of a line.
         if name.is_empty()
             || !name.iter().all(token)
             || value.iter().any(|it| b"\r\n\0".contains(it))
@@ -117,7 +119,7 @@ fn part(text: &[u8], form: bool) -> Option<Part<'_>> {
     Some(Part { name, head: lines, data })
 }
 
-/// The name of a form's field, which its only `Content-Disposition` has.
+/// Returns the name of a form field from the only `Content-Disposition` of the part.
 fn field(head: &[(Vec<u8>, &[u8])]) -> Option<Vec<u8>> {
     let mut found = head.iter().filter(|(name, _)| name == b"content-disposition");
     let (_, value) = found.next().filter(|_| found.next().is_none())?;
@@ -125,7 +127,8 @@ fn field(head: &[(Vec<u8>, &[u8])]) -> Option<Vec<u8>> {
     parameter(&value[at + 1..], b"name")
 }
 
-/// The value of a parameter that is given exactly once, among others that can be read.
+/// Returns the value of the parameter `wanted`. Returns `None` if it does not occur exactly once,
+/// or if any parameter cannot be parsed.
 fn parameter(mut text: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
     let mut found = None;
     loop {
@@ -160,14 +163,15 @@ fn parameter(mut text: &[u8], wanted: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What is inside quotes, and what comes after them.
+/// Returns the text up to the closing quote, and the rest after it.
 fn unquoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();
     let mut at = 0;
     loop {
         match text.get(at)? {
             b'"' => return Some((value, &text[at + 1..])),
-            // Browsers write a backslash as it is, others before what they escape.
+            // Some clients escape quotes and backslashes with a backslash; browsers do not escape
+            // backslashes.
             b'\\' if matches!(text.get(at + 1), Some(b'"' | b'\\')) => {
                 value.push(text[at + 1]);
                 at += 2;
@@ -180,7 +184,7 @@ fn unquoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// Where `needle` first is.
+/// Returns the position of the first `needle` in `text`.
 fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;
     let mut from = 0;
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_and_every_word_of_it_makes_a_difference() {
+    fn every_part_and_every_header_of_it_makes_a_difference() {
         let one = shown(&form("x", &[NOTE, FILE]));
         let others = [
             form("x", &[NOTE]),
@@ -236,7 +240,7 @@ mod tests {
             assert!(shown(other).is_some() && shown(other) != one, "{other:?}");
         }
         let twice = |one, two| shown(&form("x", &[("name=a", one), ("name=a", two)]));
-        assert_ne!(twice("1", "2"), twice("2", "1"), "the order of one name's values is meant");
+        assert_ne!(twice("1", "2"), twice("2", "1"), "the order of one name's values matters");
     }
 
     #[test]
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_divide_differently_is_not_divided() {
+    fn bodies_that_parsers_may_divide_differently_are_not_divided() {
         let (kind, body) = form("x", &[NOTE, FILE]);
         for damaged in [
             body.replacen("--x\r\n", "hello\r\n--x\r\n", 1),

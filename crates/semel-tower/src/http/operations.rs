@@ -1,6 +1,6 @@
-//! The URL at which callers ask for the outcome of an operation, and the 202 that names it.
+//! The URL from which callers get the outcome of an operation, and the 202 response with that URL.
 //!
-//! It names the operation and nothing else.
+//! The URL contains only the id of the operation.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use semel_core::OperationId;
 use super::problem::seconds;
 use crate::protocol::StatusRequest;
 
-/// The path under which callers ask for operations.
+/// The path below which callers get the outcomes of operations.
 ///
 /// ```
 /// use semel_tower::http::OPERATIONS;
@@ -26,14 +26,15 @@ pub const OPERATIONS: &str = "/.well-known/semel/operations/";
 
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// Reads a request for the outcome of an operation; `None` if the request is not one.
+/// Parses a request for the outcome of an operation; `None` if the request is not one.
 pub(super) fn status_request(request: &Parts) -> Option<StatusRequest<'_>> {
-    let asks = [Method::GET, Method::HEAD].contains(&request.method);
-    let id = request.uri.path().strip_prefix(OPERATIONS).filter(|_| asks)?;
+    let is_read = [Method::GET, Method::HEAD].contains(&request.method);
+    let id = request.uri.path().strip_prefix(OPERATIONS).filter(|_| is_read)?;
     Some(StatusRequest { id, accepted })
 }
 
-/// Writes the response that says where and when to ask for the outcome.
+/// Creates the 202 response, with the URL of the outcome and the delay before the caller should get
+/// it.
 pub(super) fn accepted(id: OperationId, retry_after: Duration) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::ACCEPTED;

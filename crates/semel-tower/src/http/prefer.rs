@@ -1,4 +1,5 @@
-//! `Prefer: respond-async` (RFC 7240): 202, and the URL at which to ask for the outcome.
+//! The header `Prefer: respond-async` (RFC 7240): the caller gets a 202 with the URL of the
+//! outcome.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use super::operations::accepted;
 use crate::protocol::RespondAsync;
 
-/// How long a caller may ask to wait before it is answered.
+/// The longest `wait` that a caller can request.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preference_is_found_wherever_it_stands() {
+    fn a_preference_is_found_anywhere_in_the_headers() {
         assert_eq!(prefers(&[]), None);
         assert_eq!(prefers(&["return=minimal, wait=5"]), None);
         assert_eq!(prefers(&["respond-async"]), Some(0));

@@ -1,4 +1,4 @@
-//! Which responses are stored, by their status.
+//! The choice of responses that are stored, by their status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +10,18 @@ use crate::settle_as::SettleAs;
 
 /// Chooses which responses are stored, by their status.
 ///
-/// How the claim of any other response is settled does not depend on the choice:
+/// The claim of a response that is not stored is settled in the same way under every preset:
 ///
 /// | status | settled as |
 /// |---|---|
-/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: about the form of the request, before it did anything |
-/// | every other | [`SettleAs::Fail`]: it may have done something |
+/// | 400, 405, 406, 411, 413 to 417, 421, 422, 425, 426, 428, 431 | [`SettleAs::Release`]: the form of the request was refused before it had an effect |
+/// | any other | [`SettleAs::Fail`]: the request may have had an effect |
 ///
-/// 401, 403, 404, 409, 410, 412, 423 and 429 are among the others because a handler passes on what the
-/// services behind it say, and that may be after an effect: a repeat must come under the same operation
-/// id. It runs at once all the same, unless the failure policy says when. A handler that refused before it
-/// did anything says so with a [`SettleAs::Release`] in the extensions of its response.
+/// 401, 403, 404, 409, 410, 412, 423 and 429 are settled as failures because a handler may pass
+/// such a status on from a service behind it, after an effect: a repeat must run under the same
+/// operation id. It runs at once, unless the failure policy sets a delay. A handler that refused
+/// the request before it had an effect adds [`SettleAs::Release`] to the extensions of its
+/// response.
 ///
 /// ```
 /// use http::StatusCode;
@@ -53,20 +54,20 @@ impl Preset {
         Self { kind, doubts_5xx: false }
     }
 
-    /// Stores 2xx, and 3xx: a redirect after a POST is a success that says where. The default.
+    /// Stores 2xx and 3xx: a redirect after a POST is a success. The default.
     pub fn success_only() -> Self {
         Self::of(Kind::SuccessOnly)
     }
 
-    /// Stores everything below 500 but statuses that may be gone a moment later: 401, 403, 408, 413,
-    /// 425, 429.
+    /// Stores everything below 500 except statuses that a retry may not get again: 401, 403, 408,
+    /// 413, 425, 429.
     pub fn below_500() -> Self {
         Self::of(Kind::Below500)
     }
 
-    /// Stores 2xx, 3xx, and the 4xx that no repeat can change: not those that
-    /// [`below_500`](Self::below_500) leaves out, and not those about a state that other requests may
-    /// change (404, 409, 412, 421, 423, 424, 426, 428).
+    /// Stores 2xx, 3xx, and the 4xx that no repeat can change: not the statuses that
+    /// [`below_500`](Self::below_500) excludes, and not statuses about a state that other requests
+    /// may change (404, 409, 412, 421, 423, 424, 426, 428).
     pub fn terminal() -> Self {
         Self::of(Kind::Terminal)
     }
@@ -76,37 +77,40 @@ impl Preset {
         Self::of(Kind::StripeV1)
     }
 
-    /// Decides by `settle_as`.
+    /// Decides for each response with the function `settle_as`.
     pub fn by(settle_as: impl Fn(&Parts) -> SettleAs + Send + Sync + 'static) -> Self {
         Self::of(Kind::By(Arc::new(settle_as)))
     }
 
-    /// Settles a 5xx that is not stored as [`SettleAs::Doubt`]: it says neither that the request had its effect nor
-    /// that it had none. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) it is then not run again before
-    /// an operator has decided. Default: it is a failure. Has no effect on [`by`](Self::by).
+    /// Settles a 5xx that is not stored as [`SettleAs::Doubt`]: a 5xx leaves it open whether the
+    /// request had its effect. Under [`OnCrash::Hold`](semel_core::OnCrash::Hold) the operation is
+    /// then not run again before an operator has decided. Default: a 5xx is a failure. Has no
+    /// effect on [`by`](Self::by).
     #[must_use]
     pub fn doubt_5xx(mut self) -> Self {
         self.doubts_5xx = true;
         self
     }
 
-    /// Decides how the claim is settled. `detached`: the caller was answered before.
+    /// Decides how the claim is settled. `detached` means that the caller already got a 202.
     pub(super) fn settle(&self, response: &Parts, detached: bool) -> SettleAs {
         if detached { self.settle_detached(response) } else { self.settle_as(response) }
     }
 
-    /// Decides how the claim of a waiting caller is settled.
+    /// Decides how the claim is settled if the caller waits for the response.
     pub(super) fn settle_as(&self, answer: &Parts) -> SettleAs {
-        if let Some(said) = answer.extensions.get::<SettleAs>() {
-            return *said;
+        if let Some(chosen) = answer.extensions.get::<SettleAs>() {
+            return *chosen;
         }
         let status = answer.status;
         let kept = match &self.kind {
             Kind::By(settle_as) => return settle_as(answer),
             Kind::StripeV1 => true,
             Kind::SuccessOnly => status.as_u16() < 400,
-            Kind::Below500 => status.as_u16() < 500 && !passing(status),
-            Kind::Terminal => status.as_u16() < 500 && !passing(status) && !changing(status),
+            Kind::Below500 => status.as_u16() < 500 && !is_transient(status),
+            Kind::Terminal => {
+                status.as_u16() < 500 && !is_transient(status) && !depends_on_state(status)
+            }
         };
         match kept {
             true => SettleAs::Keep,
@@ -116,20 +120,20 @@ impl Preset {
         }
     }
 
-    /// Decides how the claim of a caller is settled that was answered before. A refusal must be kept
-    /// until the caller asks for it; one that the same request may not get again is a failure.
+    /// Decides how the claim is settled if the caller already got a 202. A refusal must be stored
+    /// until the caller gets the outcome; a refusal that a retry may not get again is a failure.
     fn settle_detached(&self, answer: &Parts) -> SettleAs {
         let status = answer.status;
         let by_status =
             answer.extensions.get::<SettleAs>().is_none() && !matches!(self.kind, Kind::By(_));
         match self.settle_as(answer) {
-            SettleAs::Release if passing(status) || status.is_server_error() => SettleAs::Fail,
+            SettleAs::Release if is_transient(status) || status.is_server_error() => SettleAs::Fail,
             SettleAs::Release => SettleAs::Keep,
             SettleAs::Fail
                 if by_status
                     && status.is_client_error()
-                    && !passing(status)
-                    && !broken_off(status) =>
+                    && !is_transient(status)
+                    && !is_broken_off(status) =>
             {
                 SettleAs::Keep
             }
@@ -138,25 +142,27 @@ impl Preset {
     }
 }
 
-/// Returns whether a status is about the form of the request, so that the handler or a layer around it
-/// sent it before anything was done.
+/// Returns whether a status concerns the form of the request, so that it was sent before the
+/// request had an effect.
 fn is_form(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 405 | 406 | 411 | 413..=417 | 421 | 422 | 425 | 426 | 428 | 431)
 }
 
-/// Returns whether a status means that the work broke off, not that it was refused: a timeout's 408, a failed dependency's 424,
-/// a 499. What it had done by then is done, so its operation id must survive.
-fn broken_off(status: StatusCode) -> bool {
+/// Returns whether a status means that the work broke off rather than that it was refused: 408 for
+/// a timeout, 424 for a failed dependency, 499. The work may have had effects until then, so its
+/// operation id must be kept.
+fn is_broken_off(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 424 | 499)
 }
 
-/// Says nothing about the request itself: credentials, size and load change.
-fn passing(status: StatusCode) -> bool {
+/// Returns whether a status may be different for a retry of the same request, because credentials,
+/// limits and load change.
+fn is_transient(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 408 | 413 | 425 | 429)
 }
 
-/// Says something about a state that may change without the caller.
-fn changing(status: StatusCode) -> bool {
+/// Returns whether a status depends on a state that other requests may change.
+fn depends_on_state(status: StatusCode) -> bool {
     matches!(status.as_u16(), 404 | 409 | 412 | 421 | 423 | 424 | 426 | 428)
 }
 
@@ -186,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_keeps_what_it_says() {
+    fn each_preset_keeps_the_documented_statuses() {
         use SettleAs::{Fail, Keep, Release};
         let statuses = [200, 201, 303, 400, 401, 404, 409, 422, 429, 500, 503];
         let expected = [
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_follow_an_effect_is_released() {
+    fn only_statuses_that_cannot_follow_an_effect_are_released() {
         let released = |preset: &Preset| -> Vec<u16> {
             (400..600)
                 .filter(|status| settlements(preset, &[*status]) == [SettleAs::Release])
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_error_may_be_doubted() {
+    fn a_server_error_may_be_settled_as_doubt() {
         use SettleAs::{Doubt, Fail, Keep, Release};
         let doubting = Preset::success_only().doubt_5xx();
         assert_eq!(
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_nobody_waits_for_is_kept() {
+    fn a_refusal_for_a_detached_caller_is_kept() {
         use SettleAs::{Doubt, Fail, Keep};
         let later = |preset: &Preset, statuses: &[u16]| -> Vec<SettleAs> {
             let answer = |status: &u16| {
@@ -255,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_may_say_it_itself() {
+    fn a_handler_may_choose_the_settlement() {
         let (mut parts, ()) = http::Response::new(()).into_parts();
         parts.extensions.insert(SettleAs::Release);
         assert_eq!(Preset::stripe_v1().settle_as(&parts), SettleAs::Release);

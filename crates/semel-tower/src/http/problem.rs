@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::problem::{Problem, Slug};
 
-/// The body of a problem.
+/// The JSON body of a problem.
 #[derive(Serialize)]
 struct Written<'p> {
     r#type: String,
@@ -27,7 +27,8 @@ struct Written<'p> {
     error: Option<ErrorObject<'p>>,
 }
 
-/// The error object that Stripe's SDKs read: some take any response without it for a success.
+/// The `error` object that Stripe's SDKs parse: some SDKs treat any response without it as a
+/// success.
 #[derive(Serialize)]
 struct ErrorObject<'p> {
     r#type: &'static str,
@@ -49,7 +50,7 @@ impl ErrorObject<'_> {
 }
 
 impl Problem {
-    /// What a route answers the same key with another request with.
+    /// Sets the status if the problem is a key that was used for another request.
     pub(crate) fn mismatch(mut self, status: StatusCode) -> Self {
         if self.slug == Slug::KeyReused {
             self.status = status;
@@ -57,21 +58,24 @@ impl Problem {
         self
     }
 
-    /// Whether the body has an `error` object with `type`, `code` and `message` beside the members of
-    /// RFC 9457, for clients that know an answer for a failure by that (Stripe's SDKs). Default no.
+    /// Sets whether the body has an `error` object with `type`, `code` and `message` beside the
+    /// members of RFC 9457, for clients that recognise a failure by this object (Stripe's SDKs).
+    /// Default no.
     pub fn error_object(mut self, wanted: bool) -> Self {
         self.error_object = wanted;
         self
     }
 
-    /// The connection is not to be used again: a request's body was left on it.
+    /// Sets whether the connection must be closed, because a part of the request's body was not
+    /// read.
     pub(crate) fn close(mut self, close: bool) -> Self {
         self.close = close;
         self
     }
 
-    /// Returns the HTTP response. `base` is what [`problem_types`](super::IdempotencyLayer::problem_types) was
-    /// given, `instance` the path of the request.
+    /// Returns the HTTP response. `base` is the prefix of the problem's type (see
+    /// [`problem_types`](super::IdempotencyLayer::problem_types)), `instance` the path of the
+    /// request.
     pub fn written(self, base: &str, instance: &str) -> Response<Bytes> {
         let (slug, code) = (self.slug.as_str(), self.slug.code());
         let written = Written {
@@ -96,7 +100,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, seconds(delay));
         }
         if self.status == StatusCode::UNAUTHORIZED {
-            // RFC 9110, 15.5.2 asks for a challenge. A proxy in front may name another one.
+            // RFC 9110, 15.5.2 requires a challenge. A proxy in front may send another one.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.close {
@@ -107,7 +111,7 @@ impl Problem {
     }
 }
 
-/// Returns whole seconds, rounded up: a retry after so many finds the operation due.
+/// Returns the delay in whole seconds, rounded up so that a retry does not come too early.
 pub(crate) fn seconds(delay: Duration) -> HeaderValue {
     HeaderValue::from(delay.as_secs() + u64::from(delay.subsec_nanos() > 0))
 }

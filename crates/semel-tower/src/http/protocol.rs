@@ -1,4 +1,4 @@
-//! HTTP, as the request flow needs it.
+//! The implementation of [`Protocol`] for HTTP.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::stored_response::Damaged;
 #[derive(Clone, Copy, Debug)]
 pub struct Http;
 
-/// What is needed of a request to write its response.
+/// The parts of a request that are needed to write its response.
 #[derive(Debug)]
 pub struct ReplyTo {
     path: String,
@@ -58,7 +58,7 @@ impl Protocol for Http {
     fn route(routing: &Routing<Self>, request: &Parts) -> Result<Option<Route<Self>>, Problem> {
         let (operation, rules) = routing.settings.find(request);
         let rules = rules.unwrap_or(&routing.rules);
-        // A route that requires a key cannot be had without one by asking for a stream.
+        // Asking for an upgrade must not get around a route's required key.
         let takes_part = rules.options.methods.contains(&request.method)
             && (rules.required || !is_foreign(request));
         Ok(takes_part.then(|| Route { rules: Arc::clone(rules), operation }))
@@ -107,15 +107,15 @@ impl Protocol for Http {
     }
 }
 
-/// Returns whether a request has no response that could be stored (a WebSocket, a tunnel), or has its
-/// status in trailers (gRPC, which has a layer of its own). Other upgrades are offers that a server
-/// may ignore. A request for an event stream is claimed like any other: its response is not stored,
-/// but its effect happens once.
+/// Returns whether a request has no response that could be stored (a WebSocket, a tunnel), or has
+/// its status in trailers (gRPC, which has a separate layer). Other upgrades are offers that a
+/// server may ignore. A request for an event stream is claimed like any other: its response is not
+/// stored, but the request takes effect once.
 fn is_foreign(request: &Parts) -> bool {
-    let said = |name| request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
-    // Lines of one name are one list.
+    let value_of = |name| request.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
+    // Several lines of `Upgrade` are one list with several offers.
     let only = request.headers.get_all(UPGRADE).iter().count() == 1;
     request.method == Method::CONNECT
-        || only && said(UPGRADE).trim_ascii().eq_ignore_ascii_case(b"websocket")
-        || said(CONTENT_TYPE).starts_with(b"application/grpc")
+        || only && value_of(UPGRADE).trim_ascii().eq_ignore_ascii_case(b"websocket")
+        || value_of(CONTENT_TYPE).starts_with(b"application/grpc")
 }

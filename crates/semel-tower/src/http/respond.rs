@@ -1,4 +1,4 @@
-//! Settles claims by handlers' responses, and writes stored responses.
+//! Settles a claim according to the handler's response, and creates responses from stored outcomes.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE};
@@ -14,9 +14,9 @@ use crate::problem::Slug;
 use crate::settle_as::SettleAs;
 use crate::stored_response::{self, Damaged, StoredResponse};
 
-/// Settles the claim by the handler's response.
+/// Settles the claim according to the handler's response.
 ///
-/// Only a response that is stored is read: every other is passed on as it comes.
+/// Only a response that is stored is read; any other is passed on unread.
 pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
     context: &Context,
     response: Response<B>,
@@ -28,7 +28,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
         SettleAs::Release => Some(context.release(())),
         SettleAs::Fail => Some(context.fail((), &reason(&parts))),
         SettleAs::Doubt => Some(context.doubt((), &reason(&parts))),
-        // Such a response has no end to wait for.
+        // The body of such a response may never end.
         SettleAs::Keep if parts.status.is_informational() || is_event_stream(&parts.headers) => {
             Some(context.complete((), Recorded::Omitted { bytes: 0 }))
         }
@@ -45,19 +45,20 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
             let outcome = Recorded::Whole(Outcome::new(StoredResponse::HTTP, stored));
             (Body::with_trailers(data, trailers), outcome)
         }
-        // The handler did its work before it responded. Whatever becomes of the body, the work must
-        // not be done again.
+        // The handler has done its work before it responded. Even if the body is lost, the work
+        // must not be done again.
         Collected::TooLong { bytes, body } | Collected::Broken { bytes, body } => {
             (body, Recorded::Omitted { bytes })
         }
     };
-    // What a handler wrote before it refused is rolled back, even where the refusal is stored.
+    // The writes of a handler that refused the request are rolled back, even if the refusal is
+    // stored.
     let refused = parts.status.is_client_error() || parts.status.is_server_error();
     let response = Response::from_parts(parts, body);
     if refused { context.refuse(response, outcome) } else { context.complete(response, outcome) }
 }
 
-/// Returns what operators read about a response that is not stored.
+/// Returns the text that is recorded for operators about a response that is not stored.
 fn reason(answer: &http::response::Parts) -> String {
     match answer.extensions.get::<Slug>() {
         Some(slug) => format!("the handler answered {}: {}", answer.status, slug.as_str()),
@@ -65,7 +66,7 @@ fn reason(answer: &http::response::Parts) -> String {
     }
 }
 
-/// Writes the stored response, as a page of `origin` gets it.
+/// Creates the response from a stored outcome, with cross-origin headers for `origin`.
 pub(super) fn replay(
     outcome: &Outcome,
     origin: Option<&HeaderValue>,
@@ -82,7 +83,7 @@ pub(super) fn replay(
     Ok(response)
 }
 
-/// Returns whether `Connection` names this header, which makes it hop-by-hop.
+/// Returns whether the header is listed in `Connection`, which makes it hop-by-hop.
 fn is_nominated(name: &HeaderName, headers: &HeaderMap) -> bool {
     let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
     let mut options = lines.flat_map(|line| line.split(','));

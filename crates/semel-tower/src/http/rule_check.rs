@@ -1,9 +1,9 @@
-//! Rules that can match no request, reported as soon as it is known.
+//! Warnings about rules that can match no request.
 //!
-//! A layer does not see the routes of the router that it is in. Some names can match nothing
-//! whatever the routes are: those are reported when the first service is made. Others are shown to be
-//! wrong by a request: its route has the shape of the rule's path and another spelling, or its path
-//! fits the rule and no route did. A rule that no request has been sent to is not reported.
+//! A layer does not see the routes of its router. Some names cannot match any route: these are
+//! reported when the first service is created. Others turn out to be wrong with a request: its
+//! route has the same shape as the rule's path but other parameter names, or its path fits the rule
+//! although no route matched. A rule to which no request was sent is not reported.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use http::request::Parts;
 use super::rules::{Routes, Rules};
 use super::target::{matched_template, target};
 
-/// What is known of the rules of a layer.
+/// The rules of a layer, and whether each was matched or reported.
 #[derive(Default)]
 pub(super) struct RuleCheck {
     rules: Box<[NamedRule]>,
-    /// Rules that no request has matched and that were not reported.
+    /// The number of rules that no request has matched and that were not reported.
     open: AtomicUsize,
-    /// Whether the names were looked at.
+    /// Whether the names of the rules were checked.
     begun: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl RuleCheck {
         Self { open: AtomicUsize::new(rules.len()), rules, begun: AtomicBool::default() }
     }
 
-    /// Reports names that no request can have. Does so once.
+    /// Reports the rules whose names no request can have. Only the first call does anything.
     pub(super) fn names(&self, routes: &Routes) {
         if self.begun.swap(true, Ordering::Relaxed) {
             return;
@@ -52,7 +52,7 @@ impl RuleCheck {
         }
     }
 
-    /// Notes that a request has matched the rule of this name.
+    /// Records that a request has matched the rule of this name.
     pub(super) fn matched(&self, operation: &str) {
         if self.open.load(Ordering::Relaxed) == 0 {
             return;
@@ -62,8 +62,8 @@ impl RuleCheck {
         }
     }
 
-    /// Looks at a request whose operation has no rule of its own: does it show that a rule names no
-    /// route?
+    /// Reports the rules that a request shows to be wrong. The operation of the request has no rule
+    /// of its own.
     pub(super) fn missed(&self, request: &Parts) {
         if self.open.load(Ordering::Relaxed) == 0 {
             return;
@@ -72,13 +72,14 @@ impl RuleCheck {
         for rule in self.rules.iter().filter(|rule| !rule.closed.load(Ordering::Relaxed)) {
             let Some(path) = path_for(&rule.name, &request.method) else { continue };
             match route {
-                // A router has one route of a shape: that of the rule is not among its routes.
+                // A router has only one route of a shape, so it has no route with the rule's
+                // spelling.
                 Some(route) if have_one_shape(path, route) => {
                     if self.close(rule) {
                         tracing::warn!(
                             rule = %rule.name,
                             route,
-                            "a rule names no route: name it after the route's template"
+                            "no route has the name of a rule: use the route's template as the name"
                         );
                     }
                 }
@@ -87,18 +88,18 @@ impl RuleCheck {
                         tracing::warn!(
                             rule = %rule.name,
                             route,
-                            "no request has matched a rule yet: if it is meant for this route, name \
-                             the whole template, with what the router is nested under"
+                            "no request has matched a rule yet: if it is meant for this route, use \
+                             the whole template, including the prefix of the nested router"
                         );
                     }
                 }
-                // Had the router a route of this template, it would have matched.
+                // If the router had a route with this template, the route would have matched.
                 None if path.contains('{') && fits(path, sent_to) => {
                     if self.close(rule) {
                         tracing::warn!(
                             rule = %rule.name,
-                            "a rule names a template, and the layer sees no route: add it with \
-                             `Router::layer` to a router that has the route"
+                            "the name of a rule is a template, but the layer sees no route: add \
+                             the layer with `Router::layer` to a router that has the route"
                         );
                     }
                 }
@@ -107,7 +108,7 @@ impl RuleCheck {
         }
     }
 
-    /// Returns whether this call was the first to close the rule.
+    /// Marks a rule as matched or reported. Returns whether this call was the first to do so.
     fn close(&self, rule: &NamedRule) -> bool {
         let first = !rule.closed.swap(true, Ordering::Relaxed);
         if first {
@@ -123,32 +124,32 @@ impl fmt::Debug for RuleCheck {
     }
 }
 
-/// Returns why no request can have this operation, or why its rules apply to none of its requests.
+/// Returns the reason why no request can match the rule, or `None`.
 fn impossible(name: &str, rules: &Rules) -> Option<&'static str> {
     let Some((method, path)) = name.split_once(' ') else {
-        return Some("it has no method: write `POST /orders`");
+        return Some("the name has no method: write `POST /orders`");
     };
     if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        return Some("its method is in lower case: write `POST /orders`");
+        return Some("the method is in lower case: write `POST /orders`");
     }
     if !path.starts_with('/') {
-        return Some("its path does not begin with `/`: write `POST /orders`");
+        return Some("the path does not begin with `/`: write `POST /orders`");
     }
     if path.split('/').any(|segment| segment.starts_with([':', '*'])) {
-        return Some("its parameters are not in braces: write `POST /orders/{id}`");
+        return Some("the parameters are not in braces: write `POST /orders/{id}`");
     }
     if !rules.options.methods.iter().any(|known| known.as_str() == method) {
-        return Some("its rules do not apply to its method: add the method with `Rules::methods`");
+        return Some("the rules do not apply to this method: add the method with `Rules::methods`");
     }
     None
 }
 
-/// Returns the path of a rule for requests of this method.
+/// Returns the path in the rule's name, if the name has this method.
 fn path_for<'r>(rule: &'r str, method: &Method) -> Option<&'r str> {
     rule.strip_prefix(method.as_str())?.strip_prefix(' ')
 }
 
-/// Returns whether two templates match the same paths, though they are spelled differently.
+/// Returns whether two different templates match the same paths: only their parameter names differ.
 fn have_one_shape(one: &str, two: &str) -> bool {
     let (mut ones, mut twos) = (one.split('/'), two.split('/'));
     loop {
@@ -165,7 +166,7 @@ fn have_one_shape(one: &str, two: &str) -> bool {
     }
 }
 
-/// Returns whether a path is one of those that a template matches.
+/// Returns whether `template` matches `path`.
 fn fits(template: &str, path: &str) -> bool {
     let mut segments = path.split('/');
     for expected in template.split('/') {
@@ -181,7 +182,7 @@ fn fits(template: &str, path: &str) -> bool {
     segments.next().is_none()
 }
 
-/// What a segment of a template stands for.
+/// A parameter in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parameter {
     /// `{id}`: one segment.
@@ -190,7 +191,7 @@ enum Parameter {
     Rest,
 }
 
-/// Reads a segment of a template; `None` if it stands for itself.
+/// Parses a segment of a template; `None` if it is literal text.
 fn parameter(segment: &str) -> Option<Parameter> {
     let name = segment.strip_prefix('{')?.strip_suffix('}')?;
     match name.starts_with('{') {

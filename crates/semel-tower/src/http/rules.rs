@@ -1,4 +1,4 @@
-//! What only HTTP's rules have: methods, headers, JSON members, statuses.
+//! The rules that only HTTP has: methods, headers, JSON members, statuses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::rules::{ProtocolOptions, RouteRules};
 /// Headers that are always stored with a response.
 static KEPT: [HeaderName; 9] = [
     header::CONTENT_TYPE,
-    // Without it the bytes of a compressed body mean nothing.
+    // A compressed body cannot be decoded without this header.
     header::CONTENT_ENCODING,
     header::CONTENT_LANGUAGE,
     header::LOCATION,
@@ -22,17 +22,17 @@ static KEPT: [HeaderName; 9] = [
     header::ETAG,
     header::LAST_MODIFIED,
     header::LINK,
-    // Names request headers, those of the CORS protocol among them.
+    // Lists request headers, among them those of the CORS protocol.
     header::VARY,
 ];
 
-/// How the requests of a route are treated.
+/// The rules for the requests of a route.
 pub type Rules = RouteRules<HttpOptions>;
 
 /// The rules of single operations, by name.
 pub(super) type Routes = HashMap<Box<str>, Arc<Rules>>;
 
-/// What only HTTP's rules have.
+/// The rules that only HTTP has.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     pub(crate) methods: Arc<[Method]>,
@@ -65,7 +65,8 @@ impl Default for HttpOptions {
 }
 
 impl RouteRules<HttpOptions> {
-    /// Sets which methods take part; others pass through. Default POST and PATCH. HEAD never does.
+    /// Sets the methods to which the rules apply; requests with other methods pass through. Default
+    /// POST and PATCH. HEAD is ignored.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods = methods.into_iter().filter(|method| method != Method::HEAD);
         self.options.methods = methods.collect();
@@ -80,8 +81,8 @@ impl RouteRules<HttpOptions> {
 
     /// Sets headers to store with a response, beside Content-Type, Content-Encoding,
     /// Content-Language, Location, Content-Location, ETag, Last-Modified, Link, Vary and
-    /// Access-Control-*. Set-Cookie, Date, credentials, hop-by-hop headers and `traceparent` are not
-    /// stored even if they are named here. Default none.
+    /// Access-Control-*. Set-Cookie, Date, credentials, hop-by-hop headers and `traceparent` are
+    /// never stored. Default none.
     pub fn kept_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.options.kept_headers = names.into_iter().filter(|name| !never_kept(name)).collect();
         self
@@ -93,7 +94,8 @@ impl RouteRules<HttpOptions> {
         self
     }
 
-    /// Sets the only parts of a JSON body that are part of the fingerprint. Default all of it.
+    /// Sets the parts of a JSON body that are part of the fingerprint; all others are ignored.
+    /// Default: the whole body.
     pub fn matched(mut self, include: impl IntoIterator<Item = Pointer>) -> Self {
         self.options.include = include.into_iter().collect();
         self
@@ -106,20 +108,22 @@ impl RouteRules<HttpOptions> {
         self
     }
 
-    /// Sets the status for the same key with another request. Default 422, as the IETF draft has it;
-    /// some services use 409.
+    /// Sets the status of the response if a key is used for another request. Default 422, as in the
+    /// IETF draft; some services use 409.
     pub fn mismatch_status(mut self, status: StatusCode) -> Self {
         self.options.mismatch = status;
         self
     }
 
-    /// Sets whether `Prefer: respond-async` is honoured with 202 and a URL to ask. Default yes.
+    /// Sets whether `Prefer: respond-async` is honoured with a 202 and the URL of the outcome.
+    /// Default yes.
     pub fn respond_async(mut self, honoured: bool) -> Self {
         self.options.respond_async = honoured;
         self
     }
 
-    /// Returns whether a response with this status is stored, as far as its status decides.
+    /// Returns whether a response with this status is stored, if the handler does not choose
+    /// otherwise.
     #[cfg(feature = "openapi")]
     pub(crate) fn keeps_status(&self, status: u16) -> bool {
         let response = http::Response::builder().status(status).body(());

@@ -12,19 +12,19 @@ use super::rule_check::RuleCheck;
 use super::rules::{Routes, Rules};
 use super::target::template;
 
-/// What a problem's type begins with, by default.
+/// The default prefix of a problem's `type`.
 pub const PROBLEMS: &str = "urn:semel:problem:";
 
 pub(super) type NameOperation = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
-/// What only an HTTP layer has.
+/// The settings that only an HTTP layer has.
 #[derive(Clone)]
 pub struct HttpSettings {
     pub(super) problem_types: Arc<str>,
     pub(super) error_object: bool,
     pub(super) routes: Routes,
     pub(super) operation: Option<NameOperation>,
-    /// The methods that any rule names.
+    /// The methods to which at least one rule applies.
     methods: HashSet<Method>,
     any_required: bool,
     check: Arc<RuleCheck>,
@@ -51,7 +51,7 @@ impl fmt::Debug for HttpSettings {
 }
 
 impl HttpSettings {
-    /// Returns the operation of a request, and its rules if it has its own.
+    /// Returns the name of a request's operation, and the rules of its route if there are any.
     pub(super) fn find(&self, request: &Parts) -> (String, Option<&Arc<Rules>>) {
         let given = self.operation.as_ref().and_then(|name| name(request));
         let is_given = given.is_some();
@@ -67,13 +67,13 @@ impl HttpSettings {
 
     /// Reports rules that can match no request.
     pub(super) fn check(&self) {
-        // Names of one's own may look like anything.
+        // Custom names may have any form.
         if self.operation.is_none() {
             self.check.names(&self.routes);
         }
     }
 
-    /// Returns the operation of a request by its method and route.
+    /// Returns the default name of a request's operation: its method and route.
     fn operation_of(request: &Parts) -> String {
         let (method, template) = (request.method.as_str(), template(request));
         let mut name = String::with_capacity(method.len() + 1 + template.len());
@@ -81,7 +81,7 @@ impl HttpSettings {
         name
     }
 
-    /// Returns the rules of an operation, if it has its own.
+    /// Returns the rules of an operation, if it has rules of its own.
     pub(super) fn route_of(&self, operation: &str) -> Option<&Arc<Rules>> {
         self.routes.get(operation)
     }
@@ -91,7 +91,7 @@ impl HttpSettings {
         self.methods.contains(method) && (self.any_required || keyed())
     }
 
-    /// Updates what is derived from the rules.
+    /// Recomputes the fields that are derived from the rules.
     pub(super) fn reindex(&mut self, rules: &Rules) {
         let all = self.routes.values().map(AsRef::as_ref).chain([rules]);
         self.any_required = all.clone().any(|rules| rules.required);

@@ -1,4 +1,4 @@
-//! One operation: what was described before is taken back, what holds now is added.
+//! Describes one operation: removes an earlier description and adds the current one.
 
 use http::{HeaderName, StatusCode};
 use semel_core::key::MAX_ID;
@@ -9,13 +9,13 @@ use utoipa::openapi::{Content, Ref, RefOr, Required, Response};
 
 use crate::http::{OPERATIONS, Rules, Slug};
 
-/// The header that carries the key, where a layer has no other.
+/// The default header for the key.
 pub(super) static KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 const PROBLEM: &str = "application/problem+json";
 const REPLAYED: &str = "Idempotent-Replayed";
 const RETRY_AFTER: &str = "Retry-After";
-/// Begins what is added to a description, so that it can be found again.
+/// The start of the text that is appended to a description, by which a later call finds it.
 const OURS: &str = "Idempotency:\n\n";
 
 pub(super) fn describe(
@@ -25,13 +25,13 @@ pub(super) fn describe(
     schema: &Ref,
 ) {
     let name = shown(header);
-    take_back(operation, &name);
+    remove_description(operation, &name);
     let parameters = operation.parameters.get_or_insert_default();
     parameters.push(RefOr::T(key(&name, rules.required)));
     if rules.options.respond_async {
         parameters.push(RefOr::T(prefer()));
     }
-    // Before anything of ours is among them.
+    // Runs before the layer's own responses are added.
     mark_replays(operation, rules);
     for (status, problems) in by_status(rules) {
         let response = response(operation, status, problems);
@@ -43,8 +43,9 @@ pub(super) fn describe(
         }
     }
     if rules.options.respond_async {
-        let text =
-            format!("- accepted: ask at `Location`, below `{OPERATIONS}`, as the same caller");
+        let text = format!(
+            "- accepted: get the outcome from `Location`, below `{OPERATIONS}`, as the same caller"
+        );
         if let Some(response) = response(operation, StatusCode::ACCEPTED, text) {
             add(response, "Location", location());
             add(response, RETRY_AFTER, retry_after());
@@ -53,8 +54,8 @@ pub(super) fn describe(
     }
 }
 
-/// Removes from an operation what was described before.
-fn take_back(operation: &mut Operation, name: &str) {
+/// Removes the earlier description from an operation.
+fn remove_description(operation: &mut Operation, name: &str) {
     if let Some(parameters) = &mut operation.parameters {
         parameters.retain(|parameter| match parameter {
             RefOr::Ref(_) => true,
@@ -85,7 +86,7 @@ fn take_back(operation: &mut Operation, name: &str) {
             !ours.iter().any(|(our, value)| name == our && *header == RefOr::T(value.clone()))
         });
         response.content.retain(|media, content| media != PROBLEM || !refers_to_problem(content));
-        // What is left of a response that was all ours says nothing.
+        // Drops a response that had only been added by this module.
         !(response.description.is_empty() && response.content.is_empty())
     });
 }
@@ -99,11 +100,11 @@ fn refers_to_problem(content: &RefOr<Content>) -> bool {
     }
 }
 
-/// Marks the responses that a repeat may get.
+/// Adds the header `Idempotent-Replayed` to the responses that a repeat may get.
 fn mark_replays(operation: &mut Operation, rules: &Rules) {
     for (status, response) in &mut operation.responses.responses {
         let RefOr::T(response) = response else { continue };
-        // `2XX` is as good as 200.
+        // `2XX` is treated as 200.
         let Ok(status) = status.to_ascii_uppercase().replace("XX", "00").parse() else { continue };
         if rules.keeps_status(status) {
             add(response, REPLAYED, replayed());
@@ -111,19 +112,19 @@ fn mark_replays(operation: &mut Operation, rules: &Rules) {
     }
 }
 
-/// Returns the statuses of the layer's own responses, each with its description.
+/// Returns the statuses of the layer's own responses, each with the list of its problems.
 fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     let absent = [
         (Slug::KeyMissing, !rules.required),
         (Slug::BodyTimeout, rules.body_timeout.is_none()),
         (Slug::ReplayRefused, rules.replay_check.is_none()),
-        // The answer of another URL.
+        // Only returned at the URL of an operation's outcome.
         (Slug::OperationUnknown, true),
-        // A gateway's.
+        // Only returned by a gateway.
         (Slug::UpstreamUnreachable, true),
         (Slug::UpstreamAmbiguous, true),
         (Slug::Overloaded, true),
-        // Of extractors, which the layer does not know.
+        // Only returned by extractors inside the handler.
         (Slug::PublicIdInvalid, true),
         (Slug::PublicIdNotFound, true),
     ];
@@ -139,7 +140,8 @@ fn by_status(rules: &Rules) -> Vec<(StatusCode, String)> {
     found
 }
 
-/// Returns the response of a status, with `text` in its description; `None` if it is a reference.
+/// Returns the operation's response with this status, with `text` in its description; `None` if the
+/// response is a reference.
 fn response(
     operation: &mut Operation,
     status: StatusCode,
@@ -161,8 +163,8 @@ fn add(response: &mut Response, name: &str, header: Header) {
 fn key(name: &str, required: bool) -> Parameter {
     let without = if required { "Without it the request is refused." } else { "Optional." };
     let description = format!(
-        "Unique to what is wanted, such as a UUID; the same in every retry. A repeat gets the first \
-         answer, another request under the same key is refused. {without}"
+        "A value that is unique to the request, such as a UUID, and the same in every retry. A \
+         repeat gets the first response; another request under the same key is refused. {without}"
     );
     let schema = ObjectBuilder::new().schema_type(Type::String);
     ParameterBuilder::new()
@@ -180,21 +182,21 @@ fn prefer() -> Parameter {
         .name("Prefer")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("`respond-async`: be answered 202 at once, and ask later (RFC 7240)."))
+        .description(Some("`respond-async`: get 202 at once, and the outcome later (RFC 7240)."))
         .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
         .build()
 }
 
 fn replayed() -> Header {
-    header(Type::Boolean, None, "True if an earlier request with this key made the answer.")
+    header(Type::Boolean, None, "True if an earlier request with this key produced the response.")
 }
 
 fn retry_after() -> Header {
-    header(Type::Integer, None, "Retry with the same key after so many seconds.")
+    header(Type::Integer, None, "The number of seconds after which to retry with the same key.")
 }
 
 fn location() -> Header {
-    header(Type::String, Some("uri-reference"), "Where to ask for the answer.")
+    header(Type::String, Some("uri-reference"), "The URL of the outcome.")
 }
 
 fn applied() -> Header {
@@ -207,7 +209,7 @@ fn header(kind: Type, format: Option<&str>, description: &str) -> Header {
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
 
-/// Returns a header name as people write it: `Idempotency-Key`.
+/// Returns a header name with capital letters: `Idempotency-Key`.
 fn shown(header: &HeaderName) -> String {
     let words = header.as_str().split('-').map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));

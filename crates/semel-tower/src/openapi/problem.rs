@@ -1,11 +1,11 @@
-//! The schema of a problem.
+//! The schema of a problem in an OpenAPI document.
 
 use utoipa::openapi::schema::{ObjectBuilder, SchemaFormat, Type};
 use utoipa::openapi::{OpenApi, Ref, RefOr, Schema};
 
 use crate::http::Slug;
 
-/// Adds the schema of problems to the document, and returns the reference to it.
+/// Adds the schema of problems to the document, and returns a reference to the schema.
 pub(super) fn reference(document: &mut OpenApi) -> Ref {
     let schema: RefOr<Schema> = schema().into();
     let schemas = &mut document.components.get_or_insert_default().schemas;
@@ -28,12 +28,12 @@ fn schema() -> ObjectBuilder {
     let codes: Vec<String> = Slug::ALL.iter().map(|slug| slug.code()).collect();
     let status = member(Type::Integer, "The status of the response.").minimum(Some(400));
     let members = [
-        ("type", link("What kind of problem it is.")),
+        ("type", link("The kind of problem, as a URI.")),
         ("title", text("The kind of problem in words.")),
         ("status", status.maximum(Some(599))),
-        ("detail", text("What is wrong with this request.")),
+        ("detail", text("The explanation for this request.")),
         ("instance", link("The path of the request.")),
-        ("code", text("What kind of problem it is, as a constant.").enum_values(Some(codes))),
+        ("code", text("The kind of problem, as a constant.").enum_values(Some(codes))),
         (
             "retryable",
             member(Type::Boolean, "Whether the same request with the same key may succeed later."),
@@ -42,17 +42,17 @@ fn schema() -> ObjectBuilder {
             "safe_new_key",
             member(
                 Type::Boolean,
-                "Whether the same request with a new key cannot do anything twice.",
+                "Whether a retry with a new key is safe: it cannot take effect twice.",
             ),
         ),
     ];
     let mut schema = ObjectBuilder::new()
         .schema_type(Type::Object)
-        .description(Some("Why the request was refused (RFC 9457)."));
+        .description(Some("The reason why the request was refused (RFC 9457)."));
     for (name, member) in members {
         schema = schema.property(name, member).required(name);
     }
-    let operation = text("Names the operation, where there is one and it is known.")
+    let operation = text("The id of the operation, if it is known.")
         .pattern(Some("^[0-7][0-9A-HJKMNP-TV-Z]{25}$"));
     schema.property("operation_id", operation)
 }

@@ -1,21 +1,22 @@
-//! The kinds of problems: one table, one page each in `docs/errors/`.
+//! The table of all kinds of problems. Each kind has a page in `docs/errors/`.
 
 use http::StatusCode;
 
-/// What is fixed about a kind of problem.
+/// The fixed properties of a kind of problem.
 pub(super) struct Facts {
     pub(super) slug: &'static str,
     pub(super) title: &'static str,
     pub(super) status: StatusCode,
     /// Whether the same request with the same key may succeed later.
     pub(super) retryable: bool,
-    /// Whether the same request with a new key cannot do anything twice.
+    /// Whether a retry with a new key is safe, because it cannot take effect twice.
     pub(super) safe_new_key: bool,
 }
 
 macro_rules! slugs {
     ($($name:ident $slug:literal $status:ident $retryable:ident $safe_new_key:ident $title:literal)*) => {
-        /// A kind of problem. Its name is stable; its page is `docs/errors/<slug>.md`.
+        /// A kind of problem. The slug of a kind never changes; its page is
+        /// `docs/errors/<slug>.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Slug {
@@ -23,7 +24,7 @@ macro_rules! slugs {
         }
 
         impl Slug {
-            /// Every kind.
+            /// All kinds of problems.
             pub const ALL: &[Slug] = &[$(Slug::$name),*];
 
             pub(super) fn facts(self) -> Facts {
@@ -41,7 +42,7 @@ macro_rules! slugs {
     };
 }
 
-// So that the table reads as one.
+// Short names for the columns of the table.
 const RETRY: bool = true;
 const NEW_KEY: bool = true;
 const NO: bool = false;
@@ -79,13 +80,13 @@ slugs! {
 }
 
 impl Slug {
-    /// Returns the last part of its type: `key-reused`.
+    /// Returns the slug, which is the last part of the problem's type: `key-reused`.
     pub fn as_str(self) -> &'static str {
         self.facts().slug
     }
 
-    /// Returns the kind as a constant: `KEY_REUSED`. Those of public ids have the names that their
-    /// callers know: `INVALID_PARAM`, `NOT_FOUND`.
+    /// Returns the slug as a constant: `KEY_REUSED`. The two kinds for public ids have other
+    /// constants, which their clients expect: `INVALID_PARAM` and `NOT_FOUND`.
     pub fn code(self) -> String {
         let known =
             [(Slug::PublicIdInvalid, "INVALID_PARAM"), (Slug::PublicIdNotFound, "NOT_FOUND")];
@@ -95,12 +96,12 @@ impl Slug {
         self.as_str().to_ascii_uppercase().replace('-', "_")
     }
 
-    /// Returns the title: one sentence.
+    /// Returns the title of the problem, one sentence.
     pub fn title(self) -> &'static str {
         self.facts().title
     }
 
-    /// The status it is answered with, where no rule says another.
+    /// Returns the default HTTP status of the problem.
     pub fn status(self) -> StatusCode {
         self.facts().status
     }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_on_every_page_is_what_is_written() {
+    fn the_example_on_every_page_matches_the_table() {
         for slug in Slug::ALL {
             let (name, page) = (slug.as_str(), page(slug.as_str()));
             let example = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());

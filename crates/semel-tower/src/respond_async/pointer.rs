@@ -1,4 +1,4 @@
-//! Records that lead from an operation's id to its key.
+//! Records that lead from the id of an operation to its key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,16 @@ use serde::{Deserialize, Serialize};
 use crate::caller::scope_of;
 use crate::protocol::{Protocol, Route};
 
-/// The scope of pointers: no operation of a service has this name.
+/// The scope of all pointers. No operation of a service has this name.
 const SCOPE: &str = "semel:operations";
 const CONTENT_TYPE: &str = "application/vnd.semel.pointer.v1";
-/// How much longer a pointer is kept than its outcome: operations take time.
+/// The time for which a pointer is kept longer than an outcome, because the pointer is written
+/// before the operation has run.
 const MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long to wait for another caller that writes the same pointer.
+/// The longest time to wait for another caller that writes the same pointer.
 const RIVAL: Duration = Duration::from_secs(5);
 
-/// What a pointer stores.
+/// The stored content of a pointer: the operation's name, and the client's id in its key.
 #[derive(Serialize, Deserialize)]
 struct Pointer {
     operation: String,
@@ -33,7 +34,7 @@ pub(super) struct Target {
     pub(super) key: Key,
 }
 
-/// Writes the pointer from `id` to `key`, an operation of `route`.
+/// Writes the pointer from the operation `id` to its `key` and `route`.
 pub(super) async fn write<P: Protocol, S: Store>(
     executor: &Executor<S>,
     (key, route): (&Key, &Route<P>),
@@ -46,7 +47,8 @@ pub(super) async fn write<P: Protocol, S: Store>(
     let leads_to = Pointer { operation: route.operation.clone(), id: key.id().to_owned() };
     let body = serde_json::to_vec(&leads_to).expect("a struct of texts has a JSON form");
     let outcome = Outcome::new(CONTENT_TYPE, body);
-    // Another caller may be writing the same pointer: it must exist before anyone is sent to it.
+    // Another caller may be writing the same pointer. The pointer must exist before any caller gets
+    // its URL.
     let command = Command::new(pointer)
         .keep(keep)
         .wait(Wait::Deadline(RIVAL))
@@ -57,7 +59,7 @@ pub(super) async fn write<P: Protocol, S: Store>(
     written.await.map(|_| ())
 }
 
-/// Reads the pointer of `id`; `None` if this caller has no such operation.
+/// Reads the pointer of the operation `id`; `None` if this caller has no such operation.
 pub(super) async fn read<S: Store>(
     executor: &Executor<S>,
     kind: Kind,

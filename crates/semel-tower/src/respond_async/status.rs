@@ -1,6 +1,7 @@
-//! Callers that ask for the outcome of an operation.
+//! Requests for the outcome of an operation.
 //!
-//! To any caller but the one that started the operation, the operation does not exist.
+//! Only the tenant and principal that started an operation can see it; for others it does not
+//! exist.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(crate) async fn look_up<P: Protocol, S: Store>(
     asked: StatusRequest<'_>,
 ) -> Result<Response<Whole>, Problem> {
     let mut response = answer(config, request, asked).await?;
-    // One URL for all callers; a cache does not distinguish them.
+    // All callers use the same URL, and a cache does not distinguish them.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -45,8 +46,9 @@ async fn answer<P: Protocol, S: Store>(
     let target = pointer::read(executor, P::KIND, caller, id).await.map_err(failed)?;
     let Target { operation, key } = target.ok_or_else(unknown)?;
     let rules = P::rules_of(&config.routing, &operation);
-    // It existed, or there would be no pointer, and left nothing: it was refused, or has expired.
-    let gone = || again("it left no response; send the request again with its key");
+    // The pointer proves that the operation existed. It left no record: it was refused, or has
+    // expired.
+    let gone = || again("the operation left no response; send the request again with its key");
     let Peeked { record: found, now } =
         executor.peek(&key).await.map_err(failed)?.ok_or_else(gone)?;
     if found.operation_id != id || found.expired(now) {
@@ -60,7 +62,10 @@ async fn answer<P: Protocol, S: Store>(
             if let Some(check) = &rules.replay_check
                 && !check(request).await
             {
-                return Err(Problem::new(Slug::ReplayRefused, "the replay check said no"));
+                return Err(Problem::new(
+                    Slug::ReplayRefused,
+                    "the replay check refused this caller",
+                ));
             }
             match P::replay(outcome, &P::reply_to(request)) {
                 Ok(mut response) => {
@@ -75,24 +80,24 @@ async fn answer<P: Protocol, S: Store>(
                 Err(damaged) => Problem::new(Slug::ResultUnavailable, damaged.to_string()),
             }
         }
-        Some(Recorded::Omitted { .. }) | None => stands(&found),
+        Some(Recorded::Omitted { .. }) | None => problem_of_state(&found),
     };
     Err(problem.operation(Some(id)))
 }
 
-/// Returns the problem of an operation that does not go on unless the request is sent again.
+/// Returns the problem of an operation that does not continue unless the request is sent again.
 fn again(detail: &'static str) -> Problem {
     let mut problem = Problem::new(Slug::Failed, detail);
     problem.retryable = true;
     problem
 }
 
-/// Returns the state of an operation that is not running and has no stored response.
-fn stands(found: &Record) -> Problem {
+/// Returns the problem for an operation that is not running and has no stored response.
+fn problem_of_state(found: &Record) -> Problem {
     let uncertain = "an attempt broke off; an operator must find out whether it took effect";
     match (found.state, found.on_crash) {
         (State::Succeeded, _) => {
-            Problem::new(Slug::ResultUnavailable, "its response was too large to store")
+            Problem::new(Slug::ResultUnavailable, "the response was too large to store")
         }
         (State::Failed, _) if found.retry_at.is_none() => {
             Problem::new(Slug::Failed, "the operation failed, and its failure is kept")

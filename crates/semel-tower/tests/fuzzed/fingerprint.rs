@@ -21,7 +21,7 @@ pub(crate) fn check(input: &[u8]) {
     let Meaning::Document(document) = Meaning::of(one) else {
         return raw(one);
     };
-    spelling_makes_no_difference(one, &document);
+    encoding_and_order_make_no_difference(one, &document);
     every_change_makes_a_difference(one, &document);
     selection(&document);
     given_pointers(one, &document, pointers);
@@ -43,7 +43,7 @@ fn raw(body: &[u8]) {
     assert_ne!(print, Fingerprint::of_body(&[body, b" "].concat()));
 }
 
-fn spelling_makes_no_difference(body: &[u8], document: &Document) {
+fn encoding_and_order_make_no_difference(body: &[u8], document: &Document) {
     let print = Fingerprint::of_body(body);
     assert_ne!(print, Fingerprint::of_bytes(body));
     assert_eq!(print, Fingerprint::of_selected(body, &[], &[]));

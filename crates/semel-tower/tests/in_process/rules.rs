@@ -52,12 +52,16 @@ async fn a_rule_with_another_parameter_name_is_reported_by_the_first_request() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let app = orders().layer(with_rules(["POST /orders/{id}"]));
     assert_eq!(send(&app, post("/orders/bulk", "k", "{}")).await.status, 201);
-    assert_eq!(recorder.warnings(), Vec::<String>::new(), "another route says nothing about it");
+    assert_eq!(
+        recorder.warnings(),
+        Vec::<String>::new(),
+        "a request to another route does not show it"
+    );
     for key in ["k-1", "k-2"] {
         assert_eq!(send(&app, post("/orders/7", key, "{}")).await.status, 201);
     }
-    let expected = "POST /orders/{id} | /orders/{order_id} | a rule names no route: name it after \
-                    the route's template";
+    let expected = "POST /orders/{id} | /orders/{order_id} | no route has the name of a rule: use \
+                    the route's template as the name";
     assert_eq!(recorder.warnings(), [expected]);
 }
 

@@ -92,7 +92,10 @@ async fn who_leaves_and_returns_finds_it_committed_once<G: AtomicBackend>(backen
     let router = Office::atomic::<G>(&office, backend.executor().await);
     let server = Server::speaking(Protocol::H1, router).await;
     everybody_leaves(&office, &server, requests).await;
-    let row = |key| Effect { key, attempt: 1, fence: 1, run: String::new() };
+    let row = |key| {
+        let (operation, value) = (String::new(), String::new());
+        Effect { key, operation, attempt: 1, fence: 1, value }
+    };
     let effects: Vec<_> = backend.rows().await.into_iter().map(row).collect();
     judge(&office, &effects, requests);
 }

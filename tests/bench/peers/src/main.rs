@@ -1,8 +1,8 @@
-//! Other people's layers in front of the service that the benchmarks measure:
+//! Serves the benchmarks' service behind the layers of other libraries:
 //! `semel-peers axum-idempotent | idempotent-memory | idempotent-redis URL`.
 //!
-//! Each is set up as its own documentation does it, and where there is a choice, as its
-//! documentation calls it fastest.
+//! Each layer is set up as in its documentation and, where there is a choice, with the setting that
+//! its documentation calls the fastest.
 
 #[path = "../../src/http/orders.rs"]
 mod orders;
@@ -20,7 +20,7 @@ use ruts::store::moka::MokaStore;
 use ruts::{CookieOptions, SessionLayer};
 use tower_cookies::CookieManagerLayer;
 
-/// Sessions and answers live longer than a run, in seconds.
+/// The lifetime of sessions and stored responses, in seconds: longer than a run.
 const KEEP: i64 = 86_400;
 /// More sessions than any run opens.
 const SESSIONS: u64 = 1_000_000;
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["idempotent-redis", url] => {
             let (server, prefix) = url.split_once("?prefix=").ok_or("the URL names no prefix")?;
-            // It wants prefixes without colons.
+            // This store does not accept prefixes with colons.
             let prefix = prefix.replace(':', "-");
             let store = ValkeyStore::with_url(server).prefix(prefix).try_build().await?;
             shop.routes().layer(IdempotencyLayer::new(store))
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(serve(shop.counting(routes, || None)).await?)
 }
 
-/// `axum-idempotent` by the key header, with its sessions in memory.
+/// Puts `axum-idempotent` around the routes, by the key header, with its sessions in memory.
 fn sessions(routes: Router) -> Router {
     let store = Arc::new(MokaStore::builder().max_capacity(SESSIONS).build());
     let cookies = CookieOptions::build().name("session").max_age(KEEP.unsigned_abs()).path("/");

@@ -1,5 +1,5 @@
-//! The cost of claiming beside other rows: the same small backlog in an empty table, in tables with many
-//! published rows, and behind very many rows that wait for one event of their partition.
+//! The cost of a claim beside other rows: the same small backlog in an empty table, in tables with
+//! many published rows, and behind very many rows that wait for one event of their partition.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::arguments::Arguments;
 use crate::report::{Report, RowLabel, Target};
 use semel_bench::turns::percentile;
 
-/// Rows that wait, all the time.
+/// The number of rows that wait, constant during the measurement.
 const BACKLOG: u64 = 1_000;
-/// Rows in a claim, and claims in a turn.
+/// The number of rows per claim; a turn makes `CLAIMS` claims.
 const BATCH: u32 = 100;
 const CLAIMS: usize = 15;
-/// Rows that wait for one that is not due.
+/// The number of rows that wait for a row that is not due.
 const HELD: u64 = 100_000;
 
 pub(super) async fn bench<S: EventStore>(
@@ -71,10 +71,10 @@ async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
     tables.append(&[event(rests)]).await?;
     let ask = Ask::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
-    let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("it rests") };
+    let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("in backoff") };
     let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
     if store.mark(&marks).await? != [Marked::Done] {
-        return Err("one row was to be put to rest".into());
+        return Err("one row was to be put in backoff".into());
     }
     for _ in 0..HELD / 1_000 {
         tables.append(&(0..1_000).map(|_| event(rests)).collect::<Vec<_>>()).await?;

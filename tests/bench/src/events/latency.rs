@@ -1,7 +1,8 @@
-//! The latency of an event on an idle system: from the append to the commit of the group's transaction.
+//! The latency of an event on an idle system: from the append to the commit of the group's
+//! transaction.
 //!
-//! One event at a time, with pauses in which relay and consumer become idle. The end is when the bus
-//! reports the event as handled, or before the message is acknowledged.
+//! One event at a time, with pauses in which relay and consumer become idle. The measurement ends
+//! when the bus reports the event as handled, or just before the message is acknowledged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +27,13 @@ use crate::ours;
 use crate::report::{Report, RowLabel, Target};
 use semel_bench::turns::percentile;
 
-/// A handled event and its time.
+/// A handled event and the time of its handling.
 type Note = (EventId, Instant);
 
-/// A publisher whose confirms are noted.
-struct Noted<P>(P, UnboundedSender<Note>);
+/// A publisher that records the time of each confirm.
+struct TimedPublisher<P>(P, UnboundedSender<Note>);
 
-impl<P: Publisher> Publisher for Noted<P> {
+impl<P: Publisher> Publisher for TimedPublisher<P> {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         let answers = self.0.publish(events).await;
         let now = Instant::now();
@@ -43,14 +44,15 @@ impl<P: Publisher> Publisher for Noted<P> {
     }
 }
 
-/// A source whose acks are noted.
-struct Heard<B>(B, UnboundedSender<Note>);
+/// A source that records the time of each ack.
+struct TimedSource<B>(B, UnboundedSender<Note>);
 
-impl<B: Source> Source for Heard<B> {
-    type Message = Heard<B::Message>;
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
+impl<B: Source> Source for TimedSource<B> {
+    type Message = TimedSource<B::Message>;
 
     async fn next(&self) -> Result<Self::Message, SourceError> {
-        Ok(Heard(self.0.next().await?, self.1.clone()))
+        Ok(TimedSource(self.0.next().await?, self.1.clone()))
     }
 
     fn is_ordered(&self) -> bool {
@@ -58,7 +60,8 @@ impl<B: Source> Source for Heard<B> {
     }
 }
 
-impl<M: Message> Message for Heard<M> {
+#[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
+impl<M: Message> Message for TimedSource<M> {
     fn envelope(&self) -> Result<Event, Unreadable> {
         self.0.envelope()
     }
@@ -87,7 +90,7 @@ impl<M: Message> Message for Heard<M> {
     }
 }
 
-/// A group that writes an order with every event, in the transaction that records it.
+/// Returns a group that inserts an order per event, in the transaction that records the event.
 fn group<S: EventStore>(executor: &Executor<S>) -> Group<S> {
     Inbox::new(executor.clone()).group("BENCH").on_atomic(
         KIND,
@@ -108,7 +111,7 @@ pub(super) async fn in_process<S: EventStore>(
     let (notes, noted) = unbounded_channel();
     let bus = Bus::new();
     bus.register(group(&executor))?;
-    let relaying = Relay::new(tables.store.clone(), Noted(bus, notes)).start();
+    let relaying = Relay::new(tables.store.clone(), TimedPublisher(bus, notes)).start();
     let took = sample(&executor, noted, arguments.pace.waits).await;
     relaying.stop().await;
     let names = ("handled, bus p50", "handled, bus p99");
@@ -126,7 +129,7 @@ pub(super) async fn through_nats(
     let (notes, noted) = unbounded_channel();
     let source =
         NatsSource::builder(wire.client.clone(), wire.topology.clone(), "BENCH").build()?;
-    let consuming = Consumer::new(group(&executor), Heard(source, notes))?.start();
+    let consuming = Consumer::new(group(&executor), TimedSource(source, notes))?.start();
     let relaying = Relay::new(tables.store.clone(), wire.publisher()).start();
     let took = sample(&executor, noted, arguments.pace.waits).await;
     relaying.stop().await;
@@ -150,7 +153,7 @@ fn report_on(
     report.figure(label(late), "ms", p99 / 1e6, None);
 }
 
-/// Checks that there are as many effects as samples, and one of the warm-up.
+/// Checks that there is one effect per sample, and one for the warm-up.
 async fn finish<S: EventStore>(tables: EventTables<S>, samples: usize) -> Result<(), BoxError> {
     let (orders, events) = (tables.orders().await?, tables.published().await?);
     let expected = samples as u64 + 1;
@@ -162,7 +165,7 @@ async fn finish<S: EventStore>(tables: EventTables<S>, samples: usize) -> Result
     Ok(())
 }
 
-/// Returns the latencies in nanoseconds. One event before them opens connections.
+/// Measures latencies in nanoseconds, after one event that opens connections.
 async fn sample<S: EventStore>(
     executor: &Executor<S>,
     mut noted: UnboundedReceiver<Note>,
@@ -170,10 +173,10 @@ async fn sample<S: EventStore>(
 ) -> Result<Vec<u32>, BoxError> {
     let mut took = Vec::with_capacity(samples);
     for number in 0..=samples as u64 {
-        // Longer than the relay's first polls, and not in step with them.
+        // Longer than the relay's first polls, and not a multiple of their interval.
         tokio::time::sleep(Duration::from_millis(fastrand::u64(80..180))).await;
-        let told = event(number);
-        let (id, since) = (told.id(), tell(executor, told).await?);
+        let event = event(number);
+        let (id, since) = (event.id(), append(executor, event).await?);
         let note = tokio::time::timeout(Duration::from_secs(30), noted.recv()).await;
         let Ok(Some((handled, at))) = note else {
             return Err("an event was not handled within 30 s".into());
@@ -188,8 +191,8 @@ async fn sample<S: EventStore>(
     Ok(took)
 }
 
-/// Appends in a command's transaction; returns when the append began.
-async fn tell<S: EventStore>(executor: &Executor<S>, event: Event) -> Result<Instant, BoxError> {
+/// Appends an event in the transaction of a command; returns the time at which the append began.
+async fn append<S: EventStore>(executor: &Executor<S>, event: Event) -> Result<Instant, BoxError> {
     let command = Command::new(Key::command("bench", "TELL", &event.id().to_string())?);
     let (begun, began) = tokio::sync::oneshot::channel();
     let work = move |mut unit: Unit<S>| async move {

@@ -1,7 +1,8 @@
 //! The rate of a relay from an outbox in PostgreSQL to a broker, beside a relay by hand and publishing alone.
 //!
-//! All contenders publish the same kind of events at the same depth, confirmed, and the broker is
-//! asked afterwards how many it has. Every turn has new events: a broker may recognise repeats.
+//! All contenders publish the same kind of events with the same concurrency and wait for confirms;
+//! afterwards the broker's messages are counted. Every turn has new events, because a broker may
+//! remove duplicates.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,12 +22,13 @@ use crate::BoxError;
 use crate::arguments::Arguments;
 use crate::report::{Report, RowLabel, Target};
 
-/// Number of aggregates.
-const LANES: u64 = 1_000;
-/// Events of a batch and batches at once, as a relay has them by default.
+/// The number of aggregates.
+const AGGREGATES: u64 = 1_000;
+/// The number of events per batch; `AT_ONCE` batches are published at a time. Both are the relay's
+/// defaults.
 const BATCH: usize = 100;
 const AT_ONCE: usize = 2;
-/// A turn that takes longer is stuck.
+/// The limit of a turn: one that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,14 +103,14 @@ async fn best_batch<W: Wire>(
     Ok(best.1)
 }
 
-/// Publishes `count` new events; returns the time.
+/// Publishes `count` new events; returns how long that took.
 async fn turn<W: Wire>(
     wire: &Arc<W>,
     tables: &EventTables<PgStore>,
     contender: Contender,
     count: u64,
 ) -> Result<Duration, BoxError> {
-    let events: Vec<Event> = (0..count).map(|number| event(number % LANES)).collect();
+    let events: Vec<Event> = (0..count).map(|number| event(number % AGGREGATES)).collect();
     let took = match contender {
         Contender::Relay => relayed(tables, wire.publisher(), &events).await?,
         Contender::Loop(batch) => by_hand(tables, wire, batch, &events).await?,
@@ -120,7 +122,8 @@ async fn turn<W: Wire>(
     Ok(took)
 }
 
-/// Through the outbox: from the start of a relay with every default until all rows are marked.
+/// Publishes through the outbox: from the start of a relay with default settings until all rows are
+/// marked.
 async fn relayed(
     tables: &EventTables<PgStore>,
     publisher: impl Publisher,
@@ -161,16 +164,16 @@ async fn by_hand<W: Wire>(
     }
 }
 
-/// Publishes a batch and waits for its confirms.
+/// Publishes a batch and waits for its confirms, without an outbox.
 trait Bare: Clone + Send + Sync + 'static {
-    fn carry(&self, batch: &[Event]) -> impl Future<Output = Result<(), BoxError>> + Send;
+    fn publish_batch(&self, batch: &[Event]) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
 #[derive(Clone)]
 struct Ours<P>(P);
 
 impl<P: Publisher + Clone> Bare for Ours<P> {
-    async fn carry(&self, batch: &[Event]) -> Result<(), BoxError> {
+    async fn publish_batch(&self, batch: &[Event]) -> Result<(), BoxError> {
         self.0.publish(batch).await.into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }
@@ -185,12 +188,12 @@ impl<W> Clone for Client<W> {
 }
 
 impl<W: Wire> Bare for Client<W> {
-    async fn carry(&self, batch: &[Event]) -> Result<(), BoxError> {
+    async fn publish_batch(&self, batch: &[Event]) -> Result<(), BoxError> {
         self.0.raw(batch).await
     }
 }
 
-/// Without an outbox: batches, as many at once as a relay has.
+/// Publishes events without an outbox, as many batches at a time as a relay does.
 async fn at_once(events: Vec<Event>, bare: impl Bare) -> Result<Duration, BoxError> {
     let (events, next) = (Arc::new(events), Arc::new(AtomicUsize::new(0)));
     let since = Instant::now();
@@ -199,7 +202,7 @@ async fn at_once(events: Vec<Event>, bare: impl Bare) -> Result<Duration, BoxErr
         let (events, next, bare) = (Arc::clone(&events), Arc::clone(&next), bare.clone());
         tasks.spawn(async move {
             while let Some(batch) = events.chunks(BATCH).nth(next.fetch_add(1, Ordering::Relaxed)) {
-                bare.carry(batch).await?;
+                bare.publish_batch(batch).await?;
             }
             Ok::<_, BoxError>(())
         });

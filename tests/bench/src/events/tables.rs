@@ -1,6 +1,8 @@
-//! A private database with an outbox and the caller's own table, and statements on it beside the store.
+//! A private database with an outbox and the caller's own table, and statements on it that bypass
+//! the store.
 //!
-//! A measurement counts only if the rows are there, so every benchmark counts them.
+//! Every benchmark counts the rows afterwards, because a measurement is valid only if the rows are
+//! there.
 
 use std::future::Future;
 
@@ -24,12 +26,12 @@ pub(super) trait EventStore:
     Business + Inspect + Clone + Outbox<Connection = <Self as TransactionalStore>::Connection>
 {
     const STORE_NAME: StoreName;
-    /// The type of a column of bytes.
+    /// The SQL type of a column of bytes.
     const BYTES: &'static str;
-    /// Statements after loading: statistics and checkpoints.
+    /// The statements to run after loading: statistics and checkpoints.
     const SETTLED: &'static [&'static str];
 
-    /// Opens the store. Its schema is there.
+    /// Opens the store. Its schema must exist.
     fn reach(backend: &Backend) -> impl Future<Output = Result<Self, BoxError>> + Send;
 
     /// Runs a statement on a new connection.
@@ -38,14 +40,15 @@ pub(super) trait EventStore:
     /// Returns the number that a query selects, on a new connection.
     fn number(backend: &Backend, text: &str) -> impl Future<Output = Result<u64, BoxError>> + Send;
 
-    /// The least that a hand-written outbox is: five columns, one index, in the caller's transaction.
+    /// Inserts an event into a minimal hand-written outbox: five columns, one index, in the
+    /// caller's transaction.
     fn bare(
         connection: &mut <Self as TransactionalStore>::Connection,
         event: &Event,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Returns a statement that adds published rows. They are dated an hour ahead, so that cleaning skips
-    /// them.
+    /// Returns a statement that inserts published rows. Their times are an hour ahead, so that
+    /// cleaning skips them.
     fn load(from: u32, to: u32) -> String;
 }
 
@@ -154,13 +157,13 @@ impl EventStore for MySqlStore {
     }
 }
 
-/// A private database, and the store on it.
+/// A private database and the store in it.
 pub(super) struct EventTables<S> {
     private: PrivateStore,
     pub(super) store: S,
 }
 
-/// Selects the outbox rows of this run.
+/// The condition that selects the outbox rows of this run.
 const OURS: &str = "tenant = 'bench'";
 
 impl<S: EventStore> EventTables<S> {
@@ -211,7 +214,7 @@ impl<S: EventStore> EventTables<S> {
         Ok(())
     }
 
-    /// Adds rows that were published.
+    /// Inserts published rows.
     pub(super) async fn load(&self, count: u32) -> Result<(), BoxError> {
         for from in (1..=count).step_by(100_000) {
             let to = count.min(from + 99_999);

@@ -1,6 +1,7 @@
-//! The brokers: our publisher to each, the client library alone, and how many messages there are.
+//! The brokers: Semel's publisher for each, the client library alone, and the number of messages in
+//! the broker.
 //!
-//! Everything has a private name and is removed afterwards.
+//! All names on the brokers are private to the run and removed afterwards.
 
 use std::future::Future;
 
@@ -25,7 +26,7 @@ use super::KIND;
 use crate::BoxError;
 use crate::pool::ReferencePool;
 
-/// The default number of partitions of the publishers.
+/// The publishers' default number of partitions.
 pub(super) const PARTITIONS: u16 = 16;
 
 /// What a hand-written relay publishes.
@@ -36,16 +37,16 @@ pub(super) struct BareMessage {
     pub(super) payload: Bytes,
 }
 
-/// A broker.
+/// A broker and its contenders.
 pub(super) trait Wire: Send + Sync + Sized + 'static {
-    /// The name in reports.
+    /// The name of the benchmark in reports.
     const BENCH: &'static str;
-    /// What [`raw`](Self::raw) is.
+    /// The name of [`raw`](Self::raw) in reports.
     const RAW: &'static str;
 
     type Publisher: Publisher + Clone;
 
-    /// With what it needs on the broker.
+    /// Connects, and creates what the benchmark needs on the broker.
     fn connect() -> impl Future<Output = Result<Self, BoxError>> + Send;
 
     fn publisher(&self) -> Self::Publisher;
@@ -56,13 +57,13 @@ pub(super) trait Wire: Send + Sync + Sized + 'static {
     /// The same for messages of a hand-written relay, with nothing beside id and payload.
     fn bare(&self, messages: &[BareMessage]) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// How many messages the broker has.
+    /// Returns the number of messages that the broker has.
     fn held(&self) -> impl Future<Output = Result<u64, BoxError>> + Send;
 
-    /// Throws them away.
+    /// Removes all messages.
     fn clear(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Removes what [`connect`](Self::connect) made.
+    /// Removes what [`connect`](Self::connect) created.
     fn remove(self) -> impl Future<Output = Result<(), BoxError>> + Send;
 }
 
@@ -146,7 +147,7 @@ impl Wire for Nats {
 /// RabbitMQ, with one quorum queue.
 pub(super) struct RabbitMq {
     publisher: AmqpPublisher,
-    /// For whatever needs no confirm. Ends with its connection.
+    /// A channel without confirms. It ends with its connection.
     channel: Channel,
     confirming: ReferencePool<Channel>,
     exchange: ShortString,
@@ -260,7 +261,7 @@ pub(super) struct RedisStreams {
 }
 
 impl RedisStreams {
-    /// The streams that there are.
+    /// Returns the names of the existing streams.
     async fn streams(&self) -> Result<Vec<String>, BoxError> {
         let (mut names, mut cursor) = (Vec::new(), 0_u64);
         loop {
@@ -274,7 +275,7 @@ impl RedisStreams {
                 scan.arg("TYPE").arg("stream").query_async(&mut self.connection.clone()).await?;
             names.append(&mut some);
             if next == 0 {
-                // A name may come twice.
+                // `SCAN` may return a name twice.
                 names.sort_unstable();
                 names.dedup();
                 return Ok(names);

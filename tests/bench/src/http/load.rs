@@ -1,7 +1,7 @@
 //! The load on one server: first calls, or repeats.
 //!
-//! Every response is checked, and after each turn the server's counts: first calls were executed once,
-//! repeats were not executed.
+//! Every response is checked, and after each turn the server's counts: first calls were executed
+//! once, repeats were not executed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use semel_bench::connection::{Connection, Response};
 use semel_bench::request::Request;
 use semel_bench::turns::{AnyContender, Boxed};
 
-/// Numbers of requests, unique in a run over all servers.
+/// The numbers of requests, unique over all servers of a run.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// The counts of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     executed: u64,
-    /// Trips to the store, where the server counts them.
+    /// The number of round trips to the store, if the server counts them.
     asked: Option<u64>,
 }
 
@@ -34,13 +34,13 @@ async fn counts(connection: &mut Connection) -> Result<Counts, BoxError> {
 /// How a server is called.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Whether it replays repeats.
+    /// Whether the server replays repeats.
     pub(crate) protects: bool,
-    /// Whether it wants a session cookie.
+    /// Whether the server needs a session cookie.
     pub(crate) sessions: bool,
 }
 
-/// First calls: a new key every time.
+/// A contender that makes first calls: a new key every time.
 pub(crate) struct First {
     server: Process,
     shape: Shape,
@@ -105,7 +105,7 @@ impl AnyContender for First {
         })
     }
 
-    /// Checks that all calls were executed, and that a repeat of the last one is not.
+    /// Checks that all calls were executed, and that a repeat of the last call is not.
     fn audited(self: Arc<Self>, done: u64) -> Boxed<()> {
         Box::pin(async move {
             let (mut connection, request) = self.connection().await?;
@@ -128,10 +128,10 @@ impl AnyContender for First {
     }
 }
 
-/// Repeats: each connection has a key, settled before the run, and repeats it.
+/// A contender that makes repeats: each connection has a key that was settled before the run.
 pub(crate) struct Repeats {
     server: Process,
-    /// Whether repeats go to the store.
+    /// Whether repeats read the store.
     asking: bool,
     idle: Mutex<Vec<Repeat>>,
     before: Mutex<Counts>,
@@ -186,7 +186,7 @@ impl AnyContender for Repeats {
         })
     }
 
-    /// Checks that nothing was executed, and that each repeat went to the store, or none did.
+    /// Checks that nothing was executed, and that either each repeat read the store or none did.
     fn audited(self: Arc<Self>, done: u64) -> Boxed<()> {
         Box::pin(async move {
             let mut connection = Connection::open(self.server.port()).await?;

@@ -1,8 +1,9 @@
-//! The least that claims, completes and replays over HTTP with Redis: a bound, not a product.
+//! A minimal service that claims, completes and replays over HTTP with Redis: a bound, not a
+//! product.
 //!
-//! Two round trips for a first call, one for a replay, on one shared connection. It keeps the body
-//! alone, does not look whether a repeat asks for the same thing, has no clock of the server's, no
-//! renewal, and does not survive a caller that disconnects.
+//! A first call takes two round trips, a replay one, on one shared connection. The service stores
+//! the body only, does not compare requests, does not use the server's clock, renews no lease, and
+//! its claim is lost if the caller disconnects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +20,13 @@ use redis::aio::MultiplexedConnection;
 use super::orders::Shop;
 use semel_bench::BoxError;
 
-/// Completes if the claim is still held.
+/// A script that completes a claim if it is still held.
 const COMPLETE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
                         redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
 const LEASE_MS: &str = "30000";
 const KEEP_MS: &str = "86400000";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// In front of a body that is complete; a claim has another first byte.
+/// The first byte of a completed value, before the body; a claim starts with [`CLAIMED`].
 const DONE: u8 = b'+';
 const CLAIMED: u8 = b'?';
 
@@ -38,7 +39,7 @@ struct Minimal {
     asked: Arc<AtomicU64>,
 }
 
-/// The service on the Redis server of `url`, under the prefix that it names.
+/// Returns the service on the Redis server of `url`, with the key prefix in the URL.
 pub(crate) async fn app(shop: &Shop, url: &str) -> Result<Router, BoxError> {
     let (server, prefix) = url.split_once("?prefix=").ok_or("the URL names no prefix")?;
     let asked = Arc::new(AtomicU64::new(0));

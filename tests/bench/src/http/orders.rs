@@ -1,7 +1,7 @@
-//! The service under measurement: `POST /orders`, and how it is served.
+//! The measured service: `POST /orders`, and how it is served.
 //!
-//! It knows of no layer and of nothing in this workspace: the peers' servers are a package of their
-//! own and compile this very file.
+//! It depends on no layer and on nothing in this workspace, because the peers' servers, which are
+//! another package, compile this file too.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Ipv4Addr;
@@ -41,14 +41,14 @@ pub(crate) struct Placed {
     note: String,
 }
 
-/// Takes orders, and counts them.
+/// Takes orders and counts them.
 #[derive(Clone, Default)]
 pub(crate) struct Shop {
     executed: Arc<AtomicU64>,
 }
 
 impl Shop {
-    /// Does the work. No two calls return the same.
+    /// Places an order. No two calls return the same result.
     pub(crate) fn place(&self, order: Order) -> Placed {
         let number = self.executed.fetch_add(1, Ordering::Relaxed);
         let Order { reference, sku, quantity, amount, currency, note } = order;
@@ -56,7 +56,7 @@ impl Shop {
         Placed { id, reference, sku, quantity, amount, currency, status: "accepted", note }
     }
 
-    /// `POST /orders`, bare.
+    /// Returns the bare route `POST /orders`.
     pub(crate) fn routes(&self) -> Router {
         async fn create(
             State(shop): State<Shop>,
@@ -67,8 +67,8 @@ impl Shop {
         Router::new().route("/orders", post(create)).with_state(self.clone())
     }
 
-    /// `routes`, and beside them `GET /counts`: how many orders were executed, and how many times a
-    /// store was called, where that is counted.
+    /// Adds `GET /counts` to routes: the number of executed orders, and the number of calls of the
+    /// store, if it is counted.
     pub(crate) fn counting(
         &self,
         routes: Router,
@@ -83,8 +83,8 @@ impl Shop {
     }
 }
 
-/// Serves on a port of the loopback, which is the one line that this process prints, until its
-/// standard input is closed: it never outlives its parent.
+/// Serves on a loopback port, which is the only line that this process prints, until standard input
+/// is closed, so that the server never outlives its parent.
 pub(crate) async fn serve(app: Router) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("{}", listener.local_addr()?.port());

@@ -10,10 +10,10 @@ use tokio::process::{Child, Command};
 
 use semel_bench::BoxError;
 
-/// A server has this long to open its port.
+/// How long a server may take to open its port.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The process. It ends when its standard input closes, so it never outlives this one.
+/// A server process. It ends when its standard input closes, so it never outlives this process.
 #[derive(Debug)]
 pub(crate) struct Process {
     port: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program`, which prints the port that it serves.
+    /// Starts `program`, which prints the port that it serves on.
     pub(crate) async fn start(
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -29,8 +29,8 @@ impl Process {
         Self::start_with(program, arguments, []).await
     }
 
-    /// Starts `program` with environment variables. The port is the end of the first line that it prints,
-    /// which may be a URL.
+    /// Starts `program` with environment variables. The port is at the end of the first line that
+    /// it prints, which may be a URL.
     pub(crate) async fn start_with(
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -54,7 +54,7 @@ impl Process {
         Ok(Self { port, child })
     }
 
-    /// Returns its processor time so far.
+    /// Returns a handle on the processor time of the process.
     pub(crate) fn cost(&self) -> Cost {
         Cost { process: self.child.id() }
     }
@@ -64,13 +64,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Returns its port.
+    /// Returns the port of the server.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }
 
-/// The processor time of a process, which other load distorts less than rates.
+/// The processor time of a process, which other load distorts less than it distorts rates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     process: Option<u32>,
@@ -80,8 +80,8 @@ impl Cost {
     /// Returns user and system time so far; `None` on systems without `/proc`.
     pub(crate) fn spent(self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process?)).ok()?;
-        // The name may hold anything, brackets too; after it, own and kernel time are the 12th and
-        // the 13th, in hundredths of a second.
+        // The name may contain any character, brackets included; after it, user and system time are
+        // the 12th and 13th fields, in hundredths of a second.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
         let (own, kernel): (u64, u64) =
             (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

@@ -1,5 +1,5 @@
-//! One server, in a process of its own: the bare service, the service behind our layer, or the
-//! least that could be called idempotent.
+//! One server in a process of its own: the bare service, the service behind Semel's layer, or the
+//! minimal reference.
 //!
 //! `bench serve bare | ours REMEMBERING STORE | minimal REDIS`.
 
@@ -17,17 +17,17 @@ use super::orders::{Shop, serve};
 use semel_bench::BoxError;
 use semel_stores::{Address, Backend};
 
-/// More than any run makes.
+/// The capacity of the store in memory: more records than any run makes.
 const CAPACITY: usize = 100_000_000;
 
-/// What a server of ours remembers of settled keys.
+/// What a server caches of settled keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Remembering {
-    /// The default.
+    /// The default cache.
     Default,
-    /// Nothing: every repeat goes to the store.
+    /// No cache: every repeat reads the store.
     Nothing,
-    /// Longer than any run: an expired entry would cost a trip to the store.
+    /// A cache that outlasts any run: an expired entry would cost a round trip to the store.
     Long,
 }
 
@@ -51,7 +51,7 @@ impl Remembering {
     }
 }
 
-/// Serves what the arguments name.
+/// Runs the server that the arguments select.
 pub(crate) async fn run(words: &[String]) -> Result<(), BoxError> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let shop = Shop::default();

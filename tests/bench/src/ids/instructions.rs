@@ -1,4 +1,5 @@
-//! How many instructions a hit takes, counted by callgrind: a number that no neighbour disturbs.
+//! The number of instructions of an L1 hit, counted by callgrind, which other load does not
+//! disturb.
 
 use std::process::Command;
 
@@ -7,10 +8,11 @@ use super::label;
 use crate::BoxError;
 use crate::report::{Report, Target};
 
-/// Two lengths of a loop; what they differ by is hits and nothing else.
+/// Two lengths of a loop. Their difference in instructions comes from hits alone.
 const LOOPS: [u64; 2] = [20_000, 60_000];
 
-/// Runs a loop of hits: `resolver:COUNT` or `moka:COUNT`. The parent counts.
+/// Runs a loop of hits: `resolver:COUNT` or `moka:COUNT`. The parent process counts its
+/// instructions.
 pub(crate) async fn count(what: &str) -> Result<(), BoxError> {
     let (who, hits) = what.split_once(':').ok_or("count resolver:N or moka:N")?;
     let hits: u64 = hits.parse()?;
@@ -28,7 +30,7 @@ pub(crate) async fn count(what: &str) -> Result<(), BoxError> {
 pub(super) fn bench(report: &mut Report) -> Result<(), BoxError> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!(
-            "  valgrind is not here: instructions are not counted (apt-get install valgrind)"
+            "  valgrind is not installed: instructions are not counted (apt-get install valgrind)"
         );
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Hits in this process, beside a bare cache of the same make and settings.
+//! L1 hits beside a bare cache of the same kind and settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::contest::{Reference, contest};
 use crate::report::Report;
 use semel_bench::turns::{AnyContender, Contender};
 
-/// Hits in one operation: looking at the clock costs as much as one of them.
+/// The number of hits per operation: reading the clock costs as much as one hit.
 const HITS: u64 = 100;
 
-/// A resolver that knows all ids.
+/// A resolver with all ids in L1.
 pub(super) struct Warm {
     pub(super) resolver: Resolver,
     pub(super) ids: Ids,
@@ -49,7 +49,7 @@ impl Warm {
     }
 }
 
-/// The cache that is inside, with the key that such a cache has.
+/// The cache library that the resolver uses, with the key type that such a cache has.
 pub(super) struct Bare {
     cache: Cache<String, Ulid>,
     entries: Vec<(String, Ulid)>,

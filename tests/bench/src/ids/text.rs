@@ -1,4 +1,4 @@
-//! Nanoseconds for one id, beside the `ulid` crate.
+//! The time to handle one id, in nanoseconds, beside the `ulid` crate.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,10 +11,10 @@ use crate::BoxError;
 use crate::arguments::Arguments;
 use crate::report::{Report, Target};
 
-/// Ids in a turn.
+/// The number of ids per turn.
 const TURN: usize = 200_000;
 
-/// Nanoseconds for one, by round: ours and theirs in turns.
+/// Measures nanoseconds per id, one value per round, in turns with the other library.
 fn compete(
     rounds: usize,
     mut ours: impl FnMut(usize),
@@ -54,10 +54,10 @@ pub(super) fn bench(arguments: &Arguments, report: &mut Report) -> Result<(), Bo
     );
     row("id-generate", made, "ulid, monotonic generator", None);
     for (name, codec) in codecs() {
-        // Texts on both sides: what is read comes from outside.
+        // Both sides read texts, because ids come from outside.
         let texts = ids.ids.iter().map(|id| codec.encode(prefix, id.ulid()).to_string());
         let texts: Vec<String> = texts.collect();
-        // Only the plain form is held against a crate that writes the plain form.
+        // Only the plain form is compared, because the other crate has only the plain form.
         let target = (name == "id").then_some(Target::AtMost(1.5));
         let (encode, decode) = match name {
             "id" => ("id-encode", "id-decode"),

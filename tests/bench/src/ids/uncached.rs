@@ -1,6 +1,6 @@
 //! Lookups that miss L1: the shared cache beside a bare Redis, the map beside a bare query.
 //!
-//! The resolver has no room in L1 in these runs, so that every lookup goes on.
+//! L1 has no capacity in these runs, so that every lookup misses it.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::report::{Report, Target};
 use semel_bench::turns::{AnyContender, Contender};
 use semel_stores::PrivateStore;
 
-/// Settings without L1.
+/// Returns settings without L1.
 fn forgetful() -> ResolverSettings {
     let cache = CacheSettings { l1_max_size: 0, ..CacheSettings::default() };
     ResolverSettings { cache, ..ResolverSettings::default() }
@@ -46,7 +46,7 @@ fn right(
     Err(format!("{} was asked for and {:?} given", reason.name(), answer).into())
 }
 
-/// One id at a time.
+/// Resolves one id per operation.
 struct One {
     resolver: Resolver,
     ids: Arc<Ids>,
@@ -61,7 +61,7 @@ impl Contender for One {
     }
 }
 
-/// Many at a time.
+/// Resolves many ids per operation.
 struct Many {
     resolver: Resolver,
     ids: Arc<Ids>,
@@ -159,12 +159,12 @@ pub(super) async fn redis(arguments: &Arguments, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// Nothing to do after loading.
+/// Does nothing after loading.
 async fn nothing() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The map beside a bare query over the same table.
+/// Measures the map beside a bare query on the same table.
 async fn map<M: IdMap + Clone>(
     arguments: &Arguments,
     report: &mut Report,
@@ -223,7 +223,7 @@ macro_rules! bare_query {
 bare_query!(Sqlite, SqlitePool, sqlx::Sqlite);
 bare_query!(MySql, MySqlPool, sqlx::MySql);
 
-/// PostgreSQL takes a list as one parameter.
+/// A bare query on PostgreSQL, which takes a list as one parameter.
 struct Postgres {
     pool: PgPool,
     ids: Arc<Ids>,
@@ -255,7 +255,7 @@ pub(super) async fn postgres(arguments: &Arguments, report: &mut Report) -> Resu
     let store: PgStore = private.backend().postgres().await?;
     let pool = PgPool::connect(&url).await?;
     let query = pool.clone();
-    // Without statistics the bare query reads the whole table.
+    // Without statistics the bare query would read the whole table.
     let analysed = pool.clone();
     let analyse = async move {
         sqlx::query("ANALYZE semel_id_map").execute(&analysed).await?;

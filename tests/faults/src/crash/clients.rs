@@ -1,12 +1,13 @@
 //! The clients: which keys they call, and the results that they got.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::time::Instant;
+
+use semel_testkit::effects::{HistoryEntry, Told};
 
 use super::ExitCounts;
 use crate::child::CallResult;
@@ -41,14 +42,17 @@ impl Slots {
 /// The results of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyHistory {
-    /// The first recorded result.
-    pub(super) answer: Option<String>,
-    /// Recorded results that differ from the first.
-    pub(super) others: Vec<String>,
-    /// Values of executions that the ledger recorded.
-    pub(super) recorded: HashSet<String>,
+    /// Recorded results. A replayed one is kept once.
+    done: Vec<Told>,
     /// Whether a client got `Uncertain`.
     pub(super) uncertain: bool,
+}
+
+impl KeyHistory {
+    /// Returns whether a client got a recorded result.
+    pub(super) fn is_done(&self) -> bool {
+        !self.done.is_empty()
+    }
 }
 
 /// The results of all keys.
@@ -77,13 +81,24 @@ impl CallLog {
         self.panics.load(Ordering::Relaxed)
     }
 
-    pub(super) fn histories(&self) -> Vec<KeyHistory> {
-        self.lock().clone()
+    /// Returns the number of keys for which `holds`.
+    pub(super) fn count(&self, holds: impl Fn(&KeyHistory) -> bool) -> usize {
+        self.lock().iter().filter(|history| holds(history)).count()
+    }
+
+    /// Returns the recorded results of all keys.
+    pub(super) fn results(&self) -> Vec<HistoryEntry> {
+        let histories = self.lock();
+        let all = histories.iter().enumerate().map(|(at, history)| (id(at), history));
+        all.flat_map(|(key, history)| {
+            history.done.iter().map(move |told| entry(key.clone(), told.clone()))
+        })
+        .collect()
     }
 
     pub(super) fn unanswered(&self) -> Vec<usize> {
         let histories = self.lock();
-        let open = |at: &usize| histories[*at].answer.is_none() && !histories[*at].uncertain;
+        let open = |at: &usize| !histories[*at].is_done() && !histories[*at].uncertain;
         (0..histories.len()).filter(open).collect()
     }
 
@@ -103,8 +118,7 @@ impl CallLog {
             return Some(histories.len() - 1);
         }
         let recent = histories.len().saturating_sub(RECENT);
-        let open =
-            (0..histories.len()).rev().take(400).filter(|at| histories[*at].answer.is_none());
+        let open = (0..histories.len()).rev().take(400).filter(|at| !histories[*at].is_done());
         let open: Vec<usize> = open.collect();
         match open.is_empty() || fastrand::bool() {
             true if histories.is_empty() => None,
@@ -125,16 +139,16 @@ impl CallLog {
         // A result that the ledger did not record is marked as such and binds no later call.
         let CallResult::Done { value, replayed, recorded: true, .. } = answer else { return };
         let mut histories = self.lock();
-        let history = &mut histories[at];
-        if !replayed {
-            history.recorded.insert(value.clone());
-        }
-        match &history.answer {
-            None => history.answer = Some(value),
-            Some(first) if *first == value => {}
-            Some(_) => history.others.push(value),
+        let (done, told) = (&mut histories[at].done, Told::Done { outcome: value, replayed });
+        if !replayed || !done.contains(&told) {
+            done.push(told);
         }
     }
+}
+
+/// Returns an entry of the history of `key`; every call of a key is the same request.
+pub(super) fn entry(key: String, told: Told) -> HistoryEntry {
+    HistoryEntry { client: String::new(), request: String::new(), key, told }
 }
 
 /// Returns the id of key number `at`.

@@ -192,8 +192,8 @@ pub(super) async fn audit(
         .zero("doubled", doubled)
         .zero("out of order", disorder(&rows))
         .zero("records open", open)
-        .zero("outbox waiting", usize::try_from(left.waiting).unwrap_or(usize::MAX))
-        .zero("outbox dead", usize::try_from(left.dead).unwrap_or(usize::MAX)))
+        .zero("outbox waiting", left.waiting)
+        .zero("outbox dead", left.dead))
 }
 
 fn millis(span: Duration) -> u64 {

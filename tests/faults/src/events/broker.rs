@@ -1,8 +1,8 @@
 //! The brokers under test: how each is started, reached, cut off and killed.
 //!
 //! Every run has its own server, because it is killed, behind a proxy whose connections are cut.
-//! Children connect to the proxy. `semel-server`'s `broker` reads the URLs of operators and reports what
-//! is wrong with them; it has no use here.
+//! Children connect to the proxy. Operators' URLs, and what can be wrong with them, are the subject of
+//! `semel-server`'s `broker`.
 
 use std::fmt;
 use std::future::Future;
@@ -10,38 +10,50 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use semel_amqp::{AmqpPublisher, AmqpSource};
-use semel_core::inbox::{Consumer, Group, Source};
-use semel_core::outbox::Publisher;
+use semel_core::inbox::AnySource;
+use semel_core::outbox::AnyPublisher;
+use semel_nats::async_nats::Client;
 use semel_nats::{NatsPublisher, NatsSource, Topology};
 use semel_redis::stream::Streams;
 use semel_servers::{Nats, Options, RabbitMq, Redis, Server};
 use semel_testkit::proxy::FaultProxy;
 
 use super::child::{GROUPS, ORDERED, Role};
-use super::table::EventStore;
 use crate::BoxError;
 
 /// Few, so that RabbitMQ restarts with few queues.
-const PARTITIONS: u16 = 8;
+pub(super) const PARTITIONS: u16 = 8;
 /// How long a broker waits for a consumer whose end it does not notice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A broker and its port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broker {
-    /// The bus inside the process.
-    Bus,
-    /// NATS JetStream on this port.
-    Nats(u16),
-    /// RabbitMQ on this port.
-    RabbitMq(u16),
-    /// Redis Streams on this port.
-    Streams(u16),
+/// A broker and the port on which it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broker {
+    kind: Kind,
+    port: u16,
 }
 
-/// A function over a publisher of any type.
-pub(super) trait Drive: Send {
-    fn drive(self, publisher: impl Publisher) -> impl Future<Output = Result<(), BoxError>> + Send;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Inside the process.
+    Bus,
+    Nats,
+    RabbitMq,
+    /// Redis Streams.
+    Streams,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Bus, Kind::Nats, Kind::RabbitMq, Kind::Streams];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Bus => "bus",
+            Kind::Nats => "nats",
+            Kind::RabbitMq => "rabbitmq",
+            Kind::Streams => "streams",
+        }
+    }
 }
 
 impl Broker {
@@ -51,178 +63,126 @@ impl Broker {
     /// An unknown name, with the list of names.
     pub fn named(name: &str) -> Result<Self, BoxError> {
         let (name, port) = name.split_once(':').unwrap_or((name, "0"));
-        let port = port.parse()?;
-        match name {
-            "bus" => Ok(Broker::Bus),
-            "nats" => Ok(Broker::Nats(port)),
-            "rabbitmq" => Ok(Broker::RabbitMq(port)),
-            "streams" => Ok(Broker::Streams(port)),
-            other => {
-                Err(format!("no broker {other:?}; give bus, nats, rabbitmq or streams").into())
-            }
-        }
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+        let unknown = || format!("no broker {name:?}; give bus, nats, rabbitmq or streams");
+        Ok(Self { kind: kind.ok_or_else(unknown)?, port: port.parse()? })
     }
 
-    const fn name(&self) -> &'static str {
-        match self {
-            Broker::Bus => "bus",
-            Broker::Nats(_) => "nats",
-            Broker::RabbitMq(_) => "rabbitmq",
-            Broker::Streams(_) => "streams",
-        }
+    /// Returns whether it is the bus, which is in the relay's own process.
+    pub(super) fn is_bus(self) -> bool {
+        self.kind == Kind::Bus
     }
 
     /// Starts a private server and a proxy in front of it; the bus has neither.
     pub(super) async fn start(self) -> Result<Running, BoxError> {
-        let start = match self {
-            Broker::Bus => return Ok(Running { broker: self, behind: None }),
-            Broker::Nats(_) => Nats::start,
-            Broker::RabbitMq(_) => RabbitMq::start,
-            Broker::Streams(_) => Redis::start,
+        let start = match self.kind {
+            Kind::Bus => return Ok(Running { broker: self, behind: None }),
+            Kind::Nats => Nats::start,
+            Kind::RabbitMq => RabbitMq::start,
+            Kind::Streams => Redis::start,
         };
-        let durable = match self {
+        let mut options = Options::new();
+        if self.kind == Kind::Streams {
             // Acknowledged writes survive a `kill -9`.
-            Broker::Streams(_) => {
-                Options::new().flags(["--appendonly", "yes", "--appendfsync", "always"])
-            }
-            Broker::Bus | Broker::Nats(_) | Broker::RabbitMq(_) => Options::new(),
-        };
-        let server = tokio::task::spawn_blocking(move || start(durable)).await??;
+            options = options.flags(["--appendonly", "yes", "--appendfsync", "always"]);
+        }
+        let server = tokio::task::spawn_blocking(move || start(options)).await??;
         let proxy =
             FaultProxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()))).await?;
-        let port = proxy.addr().port();
-        let broker = match self {
-            Broker::Bus => Broker::Bus,
-            Broker::Nats(_) => Broker::Nats(port),
-            Broker::RabbitMq(_) => Broker::RabbitMq(port),
-            Broker::Streams(_) => Broker::Streams(port),
-        };
+        let broker = Self { port: proxy.addr().port(), ..self };
         Ok(Running { broker, behind: Some((server, proxy)) })
     }
 
-    /// Runs `drive` with a publisher.
-    pub(super) async fn publish_with(&self, drive: impl Drive) -> Result<(), BoxError> {
-        match self {
-            Broker::Bus => Err("the bus is in the relay's own process".into()),
-            Broker::Nats(port) => {
-                let client = retried(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
-                drive.drive(NatsPublisher::new(client.await?, topology())?).await
-            }
-            Broker::RabbitMq(port) => {
-                let publisher = AmqpPublisher::builder(&amqp(*port)).timeout(PATIENCE * 2);
-                drive.drive(publisher.build()?).await
-            }
-            Broker::Streams(port) => {
-                let streams = retried(|| async { Ok(streams(*port).await?) }).await?;
-                drive.drive(streams.publisher()).await
-            }
-        }
+    /// Returns the broker's publisher. Retries while the broker restarts.
+    pub(super) async fn publisher(self) -> Result<AnyPublisher, BoxError> {
+        retried(|| self.open_publisher()).await
     }
 
-    /// Consumes with every group until the process ends.
-    pub(super) async fn consume_with<S: EventStore>(
-        &self,
-        groups: impl IntoIterator<Item = Group<S>> + Send,
-    ) -> Result<(), BoxError> {
-        let mut consuming = Vec::new();
-        for group in groups.into_iter().collect::<Vec<_>>() {
-            let name = group.name().to_owned();
-            consuming.push(match self {
-                Broker::Bus => return Err("the bus is in the relay's own process".into()),
-                Broker::Nats(port) => {
-                    let client = retried(|| async { Ok(semel_nats::connect(&nats(*port)).await?) });
-                    start(group, nats_source(client.await?, &name)?)?
-                }
-                Broker::RabbitMq(port) => start(group, amqp_source(*port, &name)?)?,
-                Broker::Streams(port) => {
-                    let source = retried(|| async {
-                        let source = stream_source(&streams(*port).await?, &name);
-                        Ok(source.open().await?)
-                    });
-                    start(group, source.await?)?
-                }
-            });
-        }
-        std::future::pending().await
+    async fn open_publisher(self) -> Result<AnyPublisher, BoxError> {
+        Ok(match self.kind {
+            Kind::Bus => return Err("the bus has its own publisher".into()),
+            Kind::Nats => AnyPublisher::new(NatsPublisher::new(self.nats().await?, topology())?),
+            Kind::RabbitMq => {
+                let publisher = AmqpPublisher::builder(&self.amqp()).timeout(PATIENCE * 2);
+                AnyPublisher::new(publisher.build()?)
+            }
+            Kind::Streams => AnyPublisher::new(self.streams().await?.publisher()),
+        })
+    }
+
+    /// Returns the source of a group's messages. Retries while the broker restarts.
+    pub(super) async fn source(self, group: &str) -> Result<AnySource, BoxError> {
+        retried(|| self.open_source(group)).await
+    }
+
+    async fn open_source(self, group: &str) -> Result<AnySource, BoxError> {
+        Ok(match self.kind {
+            Kind::Bus => return Err("the bus has no source".into()),
+            Kind::Nats => {
+                let source = NatsSource::builder(self.nats().await?, topology(), group);
+                AnySource::new(source.ordered(group == ORDERED).ack_wait(PATIENCE).build()?)
+            }
+            Kind::RabbitMq => AnySource::new(self.amqp_source(group).build()?),
+            Kind::Streams => AnySource::new(self.stream_source(group).await?.open().await?),
+        })
     }
 
     /// Creates streams and queues before the first publish: an event without a route waits.
-    pub(super) async fn prepare(&self) -> Result<(), BoxError> {
-        match self {
-            Broker::Bus => {}
-            Broker::Nats(port) => {
-                let client = semel_nats::connect(&nats(*port)).await?;
-                topology().ensure(&client).await?;
-            }
-            Broker::RabbitMq(port) => {
+    pub(super) async fn prepare(self) -> Result<(), BoxError> {
+        match self.kind {
+            Kind::Bus => {}
+            Kind::Nats => topology().ensure(&self.nats().await?).await?,
+            Kind::RabbitMq => {
                 for group in GROUPS {
                     // Slow on a broker that has just started.
-                    let source = amqp_builder(*port, group).timeout(Duration::from_secs(60));
+                    let source = self.amqp_source(group).timeout(Duration::from_secs(60));
                     drop(source.connect().await?);
                 }
             }
-            Broker::Streams(port) => {
+            Kind::Streams => {
                 for group in GROUPS {
-                    drop(stream_source(&streams(*port).await?, group).open().await?);
+                    drop(self.stream_source(group).await?.open().await?);
                 }
             }
         }
         Ok(())
     }
-}
 
-fn start<S: EventStore>(
-    group: Group<S>,
-    source: impl Source,
-) -> Result<semel_core::inbox::Consuming, BoxError> {
-    let consumer = Consumer::new(group, source)?.at_once(usize::from(PARTITIONS));
-    Ok(consumer.retry_every(Duration::from_millis(200)).start())
-}
+    async fn nats(self) -> Result<Client, BoxError> {
+        Ok(semel_nats::connect(&format!("nats://127.0.0.1:{}", self.port)).await?)
+    }
 
-fn nats(port: u16) -> String {
-    format!("nats://127.0.0.1:{port}")
-}
+    fn amqp(self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
+    }
 
-fn amqp(port: u16) -> String {
-    format!("amqp://guest:guest@127.0.0.1:{port}/%2f")
+    fn amqp_source(self, group: &str) -> semel_amqp::SourceBuilder {
+        let source = AmqpSource::builder(&self.amqp(), group).patience(PATIENCE);
+        if group == ORDERED { source.ordered(PARTITIONS) } else { source }
+    }
+
+    async fn streams(self) -> semel_core::store::Result<Streams> {
+        let streams = Streams::builder().partitions(PARTITIONS);
+        streams.connect(&format!("redis://127.0.0.1:{}", self.port)).await
+    }
+
+    async fn stream_source(
+        self,
+        group: &str,
+    ) -> Result<semel_redis::stream::SourceBuilder, BoxError> {
+        let source = self.streams().await?.source(group).patience(PATIENCE);
+        Ok(if group == ORDERED { source.ordered() } else { source })
+    }
 }
 
 fn topology() -> Topology {
     Topology::default().partitions(PARTITIONS)
 }
 
-fn nats_source(
-    client: semel_nats::async_nats::Client,
-    group: &str,
-) -> Result<NatsSource, BoxError> {
-    let source = NatsSource::builder(client, topology(), group);
-    Ok(source.ordered(group == ORDERED).ack_wait(PATIENCE).build()?)
-}
-
-fn amqp_builder(port: u16, group: &str) -> semel_amqp::SourceBuilder {
-    let source = AmqpSource::builder(&amqp(port), group).patience(PATIENCE);
-    if group == ORDERED { source.ordered(PARTITIONS) } else { source }
-}
-
-fn amqp_source(port: u16, group: &str) -> Result<AmqpSource, BoxError> {
-    Ok(amqp_builder(port, group).build()?)
-}
-
-fn stream_source(streams: &Streams, group: &str) -> semel_redis::stream::SourceBuilder {
-    let source = streams.source(group).patience(PATIENCE);
-    if group == ORDERED { source.ordered() } else { source }
-}
-
-async fn streams(port: u16) -> semel_core::store::Result<Streams> {
-    let streams = Streams::builder().partitions(PARTITIONS);
-    streams.connect(&format!("redis://127.0.0.1:{port}")).await
-}
-
 /// Retries `open` while the broker restarts.
-async fn retried<T, F, Fut>(open: F) -> Result<T, BoxError>
+async fn retried<T, F>(open: impl Fn() -> F) -> Result<T, BoxError>
 where
-    F: Fn() -> Fut,
-    Fut: Future<Output = Result<T, BoxError>>,
+    F: Future<Output = Result<T, BoxError>>,
 {
     for _ in 0..300 {
         if let Ok(opened) = open().await {
@@ -236,12 +196,7 @@ where
 /// The address, which [`Broker::named`] reads back.
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Broker::Bus => f.write_str("bus"),
-            Broker::Nats(port) | Broker::RabbitMq(port) | Broker::Streams(port) => {
-                write!(f, "{}:{port}", self.name())
-            }
-        }
+        write!(f, "{}:{}", self.kind.name(), self.port)
     }
 }
 
@@ -255,28 +210,25 @@ pub struct Running {
 impl Running {
     /// Returns the address for children.
     pub(super) fn address(&self) -> Broker {
-        self.broker.clone()
+        self.broker
     }
 
     /// Returns the short name that reports show.
     pub(super) fn name(&self) -> &'static str {
-        self.broker.name()
+        self.broker.kind.name()
     }
 
     /// Returns the roles of the children.
     pub(super) fn roles(&self) -> &'static [Role] {
-        match self.broker {
-            Broker::Bus => &[Role::Relay, Role::Relay],
-            Broker::Nats(_) | Broker::RabbitMq(_) | Broker::Streams(_) => {
-                &[Role::Relay, Role::Relay, Role::Consumer, Role::Consumer]
-            }
-        }
+        let all = &[Role::Relay, Role::Relay, Role::Consumer, Role::Consumer];
+        // With the bus, relays handle the events too.
+        if self.broker.is_bus() { &all[..2] } else { all }
     }
 
     /// RabbitMQ 3.10 forgets a quorum queue that was declared less than about a second before a
     /// `kill -9`, however much it confirmed into it. Waits until all are on its disk.
     pub(super) async fn settle(&self) -> Result<(), BoxError> {
-        let (Broker::RabbitMq(_), Some((server, _))) = (&self.broker, &self.behind) else {
+        let (Kind::RabbitMq, Some((server, _))) = (self.broker.kind, &self.behind) else {
             return Ok(());
         };
         for group in GROUPS {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use semel_core::bus::Bus;
 use semel_core::executor::Unit;
-use semel_core::inbox::{Group, Inbox};
+use semel_core::inbox::{Consumer, Group, Inbox};
 use semel_core::outbox::{PublishError, Publisher, Relay};
 use semel_core::testing::failpoint;
 use semel_core::{Event, Executor, OnFailure, Policy};
 
-use super::broker::{Broker, Drive};
+use super::broker::{Broker, PARTITIONS};
 use super::table::{self, EventStore};
 use semel_stores::Backend;
 
@@ -44,14 +44,14 @@ impl Role {
     }
 
     /// Returns the failpoints of this role.
-    pub(super) fn failpoints(self, broker: &Broker) -> Vec<&'static str> {
+    pub(super) fn failpoints(self, broker: Broker) -> Vec<&'static str> {
         let relay = ["relay.claimed", "publish.sent", "relay.confirmed", "relay.marked"];
         let inbox = ["begin.after", "work.after", "commit.before", "commit.after"];
         let answer = ["inbox.received", "inbox.committed"];
-        match (self, broker) {
-            (Role::Relay, Broker::Bus) => relay.into_iter().chain(inbox).collect(),
-            (Role::Relay, _) => relay.to_vec(),
-            (Role::Consumer, _) => answer.into_iter().chain(inbox).collect(),
+        match self {
+            Role::Relay if broker.is_bus() => relay.into_iter().chain(inbox).collect(),
+            Role::Relay => relay.to_vec(),
+            Role::Consumer => answer.into_iter().chain(inbox).collect(),
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct Settings {
     pub backend: Backend,
     /// The broker.
     pub broker: Broker,
-    /// Settings of a run.
+    /// What it does.
     pub role: Role,
     /// One handling in this many fails; 0 means none.
     pub fails_one_in: u32,
@@ -87,26 +87,31 @@ impl table::Visitor for Serve {
         let Settings { broker, role, fails_one_in, .. } = self.0;
         let executor = Executor::new(store.clone());
         let groups = GROUPS.map(|name| group(&executor, name, fails_one_in));
-        match (role, &broker) {
-            (Role::Relay, Broker::Bus) => {
+        match role {
+            Role::Relay if broker.is_bus() => {
                 let bus = Bus::new();
                 for group in groups {
                     bus.register(group)?;
                 }
                 relay(store, bus).await
             }
-            (Role::Relay, _) => broker.publish_with(Relaying(store)).await,
-            (Role::Consumer, _) => broker.consume_with(groups).await,
+            Role::Relay => relay(store, broker.publisher().await?).await,
+            Role::Consumer => consume(broker, groups).await,
         }
     }
 }
 
-struct Relaying<S>(S);
-
-impl<S: EventStore> Drive for Relaying<S> {
-    async fn drive(self, publisher: impl Publisher) -> std::result::Result<(), crate::BoxError> {
-        relay(self.0, publisher).await
+async fn consume<S: EventStore>(
+    broker: Broker,
+    groups: [Group<S>; 2],
+) -> std::result::Result<(), crate::BoxError> {
+    let mut consuming = Vec::new();
+    for group in groups {
+        let source = broker.source(group.name()).await?;
+        let consumer = Consumer::new(group, source)?.at_once(usize::from(PARTITIONS));
+        consuming.push(consumer.retry_every(Duration::from_millis(200)).start());
     }
+    std::future::pending().await
 }
 
 async fn relay<S: EventStore>(

@@ -1,5 +1,5 @@
-//! A table moves into the id map while its movers are killed: every row arrives, none twice. The long
-//! form is `cargo xtask faults backfill`.
+//! A backfill copies a table into the id map while its processes are killed: every row arrives,
+//! none twice. The long form is `cargo xtask faults backfill`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Relays and consumers that die, brokers that are killed, links that are cut: every committed event
-//! is handled once by each group, in order. The long form is `cargo xtask faults events`.
+//! Relays and consumers that die, brokers that are killed, links that are cut: every committed
+//! event is handled once by each group, in order. The long form is `cargo xtask faults events`.
 
 use std::path::PathBuf;
 use std::time::Duration;

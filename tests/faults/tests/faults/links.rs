@@ -1,4 +1,4 @@
-//! Links that break in the middle of a reply: the step happened, and the answer did not arrive.
+//! Links that break in the middle of a reply: the call took effect, and its reply did not arrive.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::Range;
@@ -16,15 +16,15 @@ use semel_stores::Backend;
 use semel_stores::PrivateStore;
 use semel_testkit::proxy::FaultProxy;
 
-/// Longer than finding out takes, shorter than a test may hang.
+/// Longer than resolving an ambiguous call takes, and shorter than a test may hang.
 const LEASE: Duration = Duration::from_secs(6);
-/// A waiter for a stranded claim has its result a moment after the lease: only what hangs
-/// takes this long.
+/// A waiter gets the result of a stranded claim shortly after the lease; only a hang takes this
+/// long.
 const HANG: Duration = Duration::from_secs(60);
-/// Cuts over the replies of one operation.
+/// The number of cuts over the replies of one operation.
 const OFFSETS: usize = 60;
 
-/// Operations within which a cut must have fallen.
+/// The number of operations within which a cut must have happened.
 const ROUNDS: usize = 5;
 
 /// Returns a proxy in front of the store's server.
@@ -38,7 +38,7 @@ async fn proxy(private: &PrivateStore) -> FaultProxy {
     FaultProxy::start(server).await.expect("a proxy")
 }
 
-/// Where to cut, so that the cuts fall all over `bytes` bytes of replies.
+/// Returns the offsets at which to cut, spread over `bytes` bytes of replies.
 fn offsets(bytes: u64) -> Vec<usize> {
     let bytes = usize::try_from(bytes).expect("a few hundred bytes");
     assert!(bytes > 0, "there is no reply to cut");
@@ -64,14 +64,14 @@ async fn faults_a_cut_reply_neither_doubles_nor_strands_a_run(private: Arc<Priva
         proxy.cut_reply_after(bytes);
         for round in 0.. {
             let id = format!("cut-at-{bytes}-{round}");
-            // This caller may get a failure; the key must have a result.
+            // This caller may get a failure, but the key must have a result afterwards.
             let first = run(&through, &id, &seen).await;
             let second = run(&direct, &id, &seen).await.expect("an answer");
             assert_eq!(seen.times(&id), 1, "cut at {bytes}: {first:?}, then {second:?}");
             if let Ok(first) = first {
                 assert_eq!(first, second, "cut at {bytes}");
             }
-            // The first replies of a connection are longer, so that a cut may fall into a later one.
+            // The first replies of a connection are longer, so a cut may happen in a later reply.
             if proxy.faults().cuts > before {
                 break;
             }
@@ -92,7 +92,7 @@ async fn run(
         Ok::<_, String>(fastrand::u64(..))
     };
     let answer = executor.run(command(id).wait(wait), work).await?;
-    Ok(answer.into_value().expect("who waits to a deadline has an answer"))
+    Ok(answer.into_value().expect("a wait with a deadline ends with an answer"))
 }
 
 on_stores!(faults_a_cut_reply_neither_doubles_nor_strands_a_run: postgres mysql redis);
@@ -110,7 +110,7 @@ impl Visitor for CutTransactions {
     }
 }
 
-/// Transactions through a proxy, repeated beside it.
+/// Runs transactions through a proxy and repeats each of them without it.
 struct Cut<D: EffectStore> {
     proxy: FaultProxy,
     direct: Executor<D>,
@@ -159,7 +159,7 @@ async fn transact<S: EffectStore>(
         Ok::<_, String>(effect.value)
     };
     let answer = executor.transact(command(id).wait(wait), work).await?;
-    Ok(answer.into_value().expect("who waits to a deadline has an answer"))
+    Ok(answer.into_value().expect("a wait with a deadline ends with an answer"))
 }
 
 async fn faults_a_cut_reply_neither_doubles_nor_strands_a_transaction(private: Arc<PrivateStore>) {
@@ -174,7 +174,7 @@ async fn faults_a_cut_reply_neither_doubles_nor_strands_a_transaction(private: A
 
 on_stores!(faults_a_cut_reply_neither_doubles_nor_strands_a_transaction: postgres mysql);
 
-/// A cluster whose masters are known to clients by the proxies in front of them.
+/// A cluster whose masters announce the proxies in front of them to clients.
 struct Fronted {
     cluster: RedisCluster,
     proxies: Vec<FaultProxy>,
@@ -190,7 +190,8 @@ impl Fronted {
             let bus = (node.port() + 10_000).to_string();
             let front = proxy.addr().port().to_string();
             let mut admin = Connection::open(node.port(), LEASE).expect("the node answers");
-            // The other masters keep talking to the node itself; only clients are sent round.
+            // The other masters still reach the node itself; only clients are redirected to the
+            // proxy.
             for (name, value) in
                 [("cluster-announce-bus-port", &bus), ("cluster-announce-port", &front)]
             {
@@ -204,7 +205,7 @@ impl Fronted {
         fronted
     }
 
-    /// Waits until every master knows every other by its proxy: the word spreads by gossip.
+    /// Waits until every master knows the proxy of every other: the addresses spread by gossip.
     async fn wait_until_known(&self) {
         let fronts: Vec<String> =
             self.proxies.iter().map(|proxy| format!(":{}@", proxy.addr().port())).collect();
@@ -221,7 +222,7 @@ impl Fronted {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the masters do not learn each other's proxies");
+        panic!("the masters do not know each other's proxies");
     }
 
     fn backend(&self) -> Backend {
@@ -251,7 +252,7 @@ fn faults_a_cut_reply_neither_doubles_nor_strands_a_run_on_a_cluster() {
         let before = fronted.reply_bytes();
         run(&through, "measured", &seen).await.expect("an answer");
         let bytes = fronted.reply_bytes() - before;
-        assert!(bytes > 0, "clients do not come by the proxies");
+        assert!(bytes > 0, "clients do not use the proxies");
         let mut cut = 0;
         for at in (0..bytes).step_by(4) {
             let before = fronted.cuts();

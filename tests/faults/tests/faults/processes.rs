@@ -1,4 +1,4 @@
-//! Real processes that die in the middle of everything, or stop past their lease.
+//! Real processes that die at any point of their work, or stop past their lease.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Servers of the tests' own that are killed and paused under load.
+//! Private servers that are killed and paused under load.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use semel_stores::PrivateStore;
 
 const LEASE: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 8;
-/// How long one step may take before it counts as lost.
+/// How long one call may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Start = fn() -> Result<Server, semel_servers::Error>;
@@ -26,8 +26,9 @@ fn mysql() -> Result<Server, semel_servers::Error> {
     MariaDb::start(Options::new())
 }
 
-/// With a flush per command. Under `everysec` Redis answers while its writes wait for a slow flush,
-/// up to two seconds, so that even the death of the process alone loses what it acknowledged.
+/// Starts Redis with a flush per command. With `everysec` Redis answers while its writes wait for a
+/// slow flush, up to two seconds, so that even the death of the process alone loses acknowledged
+/// writes.
 fn redis() -> Result<Server, semel_servers::Error> {
     Redis::start(Options::new().flags(["--appendfsync", "always"]))
 }
@@ -35,7 +36,7 @@ fn redis() -> Result<Server, semel_servers::Error> {
 fn with_server<F: Future<Output = ()>>(start: Start, test: impl FnOnce(Server, PrivateStore) -> F) {
     let server = start().expect("a private server");
     semel_testkit::fixture::run(async {
-        let private = PrivateStore::on(server.url()).await.expect("a private");
+        let private = PrivateStore::on(server.url()).await.expect("a private store");
         test(server, private).await;
     });
 }
@@ -44,8 +45,8 @@ async fn ask(executor: &Executor<AnyStore>, id: &str) -> Result<Execution<u64>, 
     executor.run(command(id), |_| async { Ok(fastrand::u64(..)) }).await
 }
 
-/// Whether `error` says no more than that the store was not reached.
-fn ignorant(error: &Error<String>) -> bool {
+/// Returns whether `error` only means that the store was not reached.
+fn is_unreachable(error: &Error<String>) -> bool {
     let known = [ErrorKind::Unavailable, ErrorKind::Ambiguous];
     matches!(error, Error::Store(error) if known.contains(&error.kind()))
 }
@@ -68,7 +69,8 @@ impl Load {
         };
         for client in 0..CLIENTS {
             let (executor, over) = (executor.clone(), Arc::clone(&load.over));
-            let (failures, told) = (Arc::clone(&load.failures), Arc::clone(&load.acknowledged));
+            let (failures, acknowledged) =
+                (Arc::clone(&load.failures), Arc::clone(&load.acknowledged));
             load.clients.push(tokio::spawn(async move {
                 let mut n = 0;
                 while !over.load(Ordering::SeqCst) {
@@ -76,12 +78,13 @@ impl Load {
                     let id = format!("load-{client}-{n}");
                     match ask(&executor, &id).await {
                         Ok(Execution::Executed { value, receipt }) if receipt.recorded => {
-                            told.lock().expect("no client panicked").insert(id, value);
+                            acknowledged.lock().expect("no client panicked").insert(id, value);
                         }
-                        // The work ran, and its caller got that the outcome is not recorded.
+                        // The work ran, and its caller got the error that the outcome is not
+                        // recorded.
                         Ok(_) => {}
                         Err(error) => {
-                            assert!(ignorant(&error), "{error}");
+                            assert!(is_unreachable(&error), "{error}");
                             failures.fetch_add(1, Ordering::SeqCst);
                             tokio::time::sleep(Duration::from_millis(20)).await;
                         }
@@ -92,7 +95,7 @@ impl Load {
         load
     }
 
-    /// Waits until so many answers more have been acknowledged.
+    /// Waits until `count` more results were acknowledged.
     async fn more(&self, count: usize) {
         let goal = self.len() + count;
         let limit = Instant::now() + Duration::from_secs(180);
@@ -102,12 +105,12 @@ impl Load {
         }
     }
 
-    /// Waits until one more client got a failure.
+    /// Waits until another client got a failure.
     async fn failed(&self) {
         let before = self.failures.load(Ordering::SeqCst);
         let limit = Instant::now() + Duration::from_secs(180);
         while self.failures.load(Ordering::SeqCst) == before {
-            assert!(Instant::now() < limit, "nobody noticed that the server was killed");
+            assert!(Instant::now() < limit, "no client noticed that the server was killed");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -121,8 +124,8 @@ impl Load {
         for client in self.clients {
             client.await.expect("only store errors");
         }
-        let told = self.acknowledged.lock().expect("no client panicked").clone();
-        (told, self.failures.load(Ordering::SeqCst))
+        let acknowledged = self.acknowledged.lock().expect("no client panicked").clone();
+        (acknowledged, self.failures.load(Ordering::SeqCst))
     }
 }
 
@@ -138,17 +141,17 @@ fn killed(start: Start) {
             server.restart().expect("restarted");
         }
         load.more(50).await;
-        let (told, failures) = load.stop().await;
+        let (acknowledged, failures) = load.stop().await;
         assert!(failures > 1, "{failures} failures for two deaths");
 
-        // A process that remembers nothing asks for all of them, and has more patience.
-        let stranger = executor(private.backend().open().await.expect("a store"), LEASE);
+        // A new process without a cache repeats all keys, with longer timeouts.
+        let fresh = executor(private.backend().open().await.expect("a store"), LEASE);
         let mut lost = 0;
-        for (id, value) in &told {
-            let answer = ask(&stranger, id).await.expect("an answer");
+        for (id, value) in &acknowledged {
+            let answer = ask(&fresh, id).await.expect("an answer");
             lost += usize::from(!answer.replayed() || answer.value() != Some(value));
         }
-        assert_eq!(lost, 0, "of {} acknowledged answers are lost", told.len());
+        assert_eq!(lost, 0, "of {} acknowledged answers are lost", acknowledged.len());
     });
 }
 
@@ -175,17 +178,17 @@ fn paused(start: Start) {
     with_server(start, |mut server, private| async move {
         let backend = private.backend().clone().timeout(PATIENCE * 3);
         let executor = executor(backend.open().await.expect("a store"), LEASE);
-        // A busy machine may take longer than that before the pause, too.
+        // A busy machine may take longer than the limit even before the pause.
         while let Err(error) = ask(&executor, "before").await {
-            assert!(ignorant(&error), "{error}");
+            assert!(is_unreachable(&error), "{error}");
         }
         server.pause().expect("paused");
         assert!(!server.answers(Duration::from_millis(200)), "the server is not paused");
         let since = Instant::now();
         let refused = ask(&executor, "during").await;
         let took = since.elapsed();
-        assert!(refused.as_ref().is_err_and(ignorant), "{refused:?}");
-        assert!(took < Duration::from_secs(60), "told after {took:?}");
+        assert!(refused.as_ref().is_err_and(is_unreachable), "{refused:?}");
+        assert!(took < Duration::from_secs(60), "an answer after {took:?}");
 
         server.resume().expect("resumed");
         let wait = Wait::Deadline(LEASE + Duration::from_secs(60));

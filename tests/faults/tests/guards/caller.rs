@@ -11,7 +11,7 @@ use semel_faults::on_stores;
 use semel_stores::PrivateStore;
 
 const CALLS: usize = 500;
-/// Far longer than the test: a claim that is stranded stays stranded, for a sixth of it at least.
+/// Much longer than the test: a stranded claim stays stranded for at least a sixth of it.
 const LEASE: Duration = Duration::from_secs(600);
 
 async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(private: Arc<PrivateStore>) {
@@ -27,8 +27,8 @@ async fn a_caller_who_leaves_neither_doubles_nor_strands_the_work(private: Arc<P
                     seen.note(&context);
                     Ok::<_, String>(fastrand::u64(..))
                 };
-                // On a machine that is late with everything, work and patience end together, and
-                // only those that leave at once leave at all.
+                // On a slow machine, the work and the callers' timeouts end together, and only
+                // callers that leave at once leave at all.
                 let most = if n % 4 == 0 { 1 } else { 4_000 };
                 let patience = Duration::from_micros(fastrand::u64(..most));
                 let call = executor.run(command(&id(n)), work);

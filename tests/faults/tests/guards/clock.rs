@@ -1,11 +1,11 @@
-//! Whose clock counts.
+//! Which clock decides about leases.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use semel_core::Execution;
 use semel_core::clock::{Clock, Timestamp, micros};
 use semel_core::store::{Opened, Store as _};
-use semel_core::{Execution, Wait};
 use semel_faults::effects::{self, EffectStore, Visitor};
 use semel_faults::harness::{self, ControlledWork, command, executor, key, orphan};
 use semel_sql::sqlite::SqliteStore;
@@ -21,7 +21,7 @@ fn leases_follow_the_clock_that_the_store_was_given() {
             let path = private.directory().join("clocked.db");
             SqliteStore::builder(path).clock(clock.clone()).open()
         };
-        // The work begins and a renewal is tried before it is over, however busy the machine is.
+        // The work begins and a renewal is tried within this lease, even on a busy machine.
         let lease = Duration::from_secs(9);
         let cut_off = FaultyStore::new(open().await.expect("a store"));
         cut_off.faults().always(StoreCall::Renew, Fault::Refuse);
@@ -33,7 +33,7 @@ fn leases_follow_the_clock_that_the_store_was_given() {
         begun.await.expect("the holder works");
         let ask = || rival.run(command("k"), |_| async { Ok::<_, String>("rival".to_owned()) });
 
-        // This machine's clock runs past the lease, the store's stands still.
+        // This machine's clock passes the end of the lease, and the store's stands still.
         tokio::time::sleep(lease * 3 / 2).await;
         assert!(faults.happened(StoreCall::Renew) > 0, "the lease was renewed");
         let asked = ask().await.expect("an answer");
@@ -42,7 +42,7 @@ fn leases_follow_the_clock_that_the_store_was_given() {
             "the lease lapsed by a clock that is not the store's: {asked:?}"
         );
 
-        // The store's clock runs past the lease, and no time passes.
+        // The store's clock passes the end of the lease, and no real time passes.
         clock.advance(lease);
         let taken = ask().await.expect("an answer");
         assert!(matches!(taken, Execution::Executed { receipt, .. } if receipt.attempt == 2));
@@ -56,7 +56,8 @@ struct Sleeps;
 impl Visitor for Sleeps {
     type Output = ();
 
-    /// A database's clock stands still inside a transaction unless it is asked for the right one.
+    /// Checks that a lease lapses during a transaction: inside a transaction, most clock functions
+    /// of a database return the time at which it began.
     async fn visit<S: EffectStore>(self, store: S) {
         let lease = Duration::from_millis(200);
         let mut transaction = store.begin().await.expect("a transaction");
@@ -82,7 +83,7 @@ fn a_lease_lapses_while_a_transaction_is_open() {
     });
 }
 
-/// The address behind a Redis URL of a single server.
+/// Returns the address in the Redis URL of a single server.
 fn address(private: &PrivateStore) -> SocketAddr {
     let url = private.backend().to_string();
     let host = url.trim_start_matches("redis://").split(['?', '/']).next().unwrap_or_default();
@@ -97,7 +98,7 @@ fn a_slow_link_does_not_shorten_a_lease() {
         let slow =
             private.backend().through_port(proxy.addr().port()).open().await.expect("a store");
         let direct = private.backend().open().await.expect("a store");
-        // The server's clock before the request leaves us.
+        // The server's clock before the request is sent.
         let _ = direct.open(&orphan("earlier", lease)).await.expect("opens");
         let before = direct.peek(&key("earlier")).await.expect("readable").expect("a record").now;
         proxy.latency(latency, Duration::ZERO);
@@ -107,19 +108,6 @@ fn a_slow_link_does_not_shorten_a_lease() {
         let until = found.lease_until.expect("a lease").as_micros();
         let least = before.as_micros() + micros(latency) + micros(lease);
         assert!(until >= least, "the lease began {} us before it was granted", least - until);
-    });
-}
-
-#[test]
-fn a_waiter_takes_over_when_the_stores_clock_says_so() {
-    harness::on("redis", |private| async move {
-        let store = private.backend().open().await.expect("a store");
-        let lease = Duration::from_millis(200);
-        assert!(matches!(store.open(&orphan("k", lease)).await, Ok(Opened::Inserted { .. })));
-        let heir = executor(store, Duration::from_secs(30));
-        let wait = Wait::UpTo(Duration::from_secs(120));
-        let answer = heir.run(command("k").wait(wait), |_| async { Ok::<_, String>(1) }).await;
-        assert_eq!(answer.expect("an answer").attempt(), Some(2));
     });
 }
 
@@ -133,7 +121,7 @@ fn an_answer_survives_a_clock_that_jumps() {
         let path = private.directory().join("jumping.db");
         let store = SqliteStore::builder(path).clock(clock.clone()).open().await.expect("a store");
         let lease = Duration::from_secs(30);
-        // Each asks the store: what one has answered is not remembered by the other.
+        // Each executor reads the store: neither has the other's cache.
         let (first, second) = (executor(store.clone(), lease), executor(store, lease));
         let ran = first.run(command("k"), |_| async { Ok::<_, String>(1) }).await;
         assert_eq!(ran.expect("runs").value(), Some(&1));

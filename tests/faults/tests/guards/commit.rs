@@ -1,4 +1,4 @@
-//! Commits whose reply is lost: those that took effect, and those that did not.
+//! Commits whose reply is lost: some that took effect, and some that did not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,13 +47,14 @@ impl Visitor for Doubt {
         let first = executor.transact(self.command(&self.id()), work).await;
         assert_eq!(faults.happened(StoreCall::Commit), 1, "{:?} did not happen", self.fault);
         let expected = match self.fault {
-            // It took effect, and the executor found that out.
+            // The commit took effect, and the executor found that out.
             Fault::LoseReply => {
                 let Ok(Execution::Executed { value, receipt }) = first else { panic!("{first:?}") };
                 assert!(receipt.recorded);
                 Some(value)
             }
-            // It did not take effect, and the executor found that out: the caller gets an error.
+            // The commit did not take effect, and the executor found that out: the caller gets an
+            // error.
             Fault::LoseRequest | Fault::Refuse | Fault::Delay(_) | Fault::Hang => {
                 let Err(Error::Store(error)) = first else { panic!("{first:?}") };
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

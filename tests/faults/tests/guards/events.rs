@@ -1,4 +1,4 @@
-//! Events: what is marked when, what is claimed how, and when a broker hears of it.
+//! Events: when rows are marked, how they are claimed, and when a broker gets its reply.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{Outbox, PublishError, Publisher, Relay};
 use semel_core::store::TransactionalStore;
 use semel_core::store::memory::MemoryStore;
-use semel_core::{Event, Executor, State};
+use semel_core::{Event, Executor};
 use semel_faults::events::{EventStore, Visitor, visit};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
@@ -21,20 +21,20 @@ fn event(name: &str) -> Event {
     Event::builder("acme", "thing.moved", "/proof").json(&name).build().expect("an event")
 }
 
-/// Takes what it is given, but for the first time that it is asked.
+/// A publisher that is unavailable at its first call, and confirms everything afterwards.
 #[derive(Clone, Default)]
-struct Shy {
+struct UnavailableAtFirst {
     asked: Arc<AtomicU32>,
     taken: Arc<Mutex<Vec<Event>>>,
 }
 
-impl Shy {
+impl UnavailableAtFirst {
     fn count(&self) -> usize {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
-impl Publisher for Shy {
+impl Publisher for UnavailableAtFirst {
     async fn publish(&self, events: &[Event]) -> Vec<Result<(), PublishError>> {
         if self.asked.fetch_add(1, Ordering::SeqCst) == 0 {
             let down = || Err(PublishError::Unavailable("not yet".to_owned()));
@@ -48,17 +48,17 @@ impl Publisher for Shy {
 #[test]
 fn an_event_is_marked_after_the_broker_confirmed_it() {
     semel_testkit::fixture::run(async {
-        let (outbox, shy) = (MemoryOutbox::new(), Shy::default());
+        let (outbox, publisher) = (MemoryOutbox::new(), UnavailableAtFirst::default());
         outbox.append(&mut outbox.clone(), &[event("a")]).await.expect("appended");
-        let relay = Relay::new(outbox, shy.clone());
+        let relay = Relay::new(outbox, publisher.clone());
         assert!(relay.pass().await.expect("a pass").away, "the broker was away");
         let _ = relay.drain().await.expect("a pass");
-        assert_eq!(shy.count(), 1, "events that were lost: {}", 1 - shy.count());
+        assert_eq!(publisher.count(), 1, "events that were lost: {}", 1 - publisher.count());
     });
 }
 
 /// Two transactions are open; the one that appended later commits first.
-struct OutOfOrder(Shy);
+struct OutOfOrder(UnavailableAtFirst);
 
 impl Visitor for OutOfOrder {
     type Output = ();
@@ -81,13 +81,13 @@ impl Visitor for OutOfOrder {
 }
 
 async fn an_event_that_commits_late_is_published(private: Arc<PrivateStore>) {
-    visit(private.backend(), OutOfOrder(Shy::default())).await.expect("a store");
+    visit(private.backend(), OutOfOrder(UnavailableAtFirst::default())).await.expect("a store");
 }
 
 on_stores!(an_event_that_commits_late_is_published: postgres mysql);
 
-/// What was given back is claimed again; a cursor has passed it.
-struct GivenBack(Shy);
+/// A row that was given back is claimed again, although a cursor would have passed it.
+struct GivenBack(UnavailableAtFirst);
 
 impl Visitor for GivenBack {
     type Output = ();
@@ -105,12 +105,12 @@ impl Visitor for GivenBack {
 }
 
 async fn an_event_that_was_given_back_is_published(private: Arc<PrivateStore>) {
-    visit(private.backend(), GivenBack(Shy::default())).await.expect("a store");
+    visit(private.backend(), GivenBack(UnavailableAtFirst::default())).await.expect("a store");
 }
 
 on_stores!(an_event_that_was_given_back_is_published: sqlite postgres mysql);
 
-/// A broker in this process: what was brought and not acknowledged can be brought again.
+/// A broker in this process. It can redeliver messages that were delivered and not acknowledged.
 #[derive(Clone, Default)]
 struct Queue {
     waiting: Arc<Mutex<VecDeque<Event>>>,
@@ -128,38 +128,38 @@ impl Queue {
         self.came.notify_one();
     }
 
-    /// Drops the consumers that held messages.
+    /// Redelivers unacknowledged messages, as if their consumers had died.
     fn bring_again(&self) {
         locked(&self.waiting).extend(locked(&self.brought).drain(..));
         self.came.notify_one();
     }
 }
 
-struct Brought {
+struct Delivered {
     event: Event,
     queue: Queue,
 }
 
 impl Source for Queue {
-    type Message = Brought;
+    type Message = Delivered;
 
     fn is_ordered(&self) -> bool {
         false
     }
 
-    async fn next(&self) -> Result<Brought, SourceError> {
+    async fn next(&self) -> Result<Delivered, SourceError> {
         loop {
             let next = locked(&self.waiting).pop_front();
             if let Some(event) = next {
                 locked(&self.brought).push(event.clone());
-                return Ok(Brought { event, queue: self.clone() });
+                return Ok(Delivered { event, queue: self.clone() });
             }
             self.came.notified().await;
         }
     }
 }
 
-impl Message for Brought {
+impl Message for Delivered {
     fn envelope(&self) -> Result<Event, Unreadable> {
         Ok(self.event.clone())
     }
@@ -195,7 +195,7 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
             );
             Consumer::new(group, queue.clone()).expect("a group")
         };
-        // One whose ledger is gone takes the message and can do nothing with it.
+        // A consumer whose ledger is unreachable takes the message and cannot handle it.
         let broken = Executor::new(MemoryStore::new());
         broken.shutdown(Duration::ZERO).await;
         let first = consumer(&broken).start();
@@ -205,10 +205,10 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is taken");
+        tokio::time::timeout(Duration::from_secs(60), taken).await.expect("the message is taken");
         first.stop().await;
         assert_eq!(handled.load(Ordering::SeqCst), 0);
-        // It dies, and the broker brings what it had in hand to another.
+        // That consumer dies, and the broker redelivers its message to another.
         queue.bring_again();
         let sound = Executor::new(MemoryStore::new());
         let second = consumer(&sound).start();
@@ -222,29 +222,3 @@ fn a_broker_hears_of_an_event_after_the_ledger_has_it() {
         assert!(done.is_ok(), "events that were lost: 1");
     });
 }
-
-/// A handler that fails in its transaction.
-struct Failing;
-
-impl Visitor for Failing {
-    type Output = ();
-
-    async fn visit<S: EventStore>(self, store: S) {
-        let executor = Executor::new(store);
-        let inbox = Inbox::new(executor.clone());
-        let event = Arc::new(event("a"));
-        let handler = |_, _| async { Err::<(), _>("no stock") };
-        let failed = inbox.handle_atomic("BILLING", &event, handler).await;
-        assert!(failed.is_err(), "{failed:?}");
-        let group = inbox.group("BILLING");
-        let kept = group.failures(State::Failed, None, 10).await.expect("a list").entries;
-        assert_eq!(kept.len(), 1, "failures on record");
-        assert!(kept[0].record.retry_payload.is_some(), "with its envelope");
-    }
-}
-
-async fn a_failed_event_is_on_record_after_its_rollback(private: Arc<PrivateStore>) {
-    visit(private.backend(), Failing).await.expect("a store");
-}
-
-on_stores!(a_failed_event_is_on_record_after_its_rollback: sqlite postgres mysql);

@@ -1,4 +1,4 @@
-//! A holder that comes back after its lease is over.
+//! A holder that continues after its lease is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use semel_faults::on_stores;
 use semel_stores::PrivateStore;
 use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 
-/// The work begins and a renewal is tried before it is over, however busy the machine is.
+/// The work begins and a renewal is tried within this lease, even on a busy machine.
 const LEASE: Duration = Duration::from_secs(9);
 
 async fn a_late_holder_is_refused_and_gets_the_winners_answer(private: Arc<PrivateStore>) {

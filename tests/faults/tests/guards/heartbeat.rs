@@ -8,7 +8,7 @@ use semel_faults::on_stores;
 use semel_stores::PrivateStore;
 use tokio::runtime::Builder;
 
-/// A heartbeat has two thirds of it to be late, six seconds: only what hangs is later.
+/// A renewal may be late by two thirds of the lease, six seconds; only a hanging process is later.
 const LEASE: Duration = Duration::from_secs(9);
 const WORKERS: usize = 2;
 
@@ -43,7 +43,10 @@ async fn a_blocked_runtime_keeps_its_claim(private: Arc<PrivateStore>) {
         let answer = rival.run(command("k"), |_| async { Ok::<_, String>("rival".to_owned()) });
         let answer = answer.await.expect("an answer");
         let after = since.elapsed();
-        assert!(answer.in_progress(), "taken over after {after:?} of a blocked runtime");
+        assert!(
+            answer.in_progress(),
+            "taken over although the holder lives, {after:?} into a blocked runtime"
+        );
         asked += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -1,4 +1,4 @@
-//! What is judged first, and what may be written over.
+//! The order of judgement, and which records may be overwritten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn an_expired_key_takes_another_request() {
         assert_eq!(done.value(), Some(&1));
 
         clock.advance(keep);
-        // A process that remembers nothing of the first.
+        // A new executor without a cache of the first request.
         let second = executor(store, Duration::from_secs(30));
         let origin = Arc::new(std::sync::Mutex::new(None));
         let noted = Arc::clone(&origin);
@@ -48,7 +48,7 @@ async fn of_rivals_who_judged_the_same_record_one_runs(private: Arc<PrivateStore
     assert!(matches!(opened, Opened::Inserted { .. }));
     tokio::time::sleep(lapsed * 2).await;
 
-    // Both judge the lapsed record, and hang before they write over it.
+    // Both callers judge the lapsed record, and hang before they overwrite it.
     let rival = |slow: ControlledWork| {
         let store = FaultyStore::new(store.clone());
         let faults = store.faults().clone();

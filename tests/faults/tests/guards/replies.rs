@@ -1,11 +1,11 @@
-//! Steps whose reply is lost: they may have happened, and that can be found out.
+//! Calls whose reply is lost: they may have taken effect, and the executor can find that out.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::store::{AnyStore, Opened, Store as _};
-use semel_core::{Execution, Executor};
-use semel_faults::harness::{EffectLog, command, executor, orphan};
+use semel_core::store::{AnyStore, Change, Opened, Settlement, Store as _, Swapped};
+use semel_core::{Execution, Executor, State};
+use semel_faults::harness::{EffectLog, command, executor, key, orphan};
 use semel_faults::on_stores;
 use semel_stores::PrivateStore;
 use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
@@ -75,12 +75,12 @@ async fn a_lost_reply_of_complete_is_found_out(private: Arc<PrivateStore>) {
 
 on_stores!(a_lost_reply_of_complete_is_found_out: memory sqlite postgres mysql redis redis_cluster);
 
-/// Discards the record, so that the next round starts anew.
+/// Discards the record of the success, so that the next round starts anew.
 async fn forget(private: &PrivateStore) {
-    use semel_core::store::{Change, Settlement, Swapped};
     let store = private.backend().open().await.expect("a store");
-    let key = semel_faults::harness::key("k");
+    let key = key("k");
     let record = store.peek(&key).await.expect("readable").expect("a record").record;
+    assert_eq!(record.state, State::Succeeded);
     let swapped = store.swap(&key, record.version(), &Change::Settle(Settlement::Removed)).await;
     assert!(matches!(swapped, Ok(Swapped::Done { .. })));
 }

@@ -41,7 +41,7 @@ impl Visitor for Fails {
             .expect("the next caller runs");
         assert_eq!((again.attempt(), again.value()), (Some(2), Some(&operation)));
 
-        // Kept as the outcome: it is not run again.
+        // Kept as the outcome: the work does not run again.
         let keep = || command("kept").on_failure(OnFailure::Keep);
         let work = |_unit: Unit<S>| async { Err::<u32, _>("no such customer") };
         assert!(matches!(executor.transact(keep(), work).await, Err(Error::Work(_))));

@@ -1,4 +1,4 @@
-//! Things that are made once, with their ids, their rows and their events.
+//! Resources that are created once, with their ids, their rows and their events.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ on_each_database! {
     another_request_under_the_key_makes_nothing
     further_things_have_ids_of_their_own
     a_thing_without_an_id_commits_nothing
-    a_thing_is_made_in_a_transaction_that_a_door_has_opened
+    a_thing_is_made_in_a_transaction_that_an_entry_point_opened
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ fn command(id: &str) -> Command {
     Command::new(key).fingerprint(Fingerprint::of_body(b"{\"cents\":5}"))
 }
 
-fn told(order: TypedId<Order>) -> Event {
+fn placed_event(order: TypedId<Order>) -> Event {
     let event = Event::builder(ACME, "order.created", "/orders");
     event.about("order", &order.to_string()).build().expect("an event")
 }
@@ -53,7 +53,7 @@ async fn make<S: Whole>(
     let order = making.id();
     let effect = Effect::of(making.context());
     S::perform(making.conn(), &effect).await.map_err(|error| error.to_string())?;
-    making.append([told(order)]).await.map_err(|error| error.to_string())?;
+    making.append([placed_event(order)]).await.map_err(|error| error.to_string())?;
     if fails {
         return Err("the card was declined".to_owned());
     }
@@ -73,7 +73,11 @@ async fn a_thing_is_made_once_with_its_id_its_row_and_its_event<S: Whole>() {
     let id = first.id().expect("made");
     assert_eq!(first.execution().value(), Some(&Made { order: id, cents: 5 }));
     assert!(!first.execution().replayed());
-    assert_eq!(reason(&node, id).await, ResolveReason::HitL1, "known as soon as it is made");
+    assert_eq!(
+        reason(&node, id).await,
+        ResolveReason::HitL1,
+        "in L1 as soon as the resource is created"
+    );
     let again = create().run(|making| make(making, false)).await.expect("replayed");
     assert!(again.execution().replayed());
     assert_eq!((again.id(), again.execution().value()), (Some(id), first.execution().value()));
@@ -93,17 +97,17 @@ async fn a_failure_leaves_no_id_and_the_retry_has_the_same<S: Whole>() {
     let executor = Executor::new(fixture.store.clone());
     let mut seen = Vec::new();
     for fails in [true, true, false] {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let create = executor.create::<Order>(command("k")).resolver(&node);
         let made = create
             .run(move |making| {
-                let _ = tell.send(making.id());
+                let _ = report.send(making.id());
                 make(making, fails)
             })
             .await;
         assert_eq!(made.is_err(), fails);
-        let id = told.recv().expect("the work ran");
-        assert_eq!(fixture.is_mapped(id).await, !fails, "mapped if and only if it was made");
+        let id = reported.recv().expect("the work ran");
+        assert_eq!(fixture.is_mapped(id).await, !fails, "mapped if and only if the work succeeded");
         assert_eq!(reason(&node, id).await == ResolveReason::NotFound, fails);
         seen.push(id);
     }
@@ -117,7 +121,7 @@ async fn a_takeover_makes_the_thing_under_the_same_id<S: Whole>() {
     let fixture = IdFixture::<S>::new().await;
     let executor = Executor::new(fixture.store.clone());
     let command = || command("k").claim_first();
-    // A process that has claimed and is gone: no renewal, no settlement.
+    // A process that claimed the key and is gone: no renewal, no settlement.
     let brief = command().lease(Duration::from_secs(2));
     let Ok(Claimed::Granted(claim)) = executor.claim(brief).await else {
         panic!("a new key is granted")
@@ -139,7 +143,7 @@ async fn a_takeover_makes_the_thing_under_the_same_id<S: Whole>() {
     assert_eq!(
         replayed.expect("replayed").id(),
         Some(id),
-        "the first attempt's operation names it"
+        "the id is derived from the first attempt's operation"
     );
     assert_eq!(effects::read(fixture.private.backend()).await.expect("effects").len(), 1);
     fixture.private.remove().await;
@@ -186,7 +190,7 @@ async fn another_request_under_the_key_makes_nothing<S: Whole>() {
     assert!(!ran.load(Ordering::SeqCst));
     let kind = <Order as semel_ids::Resource>::TYPE;
     let rows = semel_ids::IdMap::list(&fixture.store, kind, None, None, 10).await.expect("the map");
-    assert_eq!(rows.len(), 1, "no id was given out");
+    assert_eq!(rows.len(), 1, "no other id was bound");
     fixture.private.remove().await;
 }
 
@@ -216,29 +220,30 @@ async fn further_things_have_ids_of_their_own<S: Whole>() {
 async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
     let fixture = IdFixture::<S>::new().await;
     let executor = Executor::new(fixture.store.clone());
-    // Its second thing's id is taken: the operation is known before it runs.
+    // The id of the second resource is taken: the operation id, from which it is derived, is known
+    // before the work runs.
     let claimed = || command("k").claim_first();
     let create = executor.create::<Order>(claimed());
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let failed = create
         .run(move |mut making| async move {
             let payment = making.another::<Payment>().await.map_err(|error| error.to_string())?;
-            let _ = tell.send(payment);
+            let _ = report.send(payment);
             Err::<(), _>("not yet".to_owned())
         })
         .await;
     assert!(failed.is_err());
-    let payment = told.recv().expect("the work ran");
-    let stranger = semel_ids::Binding::of(ACME, payment).expect("a tenant");
-    let _ = semel_ids::IdMap::insert_many(&fixture.store, &[stranger]).await.expect("the map");
+    let payment = reported.recv().expect("the work ran");
+    let conflicting = semel_ids::Binding::of(ACME, payment).expect("a tenant");
+    let _ = semel_ids::IdMap::insert_many(&fixture.store, &[conflicting]).await.expect("the map");
     let (kind, public) = (<Payment as semel_ids::Resource>::TYPE, payment.public());
     let gone = semel_ids::IdMap::revoke(&fixture.store, ACME, kind, &public).await;
-    assert!(gone.expect("the map"), "it was the stranger's");
+    assert!(gone.expect("the map"), "the conflicting binding was removed");
     for goes_on in [false, true] {
         let careless = executor.create::<Order>(claimed()).run(move |mut making| async move {
             let _ = making.another::<Payment>().await;
             if goes_on {
-                // What goes well does not make up for what did not.
+                // A later success does not make up for the earlier failure.
                 making.another::<Sku>().await.map_err(|error| error.to_string())?;
             }
             make(making, false).await
@@ -251,7 +256,7 @@ async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
     fixture.private.remove().await;
 }
 
-async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
+async fn a_thing_is_made_in_a_transaction_that_an_entry_point_opened<S: Whole>() {
     let fixture = IdFixture::<S>::new().await;
     let node = fixture.node().await;
     let executor = Executor::new(fixture.store.clone());
@@ -272,12 +277,18 @@ async fn a_thing_is_made_in_a_transaction_that_a_door_has_opened<S: Whole>() {
     };
     let failed = serve(true).await;
     assert!(matches!(failed, Served::Executed { answer: None, .. }), "{failed:?}");
-    assert_eq!(events(&fixture.store).await, 0, "nothing of it is left");
+    assert_eq!(events(&fixture.store).await, 0, "no event is left");
     let Served::Executed { answer: Some(id), .. } = serve(false).await else {
         panic!("the second attempt runs")
     };
-    assert_eq!(reason(&node, id).await, ResolveReason::HitL1, "known as soon as it is made");
-    let Served::Replayed { outcome, .. } = serve(false).await else { panic!("it was made") };
+    assert_eq!(
+        reason(&node, id).await,
+        ResolveReason::HitL1,
+        "in L1 as soon as the resource is created"
+    );
+    let Served::Replayed { outcome, .. } = serve(false).await else {
+        panic!("the resource was created")
+    };
     assert_eq!(outcome.body(), id.to_string().as_bytes());
     assert_eq!(outcome.reference().map(|it| it.as_str()), Some(&*id.to_string()));
     assert!(fixture.is_mapped(id).await);

@@ -1,4 +1,4 @@
-//! A private database, a private corner of Redis behind a proxy, and nodes that share both.
+//! A private database, a private key prefix in Redis behind a proxy, and nodes that share both.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use semel_testkit::proxy::FaultProxy;
 
 pub(crate) const ACME: &str = "acme";
 
-/// A store that has everything in one database.
+/// A store with ledger, outbox and id map in one database.
 pub(crate) trait Whole:
     EffectStore + Clone + CreatingStore + Outbox<Connection = <Self as TransactionalStore>::Connection>
 {
@@ -69,12 +69,12 @@ impl<S: Whole> IdFixture<S> {
         Self { private, store, proxy, prefix }
     }
 
-    /// A node. Its way to Redis leads through the proxy, and a busy machine may take its time.
+    /// Returns a node that reaches Redis through the proxy, with long timeouts for busy machines.
     pub(crate) async fn node(&self) -> Resolver {
         self.node_with(RedisCache::builder().timeout(Duration::from_secs(20))).await
     }
 
-    /// A node that waits for Redis no longer than nodes do, for when it is away.
+    /// Returns a node with the default timeouts for Redis, for tests in which Redis is unreachable.
     pub(crate) async fn hasty_node(&self) -> Resolver {
         self.node_with(RedisCache::builder()).await
     }
@@ -83,12 +83,12 @@ impl<S: Whole> IdFixture<S> {
         let url = format!("redis://{}", self.proxy.addr());
         let cache = cache.prefix(self.prefix.as_str()).open(&url).expect("a URL");
         let resolver = Resolver::builder(self.store.clone()).shared(cache).build();
-        // It hears once a word of another arrives; until then it is patient with itself.
+        // Gives the node time to subscribe to invalidations: until then it does not trust its L1.
         tokio::time::sleep(Duration::from_millis(300)).await;
         resolver
     }
 
-    /// Writes an entry into Redis, beside the nodes.
+    /// Writes an entry into Redis directly, not through a node.
     pub(crate) async fn plant(&self, id: TypedId<Order>, value: &str) {
         let client = redis::Client::open(redis_url()).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
@@ -108,7 +108,7 @@ impl<S: Whole> IdFixture<S> {
         registration
     }
 
-    /// What the map says, past every cache.
+    /// Returns whether the map has the id, bypassing every cache.
     pub(crate) async fn is_mapped(&self, id: TypedId<Order>) -> bool {
         let kind = <Order as semel_ids::Resource>::TYPE;
         let rows = self.store.find(ACME, kind, &[id.public()]).await.expect("the map");
@@ -127,8 +127,8 @@ pub(crate) async fn reason(node: &Resolver, id: TypedId<Order>) -> ResolveReason
     answer.reason
 }
 
-/// Returns how long it takes until a node finds an id, or no longer does. An absence without an invalidation
-/// lasts 30 s, an id ten minutes.
+/// Returns how long it takes until a node finds an id, or no longer finds it. Without an
+/// invalidation, a cached absence lasts 30 s and a cached id ten minutes.
 pub(crate) async fn until(node: &Resolver, id: TypedId<Order>, there: bool) -> Duration {
     let (began, limit) = (Instant::now(), Duration::from_secs(if there { 25 } else { 120 }));
     while (reason(node, id).await == ResolveReason::NotFound) == there {
@@ -149,7 +149,7 @@ fn redis_address() -> SocketAddr {
     address.parse().expect("an address of this machine")
 }
 
-/// A test on each of the three databases.
+/// Makes one test per SQL database.
 macro_rules! on_each_database {
     ($($name:ident)*) => {
         $(mod $name {

@@ -1,4 +1,4 @@
-//! Two nodes, one map, one Redis.
+//! Two nodes that share one map and one Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ on_each_database! {
     readers_that_race_a_commit_leave_no_absence
     a_revoked_id_is_gone_here_at_once_and_elsewhere_soon
     without_redis_the_map_answers
-    damage_in_redis_is_passed_over_and_mended
+    damaged_entries_in_redis_are_skipped_and_repaired
     another_tenant_finds_nothing
 }
 
@@ -26,11 +26,11 @@ async fn every_level_answers_what_the_map_says<S: Whole>() {
     drop(fixture.register(&one, id).await);
     assert_eq!(reason(&one, id).await, ResolveReason::HitDb);
     assert_eq!(reason(&one, id).await, ResolveReason::HitL1);
-    // The gap in Redis is filled behind the answer.
+    // The missing entry is written to Redis after the answer.
     let mut third = fixture.node().await;
     let began = std::time::Instant::now();
     while reason(&third, id).await != ResolveReason::HitL2 {
-        assert!(began.elapsed() < Duration::from_secs(60), "never from Redis");
+        assert!(began.elapsed() < Duration::from_secs(60), "Redis was never used");
         third = fixture.node().await;
     }
     let texts = [id.to_string(), never.to_string(), "ord_".to_owned()];
@@ -54,7 +54,7 @@ async fn a_new_id_is_known_here_at_once_and_elsewhere_soon<S: Whole>() {
         assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
         fixture.register(&one, id).await.committed();
         assert_eq!(reason(&one, id).await, ResolveReason::HitL1);
-        // An absence lasts 30 s without an invalidation.
+        // A cached absence lasts 30 s without an invalidation.
         longest = longest.max(until(&two, id, true).await);
     }
     println!("known to the other node after {longest:?} at most, of 20");
@@ -83,7 +83,7 @@ async fn readers_that_race_a_commit_leave_no_absence<S: Whole>() {
         assert_ne!(
             reason(&one, id).await,
             ResolveReason::NotFound,
-            "at once where it was registered"
+            "found at once on the node that registered it"
         );
         for reader in readers {
             reader.await.expect("no panic");
@@ -111,7 +111,7 @@ async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {
         assert!(!fixture.is_mapped(id).await);
     }
     println!("gone from the other node after {longest:?} at most, of 20");
-    // A node that hears nothing does not go on believing for ten minutes.
+    // A node that receives no invalidations stops trusting its cache well before ten minutes.
     let (one, two) = (fixture.hasty_node().await, fixture.hasty_node().await);
     let id = new_id();
     fixture.register(&one, id).await.committed();
@@ -120,7 +120,7 @@ async fn a_revoked_id_is_gone_here_at_once_and_elsewhere_soon<S: Whole>() {
     fixture.proxy.blackhole(Direction::Replies);
     one.revoke(ACME, id).await.expect("the map has it");
     let deaf = until(&two, id, false).await;
-    println!("gone from a node that hears nothing after {deaf:?}");
+    println!("gone from a node without invalidations after {deaf:?}");
     fixture.private.remove().await;
 }
 
@@ -137,9 +137,9 @@ async fn without_redis_the_map_answers<S: Whole>() {
     let fresh = new_id();
     fixture.register(&node, fresh).await.committed();
     assert_ne!(reason(&node, fresh).await, ResolveReason::NotFound);
-    assert!(fixture.proxy.faults().held > 0, "Redis was really away");
+    assert!(fixture.proxy.faults().held > 0, "Redis was unreachable");
     fixture.proxy.heal();
-    // And it is used again, by itself.
+    // Redis is used again without any intervention.
     let began = std::time::Instant::now();
     loop {
         let id = new_id();
@@ -147,13 +147,13 @@ async fn without_redis_the_map_answers<S: Whole>() {
         if reason(&node, id).await == ResolveReason::HitL2 {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "never used again");
+        assert!(began.elapsed() < Duration::from_secs(60), "Redis was never used again");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     fixture.private.remove().await;
 }
 
-async fn damage_in_redis_is_passed_over_and_mended<S: Whole>() {
+async fn damaged_entries_in_redis_are_skipped_and_repaired<S: Whole>() {
     let fixture = IdFixture::<S>::new().await;
     let node = fixture.node().await;
     for damage in ["", "garbage", "bnVsbA==", &base64(new_id().to_bytes())] {
@@ -167,7 +167,7 @@ async fn damage_in_redis_is_passed_over_and_mended<S: Whole>() {
             if reason(&other, id).await == ResolveReason::HitL2 {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "{damage:?} was never mended");
+            assert!(began.elapsed() < Duration::from_secs(60), "{damage:?} was never repaired");
         }
     }
     fixture.private.remove().await;
@@ -187,11 +187,11 @@ async fn another_tenant_finds_nothing<S: Whole>() {
     fixture.private.remove().await;
 }
 
-/// Sixteen bytes as the cache holds them.
+/// Returns sixteen bytes as the cache stores them.
 fn base64(bytes: [u8; 16]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits = u128::from_be_bytes(bytes);
-    // 128 bits are 21 characters of six and one of two, which stand at its top.
+    // 128 bits are 21 characters of six bits and one of two, which are its highest.
     let whole = (0..21).map(|at| (bits >> (122 - 6 * at)) & 63);
     let text = whole.chain([(bits & 3) << 4]).map(|six| ALPHABET[six as usize] as char);
     text.chain(['=', '=']).collect()

@@ -1,6 +1,6 @@
-//! Just enough of AMQP 0-9-1 to leave a message with a RabbitMQ and to ask for it again.
+//! A minimal AMQP 0-9-1, to publish a message to RabbitMQ and to get it back.
 //!
-//! Not a client: one channel, no heartbeats, every reply is the one that is expected or an error.
+//! Not a client: one channel, no heartbeats, and any reply other than the expected one is an error.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const END: u8 = 0xCE;
 const DURABLE: u8 = 0b10;
 const NO_ACK: u8 = 1;
 
-/// Class and method.
+/// The numbers of a class and its method.
 type Method = (u16, u16);
 
 /// A connection with one channel open and publisher confirms on.
@@ -32,7 +32,7 @@ impl Connection {
         let login = [&[0], user.as_bytes(), &[0], user.as_bytes()].concat();
         let start = [long(b""), short("PLAIN"), long(&login), short("en_US")].concat();
         let mut tune = it.call(0, (10, 11), &start, (10, 30))?;
-        // Its limits are ours, but without heartbeats.
+        // Accepts the server's limits, but without heartbeats.
         tune.truncate(6);
         it.method(0, (10, 31), &[tune, vec![0, 0]].concat())?;
         it.call(0, (10, 40), &[short("/"), short(""), vec![0]].concat(), (10, 41))?;
@@ -95,7 +95,7 @@ impl Connection {
         self.stream.write_all(&frame)
     }
 
-    /// The arguments of the method that must come now.
+    /// Reads a frame and returns the arguments of the method, which must be the expected one.
     fn expect(&mut self, (class, id): Method) -> io::Result<Vec<u8>> {
         let (kind, payload) = self.read()?;
         let wanted = [class.to_be_bytes(), id.to_be_bytes()].concat();

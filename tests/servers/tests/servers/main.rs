@@ -1,4 +1,4 @@
-//! The private servers themselves: a fault test is only as true as the faults it injects.
+//! Tests of the private servers themselves: fault tests rely on the faults that they inject.
 
 mod amqp;
 mod nats;
@@ -14,7 +14,7 @@ use semel_servers::{
     Error, ErrorKind, MariaDb, Nats, Options, Postgres, RabbitMq, Redis, RedisCluster, Server,
 };
 
-/// A healthy server answers in milliseconds; this only bounds a failing test.
+/// Bounds a failing test; a healthy server answers in milliseconds.
 const SOON: Duration = Duration::from_secs(30);
 /// Long for a healthy server, short for a test that waits for silence.
 const BRIEFLY: Duration = Duration::from_millis(300);
@@ -24,15 +24,15 @@ fn process_exists(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// A process and everything below it.
+/// Returns a process and all its descendants.
 fn family(root: u32) -> Vec<u32> {
     let listed = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children"));
-    let listed = listed.expect("the kernel lists children");
+    let listed = listed.expect("`/proc` lists children");
     let children = listed.split_whitespace().map(|pid| pid.parse().expect("a process number"));
     std::iter::once(root).chain(children.flat_map(family)).collect()
 }
 
-/// The processes that a server must not leave behind, from the list its janitor works by.
+/// Returns the processes on the janitor's list, which must not outlive the server.
 fn listed(server: &Server) -> Vec<u32> {
     let list = std::fs::read_to_string(server.directory().join("pids")).expect("there is a list");
     list.split_whitespace().map(|pid| pid.parse().expect("a process number")).collect()
@@ -46,7 +46,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The whole life of a server, the same for every kind.
+/// Tests the whole life of a server, the same for every kind.
 fn lives_and_dies(start: impl FnOnce() -> Result<Server, Error>) -> Result<(), Error> {
     let mut server = start()?;
     let (port, url) = (server.port(), server.url().to_owned());
@@ -56,7 +56,10 @@ fn lives_and_dies(start: impl FnOnce() -> Result<Server, Error>) -> Result<(), E
 
     server.pause()?;
     assert!(!server.answers(BRIEFLY), "a paused server is silent");
-    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(), "but its port stays open");
+    assert!(
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(),
+        "the port of a paused server stays open"
+    );
     server.resume()?;
     assert!(server.answers(SOON), "a resumed server answers");
 
@@ -130,19 +133,19 @@ fn nats_keeps_acknowledged_messages_through_a_kill() -> Result<(), Error> {
 fn rabbitmq_keeps_confirmed_messages_through_a_kill() -> Result<(), Error> {
     let mut server = RabbitMq::start(Options::new())?;
     let open = |server: &Server| amqp::Connection::open(server.port(), "guest", SOON);
-    let mut before = open(&server).expect("the guest is let in");
+    let mut before = open(&server).expect("the user `guest` can log in");
     before.declare("kept").expect("rabbitmq declares a quorum queue");
     eventually("the queue is stored", || RabbitMq::has_stored(&server, "kept"));
     before.publish("kept", b"yes").expect("rabbitmq confirms");
     server.kill9()?;
     server.restart()?;
-    let mut after = open(&server).expect("the guest is let in");
+    let mut after = open(&server).expect("the user `guest` can log in");
     assert_eq!(after.take("kept").expect("rabbitmq answers").as_deref(), Some(&b"yes"[..]));
     assert_eq!(after.take("kept").expect("rabbitmq answers"), None);
     Ok(())
 }
 
-/// Erlang nodes of one machine share a name service by default, and with it each other's names.
+/// Erlang nodes of one machine share a name service by default, and thereby each other's names.
 #[test]
 fn two_rabbitmq_live_side_by_side_and_one_takes_only_its_own_processes_along() -> Result<(), Error>
 {
@@ -157,7 +160,7 @@ fn two_rabbitmq_live_side_by_side_and_one_takes_only_its_own_processes_along() -
     drop(first);
     let alive: Vec<_> = family.iter().chain(&listed).filter(|pid| process_exists(**pid)).collect();
     assert!(alive.is_empty(), "{alive:?} outlived their server");
-    assert!(second.answers(SOON), "the other one answers");
+    assert!(second.answers(SOON), "the other server answers");
     Ok(())
 }
 
@@ -185,16 +188,16 @@ fn options_win_over_the_defaults_so_redis_without_a_log_forgets() -> Result<(), 
 }
 
 #[test]
-fn a_server_that_refuses_its_options_says_why() {
+fn an_error_has_the_log_of_a_server_that_refuses_its_options() {
     let error = Redis::start(Options::new().flags(["--no-such-option", "1"])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exited);
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
 
 #[test]
-fn a_port_that_belongs_to_somebody_else_is_named_as_the_reason() {
-    let somebody = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
-    let port = somebody.local_addr().expect("it has an address").port().to_string();
+fn an_error_reports_that_the_port_is_taken() {
+    let other = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
+    let port = other.local_addr().expect("the listener has an address").port().to_string();
     let error = Nats::start(Options::new().flags(["--port", &port])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PortTaken, "{error}");
     assert!(error.to_string().contains("already in use"), "{error}");
@@ -220,7 +223,7 @@ fn a_redis_cluster_serves_every_slot_and_heals_after_a_kill() -> Result<(), Erro
     let expected = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect::<Vec<_>>();
     assert_eq!(cluster.url(), format!("redis+cluster://{}", expected.join(",")));
 
-    // The slot of "foo" is 12182: the third node's, so the first must send us there.
+    // The slot of "foo" is 12182, which belongs to the third node, so the first must redirect.
     let mut first = Connection::open(ports[0], SOON).expect("the node accepts");
     let moved = format!("MOVED 12182 127.0.0.1:{}", ports[2]);
     assert_eq!(first.ask(&["SET", "foo", "1"]).expect("an answer"), Reply::Error(moved));
@@ -239,13 +242,14 @@ fn a_redis_cluster_serves_every_slot_and_heals_after_a_kill() -> Result<(), Erro
 fn a_server_outlives_the_thread_that_started_it() -> Result<(), Error> {
     let started = std::thread::spawn(|| Redis::start(Options::new())).join();
     let redis = started.expect("the thread does not panic")?;
-    // The signal would come at once; a short look is enough to see a server that died of it.
+    // The signal would come at once; a short wait is enough to see a server that died of it.
     std::thread::sleep(BRIEFLY);
-    assert!(redis.answers(SOON), "the server lives on");
+    assert!(redis.answers(SOON), "the server still runs");
     Ok(())
 }
 
-/// Runs this very test in a process of its own, which starts servers, reports them and is killed.
+/// Runs this test in a process of its own, which starts servers, prints their processes and is
+/// killed.
 #[test]
 fn servers_die_with_the_process_that_started_them() -> Result<(), Error> {
     const HOLDER: &str = "SEMEL_SERVERS_HOLDER";
@@ -264,7 +268,7 @@ fn servers_die_with_the_process_that_started_them() -> Result<(), Error> {
         return Ok(());
     }
     let mut holder = Killed(
-        Command::new(std::env::current_exe().expect("a test knows itself"))
+        Command::new(std::env::current_exe().expect("the path of this test"))
             .args(["--exact", "servers_die_with_the_process_that_started_them", "--nocapture"])
             .env(HOLDER, "1")
             .stdout(Stdio::piped())
@@ -289,7 +293,7 @@ fn servers_die_with_the_process_that_started_them() -> Result<(), Error> {
     Ok(())
 }
 
-/// A child that is killed without warning when it goes out of scope.
+/// A child process that is killed when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {

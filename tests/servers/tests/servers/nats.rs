@@ -1,16 +1,16 @@
-//! Just enough of the NATS protocol to ask a JetStream something.
+//! A minimal NATS protocol, to send requests to JetStream.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A connection that waits for one answer at a time.
+/// A connection that waits for one reply at a time.
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// Connects and listens for answers; each wait is bounded by `within`.
+    /// Connects and subscribes to replies; each wait is bounded by `within`.
     pub(crate) fn open(port: u16, within: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(within))?;
@@ -19,7 +19,7 @@ impl Connection {
         Ok(it)
     }
 
-    /// Sends a message and reads the answer to it.
+    /// Sends a message and reads the reply to it.
     pub(crate) fn ask(&mut self, subject: &str, message: &str) -> io::Result<String> {
         let length = message.len();
         write!(self.stream.get_mut(), "PUB {subject} answers {length}\r\n{message}\r\n")?;

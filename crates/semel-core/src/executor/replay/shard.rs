@@ -1,7 +1,8 @@
 //! A bounded, sharded cache of outcomes with second-chance eviction (CLOCK).
 //!
-//! Entries live a minute and most are never read again, so the order of insertion is nearly the order
-//! of expiry. A cache that tracks popularity costs every first call more than it could save.
+//! Entries live a minute and most are never read, so the order of insertion is nearly the order of
+//! expiry. A cache that tracks how often entries are read would cost every first call more than it
+//! could save.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,32 +11,33 @@ use std::time::Instant;
 use super::Replay;
 use crate::key::{Digest, Mixing};
 
-/// Most shards; a power of two.
+/// The largest number of shards; a power of two.
 const SHARDS: u64 = 16;
-/// Fewest outcomes of a shard.
+/// The smallest capacity of a shard, in outcomes.
 const PER_SHARD: u64 = 512;
-/// Most revoked keys that a shard remembers.
+/// The largest number of revoked keys that a shard remembers.
 const REVOKED: usize = 512;
 
 /// The shards of the cache.
 #[derive(Debug)]
 pub(super) struct Shards {
     shards: Vec<Mutex<Shard>>,
-    /// The capacity of a shard.
+    /// The largest weight of a shard, in bytes.
     capacity: u64,
-    /// The least weight of an outcome, so that one limit bounds both bytes and entries.
+    /// The smallest weight of an outcome, so that the capacity limits the number of entries too.
     least: u64,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Digest, Slot, Mixing>,
-    /// In the order of insertion.
+    /// The keys in the order of insertion.
     order: VecDeque<Digest>,
     weight: u64,
-    /// Revoked keys: what was read before this time is refused.
+    /// The time at which each revoked key was revoked: outcomes that were read until then are
+    /// refused.
     revoked: HashMap<Digest, Instant, Mixing>,
-    /// The same for every key.
+    /// Outcomes of any key that were read until this time are refused.
     all_revoked: Option<Instant>,
 }
 
@@ -47,13 +49,13 @@ struct Slot {
 }
 
 impl Shards {
-    /// Creates a cache for this many entries and bytes, both at least 1.
-    pub(super) fn new(answers: u64, bytes: u64) -> Self {
-        let shards = (answers / PER_SHARD).clamp(1, SHARDS);
-        // The largest power of two in it.
+    /// Creates a cache for `entries` entries and `bytes` bytes, both at least 1.
+    pub(super) fn new(entries: u64, bytes: u64) -> Self {
+        let shards = (entries / PER_SHARD).clamp(1, SHARDS);
+        // Rounded down to a power of two.
         let shards = 1 << shards.ilog2();
         let capacity = (bytes / shards).max(1);
-        let least = (bytes / answers).max(1);
+        let least = (bytes / entries).max(1);
         Self { shards: (0..shards).map(|_| Mutex::default()).collect(), capacity, least }
     }
 
@@ -69,8 +71,8 @@ impl Shards {
         Some(slot.replay.clone())
     }
 
-    /// Inserts an outcome and evicts others for it. One that was read before its key was revoked, or that is
-    /// larger than a shard, is not cached.
+    /// Inserts an outcome and evicts others if the shard is full. An outcome that was read before
+    /// its key was revoked, or that is larger than a shard, is not cached.
     pub(super) fn put(&self, digest: Digest, replay: Replay, now: Instant) {
         let weight = (replay.size() as u64).max(self.least);
         if weight > self.capacity {
@@ -82,7 +84,8 @@ impl Shards {
         drop(gone);
     }
 
-    /// Removes an outcome, and refuses what was read of it until `now` and is inserted later.
+    /// Removes the outcome of a key, and refuses later inserts of outcomes of this key that were
+    /// read until `now`.
     pub(super) fn revoke(&self, digest: Digest, now: Instant) {
         let gone = self.shard(&digest).revoke(digest, now);
         drop(gone);
@@ -90,7 +93,7 @@ impl Shards {
 }
 
 impl Shard {
-    /// Returns what was evicted.
+    /// Inserts a slot, and returns the slots that were evicted.
     fn put(&mut self, digest: Digest, slot: Slot, capacity: u64, now: Instant) -> Vec<Slot> {
         let mut gone = Vec::new();
         let revoked = self.revoked.get(&digest).max(self.all_revoked.as_ref());
@@ -106,17 +109,17 @@ impl Shard {
             None => self.order.push_back(digest),
         }
         while let Some(oldest) = self.order.front() {
-            let slot = self.slots.get_mut(oldest).expect("the order names what is there");
+            let slot = self.slots.get_mut(oldest).expect("every key in the order has a slot");
             let ended = slot.replay.until <= now;
             if !ended && self.weight <= capacity {
                 break;
             }
             if slot.used && !ended {
-                // Used since it was last considered: it stays for another round.
+                // A slot that was read since the last round stays for another round.
                 slot.used = false;
                 self.order.rotate_left(1);
             } else {
-                let oldest = self.order.pop_front().expect("just looked");
+                let oldest = self.order.pop_front().expect("the order is not empty");
                 gone.extend(self.take(&oldest));
             }
         }
@@ -131,7 +134,8 @@ impl Shard {
 
     fn revoke(&mut self, digest: Digest, now: Instant) -> Option<Slot> {
         if self.revoked.len() == REVOKED {
-            // Which keys they were is not known any more, so everything that was read before is refused.
+            // The list is full: instead of the single keys, outcomes of every key that were read
+            // until now are refused.
             self.revoked.clear();
             self.all_revoked = Some(now);
         }
@@ -157,7 +161,7 @@ mod tests {
         Key::command("t", "s", &n.to_string()).expect("a key").digest()
     }
 
-    fn answer(bytes: usize, as_of: Instant, lives: u64) -> Replay {
+    fn replay(bytes: usize, as_of: Instant, lives: u64) -> Replay {
         let receipt = Receipt {
             operation_id: OperationId::generate(),
             attempt: 1,
@@ -173,7 +177,7 @@ mod tests {
         range.filter(|n| cache.shard(&digest(*n)).slots.contains_key(&digest(*n))).collect()
     }
 
-    fn is_sound(cache: &Shards) {
+    fn assert_sound(cache: &Shards) {
         for shard in &cache.shards {
             let shard = shard.lock().expect("no panic");
             assert_eq!(shard.weight, shard.slots.values().map(|slot| slot.weight).sum::<u64>());
@@ -187,12 +191,12 @@ mod tests {
     fn the_oldest_is_evicted_first_unless_it_was_used() {
         let (cache, now) = (Shards::new(3, 30_000), crate::clock::monotonic());
         for n in 0..3 {
-            cache.put(digest(n), answer(10, now, 60), now);
+            cache.put(digest(n), replay(10, now, 60), now);
         }
         assert!(cache.get(&digest(0)).is_some());
         for n in 3..5 {
-            cache.put(digest(n), answer(10, now, 60), now);
-            is_sound(&cache);
+            cache.put(digest(n), replay(10, now, 60), now);
+            assert_sound(&cache);
         }
         assert_eq!(kept(&cache, 0..5), [0, 3, 4]);
     }
@@ -200,22 +204,22 @@ mod tests {
     #[test]
     fn expired_entries_are_evicted_first() {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
-        cache.put(digest(0), answer(10, now, 1), now);
-        cache.put(digest(1), answer(10, now, 60), now);
+        cache.put(digest(0), replay(10, now, 1), now);
+        cache.put(digest(1), replay(10, now, 60), now);
         assert!(cache.get(&digest(0)).is_some());
-        cache.put(digest(2), answer(10, now, 60), now + Duration::from_secs(2));
+        cache.put(digest(2), replay(10, now, 60), now + Duration::from_secs(2));
         assert_eq!(kept(&cache, 0..3), [1, 2]);
     }
 
     #[test]
-    fn bytes_are_a_limit_too() {
+    fn the_size_in_bytes_is_limited() {
         let (cache, now) = (Shards::new(100, 10_000), crate::clock::monotonic());
         for n in 0..9 {
-            cache.put(digest(n), answer(3_000, now, 60), now);
-            is_sound(&cache);
+            cache.put(digest(n), replay(3_000, now, 60), now);
+            assert_sound(&cache);
         }
         assert_eq!(kept(&cache, 0..9), [6, 7, 8]);
-        cache.put(digest(9), answer(20_000, now, 60), now);
+        cache.put(digest(9), replay(20_000, now, 60), now);
         assert_eq!(kept(&cache, 0..10), [6, 7, 8]);
     }
 
@@ -224,47 +228,47 @@ mod tests {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
         let later = now + Duration::from_secs(1);
         for n in 0..3 {
-            cache.put(digest(n), answer(10, now, 60), now);
+            cache.put(digest(n), replay(10, now, 60), now);
         }
         cache.revoke(digest(1), later);
-        is_sound(&cache);
+        assert_sound(&cache);
         assert_eq!(kept(&cache, 0..3), [0, 2]);
-        cache.put(digest(1), answer(10, later, 60), later);
+        cache.put(digest(1), replay(10, later, 60), later);
         assert_eq!(kept(&cache, 0..3), [0, 2]);
         let afterwards = later + Duration::from_nanos(1);
-        cache.put(digest(1), answer(10, afterwards, 60), afterwards);
-        is_sound(&cache);
+        cache.put(digest(1), replay(10, afterwards, 60), afterwards);
+        assert_sound(&cache);
         assert_eq!(kept(&cache, 0..3), [0, 1, 2]);
     }
 
     #[test]
-    fn many_revoked_keys_take_bounded_room_and_none_is_cached_again() {
+    fn the_list_of_revoked_keys_is_bounded_and_none_of_them_is_cached_again() {
         let (cache, now) = (Shards::new(8, 80_000), crate::clock::monotonic());
-        cache.put(digest(0), answer(10, now, 60), now);
+        cache.put(digest(0), replay(10, now, 60), now);
         let later = now + Duration::from_secs(1);
         for n in 1..2_000 {
             cache.revoke(digest(n), later);
             assert!(cache.shards[0].lock().expect("no panic").revoked.len() <= REVOKED);
         }
         for n in 1..2_000 {
-            cache.put(digest(n), answer(10, now, 60), later);
+            cache.put(digest(n), replay(10, now, 60), later);
         }
-        is_sound(&cache);
+        assert_sound(&cache);
         assert_eq!(kept(&cache, 0..2_000), [0]);
     }
 
     #[test]
-    fn a_key_that_is_inserted_repeatedly_takes_one_place() {
+    fn a_key_that_is_inserted_repeatedly_takes_one_slot() {
         let (cache, start) = (Shards::new(10_000, 64 << 20), crate::clock::monotonic());
         for round in 0..50 {
             let now = start + Duration::from_millis(round);
             for n in 0..100 {
-                cache.put(digest(n), answer(10, now, 60), now);
+                cache.put(digest(n), replay(10, now, 60), now);
                 if round % 2 == 0 {
                     cache.revoke(digest(n), now);
                 }
             }
-            is_sound(&cache);
+            assert_sound(&cache);
         }
         assert_eq!(kept(&cache, 0..100).len(), 100);
     }

@@ -1,7 +1,8 @@
-//! One batch: claim, publish in waves, mark.
+//! Claims one batch, publishes it in waves and marks the rows.
 //!
-//! A wave has at most one event of each partition, so that an event is published after its predecessor was
-//! confirmed. If one of a partition fails, the later ones are released untried.
+//! A wave contains at most one event of each partition, so that an event is published after its
+//! predecessor was confirmed. If an event of a partition fails, the later events of the partition
+//! are released untried.
 
 use std::collections::HashSet;
 use std::ops::AddAssign;
@@ -26,34 +27,34 @@ use crate::outbox::{
 use crate::outcome::ErrorText;
 use crate::store::{ErrorKind, Result};
 
-/// Most rows that are suspected at once.
-const SUSPECTS: usize = 10_000;
-/// How often in a row the broker must not accept an event, while it accepts others, before that counts as an
-/// attempt.
-const CERTAIN: u8 = 3;
-/// The shortest and the longest delay of a row that the broker has no route for; half its age in between. A
-/// consumer that starts a moment later gets it soon, and a large outbox that waits for hours is not tried
-/// all the time.
-const UNROUTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The largest number of rows that are suspected at once.
+const MAX_SUSPECTS: usize = 10_000;
+/// The number of times in a row that the broker must fail to accept an event, while it accepts
+/// others, before this counts as an attempt.
+const SUSPICIONS: u8 = 3;
+/// The shortest and the longest delay of a row that the broker has no route for; in between, the
+/// delay is half the row's age. So a consumer that starts a moment later gets the event soon, and a
+/// large outbox that waits for hours is not tried all the time.
+const UNROUTED_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The shortest time between two warnings about events without a route.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The result of [`Relay::pass`](super::Relay::pass).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Number of rows leased.
+    /// The number of rows that were leased.
     pub claimed: u32,
-    /// Number of rows that the broker confirmed.
+    /// The number of rows that the broker confirmed.
     pub published: u32,
-    /// Number of rows that failed and are retried.
+    /// The number of rows that failed and are retried.
     pub retried: u32,
-    /// Number of rows that are dead.
+    /// The number of rows that became dead.
     pub buried: u32,
-    /// Number of rows that were released untried, due at once or later.
+    /// The number of rows that were released without counting an attempt, due at once or later.
     pub untried: u32,
-    /// Number of rows whose lease was lost before they were marked.
+    /// The number of rows whose lease was lost before they were marked.
     pub lost: u32,
-    /// Whether the broker could not be reached.
+    /// Whether the broker was unreachable.
     pub away: bool,
 }
 
@@ -72,7 +73,7 @@ impl AddAssign for Pass {
 /// The result of publishing one event.
 type Answer = std::result::Result<(), PublishError>;
 
-/// An event that is to be published.
+/// A leased event that is to be published.
 struct Outgoing {
     envelope: Event,
     lease: Lease,
@@ -134,13 +135,15 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Separates rows that are not tried: those that cannot be read, or have no attempts left.
+    /// Separates the rows to publish from rows that are not tried: rows that cannot be decoded, and
+    /// rows without attempts left.
     fn sort(&self, leased: Vec<Leased>) -> (Vec<Outgoing>, Vec<(Ticket, Disposition)>) {
         let mut marks = Vec::with_capacity(leased.len());
         let mut outgoing = Vec::with_capacity(leased.len());
         for Leased { ticket, envelope, attempt, age } in leased {
             measure::outbox_waited(age);
-            // A row that is not tried may hold the same partition, which only the next claim knows.
+            // An earlier row that is given up may belong to the same partition, whose later events
+            // must wait: the next claim finds out.
             let behind = self.settings.dead_hold_partition && !marks.is_empty();
             match envelope {
                 Ok(envelope) if behind && Partition::of(&envelope).is_some() => {
@@ -171,10 +174,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         since: Instant,
         stopping: &CancellationToken,
     ) {
-        // Partitions in which an event failed.
+        // The partitions in which an event failed.
         let mut held: HashSet<Partition> = HashSet::new();
         while !outgoing.is_empty() {
-            // The leases of the rest may lapse before they are published.
+            // The leases of the remaining rows may lapse before the rows are published.
             let late = since.elapsed() >= self.settings.lease / 2;
             if late || pass.away || stopping.is_cancelled() {
                 marks
@@ -183,9 +186,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             }
             let (events, wave, rest) = next_wave(outgoing, &held, marks);
             outgoing = rest;
-            // Leaves time to mark the rows.
+            // The limit leaves time to mark the rows.
             let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
-            let mut answers = self.ask_broker(&events, limit).await;
+            let mut answers = self.publish_traced(&events, limit).await;
             self.suspect(&wave, &mut answers);
             let silent = |answer: &Answer| matches!(answer, Err(PublishError::Unavailable(_)));
             pass.away |= answers.iter().any(silent) && !answers.iter().any(Answer::is_ok);
@@ -201,9 +204,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
-    /// Finds events that the broker does not accept while it accepts others of the same wave. The broker is
-    /// not unreachable then: its connection may have broken in between, or it does not want that event.
-    /// The third time in a row it counts as a failure of the event.
+    /// Finds events that the broker does not accept while it accepts others of the same wave. The
+    /// broker is reachable then: either the connection broke in between, or the broker does not
+    /// accept this event. After three times in a row this counts as a failure of the event.
     fn suspect(&self, wave: &[Lease], answers: &mut [Answer]) {
         let taken = answers.iter().any(Answer::is_ok);
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,12 +214,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let sequence = one.ticket.sequence;
             match answer {
                 Err(PublishError::Unavailable(reason)) if taken => {
-                    if suspects.len() >= SUSPECTS {
+                    if suspects.len() >= MAX_SUSPECTS {
                         suspects.clear();
                     }
                     let times = suspects.entry(sequence).or_insert(0_u8);
                     *times = times.saturating_add(1);
-                    if *times >= CERTAIN {
+                    if *times >= SUSPICIONS {
                         let reason =
                             format!("the broker accepted other events, but not this one: {reason}");
                         *answer = Err(PublishError::Failed(reason));
@@ -236,7 +239,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
-    async fn ask_broker(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
+    async fn publish_traced(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
         if events.is_empty() {
             return Vec::new();
         }
@@ -247,17 +250,17 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             messaging.batch.message_count = events.len(),
         );
         for trace in events.iter().filter_map(Event::trace) {
-            // Linked, not continued: a batch belongs to many traces.
+            // The span is linked to the traces, since a batch belongs to many of them.
             tracing::trace!(parent: &span, link.traceparent = trace.parent(), "link");
         }
-        self.ask_in_time(events, limit).instrument(span).await
+        self.publish_within(events, limit).instrument(span).await
     }
 
-    /// Publishes events within `limit`. If the publisher panics, each event is tried alone, so that one event
-    /// does not fail the others.
-    async fn ask_in_time(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
+    /// Publishes events within `limit`. If the publisher panics, each event is published alone, so
+    /// that one event does not fail the others.
+    async fn publish_within(&self, events: &[Event], limit: Duration) -> Vec<Answer> {
         let since = monotonic();
-        if let Some(answers) = self.ask_once(events, limit).await {
+        if let Some(answers) = self.publish_once(events, limit).await {
             return answers;
         }
         let mut answers = Vec::with_capacity(events.len());
@@ -265,7 +268,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let left = limit.saturating_sub(since.elapsed());
             let alone = match events.len() {
                 1 => None,
-                _ => self.ask_once(std::slice::from_ref(event), left).await,
+                _ => self.publish_once(std::slice::from_ref(event), left).await,
             };
             let panicked = || vec![Err(PublishError::Failed("the publisher panicked".to_owned()))];
             answers.append(&mut alone.unwrap_or_else(panicked));
@@ -273,9 +276,9 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         answers
     }
 
-    /// Publishes events once. Returns one result per event; `None` if the publisher panicked.
-    async fn ask_once(&self, events: &[Event], limit: Duration) -> Option<Vec<Answer>> {
-        // Inside the future, because a publisher may panic before it returns one.
+    /// Calls the publisher once. Returns one result per event; `None` if the publisher panicked.
+    async fn publish_once(&self, events: &[Event], limit: Duration) -> Option<Vec<Answer>> {
+        // Called inside the future, because a publisher may panic before it returns its own future.
         let publishing = AssertUnwindSafe(async { self.publisher.publish(events).await });
         let mut answers = match tokio::time::timeout(limit, publishing.catch_unwind()).await {
             Ok(Ok(answers)) => answers,
@@ -295,7 +298,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             Ok(()) => Disposition::Published,
             Err(ref error @ PublishError::Unavailable(ref reason)) => {
                 tracing::debug!(event = %id, %error, "an event was not published");
-                self.away().clone_from(reason);
+                self.unreachable_reason().clone_from(reason);
                 Disposition::Untried
             }
             Err(PublishError::Later { after, reason }) => {
@@ -303,12 +306,12 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 Disposition::Later { after, error: ErrorText::new(&reason) }
             }
             Err(ref error @ PublishError::Unrouted(ref reason)) => {
-                self.complain(event, reason);
-                let after = (one.age / 2).clamp(UNROUTED.0, UNROUTED.1);
+                self.warn_unrouted(event, reason);
+                let after = (one.age / 2).clamp(UNROUTED_DELAY.0, UNROUTED_DELAY.1);
                 Disposition::Later { after, error: ErrorText::new(&error.to_string()) }
             }
             Err(error @ PublishError::Refused(_)) => {
-                tracing::warn!(event = %id, %error, "the broker refused an event; it is dead");
+                tracing::warn!(event = %id, %error, "the broker refused an event; the event is dead");
                 self.buried(&error.to_string())
             }
             Err(error @ PublishError::Failed(_)) if one.attempt >= self.settings.max_attempts => {
@@ -325,10 +328,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         }
     }
 
-    /// Logs at times that events have no route, as the reason why the outbox grows.
-    fn complain(&self, event: &Event, reason: &str) {
-        let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_some_and(|at| at.elapsed() < COMPLAIN_EVERY) {
+    /// Logs that events have no route, at most once a minute.
+    fn warn_unrouted(&self, event: &Event, reason: &str) {
+        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|at| at.elapsed() < WARN_EVERY) {
             return;
         }
         *last = Some(monotonic());
@@ -344,8 +347,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Disposition::Dead { error: ErrorText::new(reason), holds_partition }
     }
 
-    /// Marks the rows. Retried while the lease runs: a row that was confirmed and is not marked is published
-    /// again.
+    /// Marks the rows, and retries while the lease runs: a row that was confirmed but is not marked
+    /// is published again.
     async fn mark(
         &self,
         marks: &[(Ticket, Disposition)],
@@ -382,8 +385,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 }
 
-/// Returns the first event of every partition with its lease, and the rest. Releases events behind one that
-/// failed.
+/// Splits the events into the next wave, with the first event of every partition and its lease, and the
+/// rest. Events of partitions in which an event failed are marked as untried.
 fn next_wave(
     outgoing: Vec<Outgoing>,
     held: &HashSet<Partition>,

@@ -1,4 +1,4 @@
-//! A checkpoint in a file.
+//! A checkpoint that is stored in a file.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,8 +9,8 @@ use semel_core::store::{Error, ErrorKind, Result};
 
 use super::{Checkpoint, Saved};
 
-/// Keeps the progress of a migration in a small JSON file, which is replaced atomically and is on the
-/// disk when `save` returns.
+/// Stores the progress of a backfill in a small JSON file, which is replaced atomically and is on
+/// the disk when `save` returns.
 ///
 /// ```
 /// use semel_ids::map::memory::MemoryMap;
@@ -36,12 +36,12 @@ impl FileCheckpoint {
         Self { path: path.into() }
     }
 
-    /// Returns the path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `work` on a thread that may block.
+    /// Runs `work` on a thread for blocking code.
     async fn on_disk<O: Send + 'static>(
         &self,
         operation: &'static str,
@@ -76,7 +76,7 @@ impl Checkpoint for FileCheckpoint {
     }
 
     async fn save(&self, saved: &Saved) -> Result<()> {
-        let text = serde_json::to_vec(saved).expect("numbers and texts can be written as JSON");
+        let text = serde_json::to_vec(saved).expect("numbers and texts can be encoded as JSON");
         self.on_disk("save the checkpoint", move |path| replace(path, &text)).await
     }
 
@@ -89,16 +89,18 @@ impl Checkpoint for FileCheckpoint {
     }
 }
 
-/// Writes a temporary file, and renames it when it is on the disk, so that readers never see a part of it.
+/// Writes a temporary file, and renames it when it is on the disk, so that readers never see a
+/// partial file.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    // A save that was cancelled continues in its thread, and must not write into the file of the next.
+    // A save that was cancelled continues in its thread, and must not write into the temporary file
+    // of the next save.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}-{count}.new", std::process::id()));
-    let written = write(Path::new(&beside), text).and_then(|()| fs::rename(&beside, path));
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}-{count}.new", std::process::id()));
+    let written = write(Path::new(&temporary), text).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -111,8 +113,8 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Syncs the directory, without which a rename is not durable. Not needed where a directory cannot be opened
-/// as a file.
+/// Syncs the directory, without which a rename is not durable. On other systems than Unix a
+/// directory cannot be opened as a file.
 #[cfg(unix)]
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()

@@ -11,16 +11,17 @@ use crate::resolver::l1::L1;
 use crate::resolver::l2::{L2, count_failure};
 use crate::shared::Invalidation;
 
-/// Longest silence of a subscription that works: it sends a heartbeat every second.
+/// The longest silence of a subscription that works: it receives a heartbeat every second.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
 
-/// Subscribes to the other nodes' invalidations, again whenever the subscription breaks. Never returns.
+/// Subscribes to the invalidations of other nodes, and subscribes again whenever the subscription
+/// breaks. Never returns.
 pub(in crate::resolver) async fn listen(l2: &L2, l1: &L1) {
     let mut failures = 0_u32;
     loop {
         let subscription = timeout(MAX_SILENCE, l2.cache.listen()).await;
         if let Ok(Some(mut messages)) = subscription.map(|result| count_failure("listen", result)) {
-            // Whatever was published while there was no subscription is unknown.
+            // Invalidations that were published without a subscription were missed.
             l1.clear();
             let subscribed = Subscribed::new(&l2.subscribed);
             failures = 0;
@@ -50,7 +51,7 @@ fn apply(invalidation: &Invalidation, l1: &L1) {
     }
 }
 
-/// Sets a flag for as long as it lives, also if the listener panics.
+/// Sets a flag until this guard is dropped, even if the listener panics.
 struct Subscribed<'f>(&'f AtomicBool);
 
 impl<'f> Subscribed<'f> {

@@ -1,7 +1,7 @@
-//! Keys that changed recently, with the time of the change.
+//! The keys of a shard that changed recently, with the time of each change.
 //!
-//! Not a moka cache: when an entry is evicted to make room, that must be known, since from then on any
-//! key may be the evicted one.
+//! This is not a moka cache, because an eviction must be noticed: after it, any key may be the
+//! evicted one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use crate::resolver::key::{CacheKey, KeyRef};
 
-/// How many changes a shard keeps, and for how long they matter.
+/// The number of changes that a shard keeps, and the time after which they expire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retention {
     pub(super) max: usize,
     pub(super) ttl: Duration,
 }
 
-/// Changed keys of a shard, oldest first. A shard has so few of them that they are searched linearly.
+/// The changed keys of a shard, oldest first. There are so few that they are searched linearly.
 #[derive(Debug, Default)]
 pub(super) struct RecentChanges {
     changes: VecDeque<(CacheKey, Instant)>,
@@ -26,14 +26,14 @@ pub(super) struct RecentChanges {
 }
 
 impl RecentChanges {
-    /// Returns when the key last changed, or may have: a key that was evicted cannot be told from one
-    /// that never changed.
+    /// Returns the time at which the key last changed or may have changed: a key that was evicted
+    /// cannot be distinguished from a key that never changed.
     pub(super) fn changed_at(&self, key: &KeyRef<'_>) -> Option<Instant> {
         let found = self.changes.iter().find(|(changed, _)| is(key, changed));
         found.map(|(_, at)| *at).max(self.evicted)
     }
 
-    /// Inserts a change, evicting the oldest where there is no room.
+    /// Inserts a change, and evicts the oldest one if the list is full.
     pub(super) fn insert(&mut self, key: CacheKey, now: Instant, retention: Retention) {
         self.remove(&key.as_ref());
         while let Some((_, oldest)) = self.changes.front() {

@@ -1,7 +1,7 @@
-//! A shard of the keys: their recent changes, and the loads in flight for them.
+//! A shard of the keys, with their recent changes and the loads in flight for them.
 //!
-//! Everything that decides whether an answer may be cached is under the one lock of its shard. Cached
-//! answers are not here, so that a hit takes no lock: see [`L1`](super::L1).
+//! One lock per shard protects all data that decide whether an answer may be cached. The cached
+//! answers are in [`L1`](super::L1), so that a hit takes no lock.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::recent::RecentChanges;
 use crate::resolver::key::KeyRef;
 use crate::resolver::load::Load;
 
-/// A key that is being loaded: by which load, and its index there.
+/// A key that is being loaded: its load, and its index in that load.
 #[derive(Debug)]
 struct InFlight {
     load: Arc<Load>,
@@ -27,21 +27,21 @@ impl InFlight {
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    /// Number of registrations whose transactions are open: their ids may exist at any moment.
+    /// The number of registrations whose transactions are open: their ids may exist at any moment.
     pub(super) registering: u32,
-    /// Ids that were registered: an absence that was read before is not believed.
+    /// The ids that were registered: an absence that was read before is ignored.
     pub(super) registered: RecentChanges,
-    /// Ids that were revoked or repaired: L2 may hold an entry from before.
+    /// The ids that were revoked or repaired: L2 may have an earlier entry.
     pub(super) changed: RecentChanges,
-    /// When invalidations from other nodes may last have been missed.
+    /// The last time at which invalidations from other nodes may have been missed.
     pub(super) cleared_at: Option<Instant>,
-    /// When a load last finished.
+    /// The time at which a load last finished.
     pub(super) load_finished_at: Option<Instant>,
     loads: Vec<InFlight>,
 }
 
 impl Shard {
-    /// Returns the load that is in flight for a key, and the key's index there.
+    /// Returns the load that is in flight for a key, and the key's index in that load.
     pub(super) fn load_of(&self, key: &KeyRef<'_>) -> Option<(Arc<Load>, usize)> {
         let found = self.loads.iter().find(|in_flight| in_flight.is(key))?;
         Some((Arc::clone(&found.load), found.index))
@@ -51,7 +51,7 @@ impl Shard {
         self.loads.push(InFlight { load: Arc::clone(load), index });
     }
 
-    /// Removes a load. It may have been detached already, and another load may be in its place.
+    /// Removes a load, unless it was detached before. Another load of the same key is not removed.
     pub(super) fn finish_load(&mut self, load: &Arc<Load>, index: usize) {
         self.load_finished_at = Some(Instant::now());
         let is = |one: &InFlight| one.index == index && Arc::ptr_eq(&one.load, load);
@@ -60,25 +60,25 @@ impl Shard {
         }
     }
 
-    /// Detaches the load of a key: callers that come after a change must not join it.
+    /// Detaches the load of a key, so that callers that arrive after a change do not join it.
     pub(super) fn detach_load(&mut self, key: &KeyRef<'_>) {
         self.loads.retain(|in_flight| !in_flight.is(key));
     }
 
-    /// Forgets what depends on having received every invalidation.
+    /// Detaches all loads, because invalidations may have been missed until `now`.
     pub(super) fn clear(&mut self, now: Instant) {
         self.cleared_at = Some(now);
         self.loads.clear();
     }
 
-    /// Returns whether the key has been neither revoked nor repaired since `began`, as far as this
-    /// node knows.
+    /// Returns whether the key was neither revoked nor repaired since `began`, and no invalidations
+    /// were missed.
     pub(super) fn unchanged_since(&self, key: &KeyRef<'_>, began: Instant) -> bool {
         let changed = self.changed.changed_at(key).max(self.cleared_at);
         changed.is_none_or(|at| at < began)
     }
 
-    /// Returns whether the key has not been registered since `began`.
+    /// Returns whether the key was not registered since `began`.
     pub(super) fn unregistered_since(&self, key: &KeyRef<'_>, began: Instant) -> bool {
         self.registered.changed_at(key).is_none_or(|at| at < began)
     }

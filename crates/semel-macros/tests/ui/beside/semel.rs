@@ -1,5 +1,5 @@
-//! Names that signatures mention. The mistakes here are found before anything of the real crate is
-//! needed, and building it would cost this test most of its time.
+//! Defines the types that the tested signatures use. The macros report the mistakes before the real
+//! crate is needed, and building the real crate would take most of the test's time.
 
 pub struct AnyStore;
 pub struct Executor<S>(pub S);

@@ -1,10 +1,10 @@
--- Keeps: an absence never ends sooner. Any other entry is written over; a server without room for that removes it
--- at least, and answers that it has no room.
+-- Invariant: an absence never ends sooner. Any other entry is overwritten; a full server at least
+-- removes it, and returns its error.
 --
 -- KEYS[1] entry
 -- ARGV[1] the absence
 -- ARGV[2] its life, milliseconds
--- Answers how many were written.
+-- Returns how many entries were written.
 if redis.pcall('GET', KEYS[1]) == ARGV[1] and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
   return 0
 end

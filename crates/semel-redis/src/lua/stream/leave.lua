@@ -1,5 +1,6 @@
--- Removes consumers without pending entries from the group: this one, and those that have been idle for long.
--- KEYS[1] the stream; ARGV the group, the consumer that leaves or nothing, how long in ms
+-- Removes consumers without pending entries from the group: this one, and those that have been idle
+-- for long.
+-- KEYS[1] the stream; ARGV the group, the consumer that leaves, the idle time in ms
 local gone = 0
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local about = {}

@@ -1,7 +1,7 @@
 -- Takes entries that were idle for too long, and then new ones.
--- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms, how many, where the search
--- for what was left goes on. Answers where it goes on next, the entries, and how many of them were
--- delivered before.
+-- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms, the number of entries, the
+-- cursor of the search for entries that others left. Returns the next cursor, the entries, and how
+-- many of them were delivered before.
 local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[5], 'COUNT', ARGV[4])
 local taken = claimed[2]
 local again = #taken

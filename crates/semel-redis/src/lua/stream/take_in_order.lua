@@ -1,5 +1,5 @@
--- Takes the next entry in order: a pending one is waited for, and taken over when it was idle for the patience; only
--- where none is pending is a new one read.
+-- Takes the next entry in order: a pending one is waited for, and taken over if it was idle for the
+-- patience; a new one is read only if none is pending.
 -- KEYS[1] the stream; ARGV the group, the consumer, the patience in ms
 local head = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1)[1]
 if head then
@@ -10,7 +10,8 @@ if head then
   if claimed[1] then
     return { '0-0', claimed, 1 }
   end
-  -- It was deleted from the stream, and claiming it has struck it off. The next look finds the next.
+  -- The entry was deleted from the stream, and claiming it has removed it from the pending list.
+  -- The next call finds the next entry.
   redis.call('XACK', KEYS[1], ARGV[1], head[1])
   return { '0-0', {}, 0 }
 end

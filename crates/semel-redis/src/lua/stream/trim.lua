@@ -1,4 +1,5 @@
--- Removes what every group has acked and what is older than a span. A stream without groups is left alone.
+-- Removes the entries that every group has acked and that are older than a span. A stream without
+-- groups is not trimmed.
 -- KEYS[1] the stream; ARGV the span in ms
 local function parts(id)
   local ms, seq = string.match(id, '^(%d+)-(%d+)$')

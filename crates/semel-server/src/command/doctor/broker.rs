@@ -1,4 +1,5 @@
-//! Checks that a broker can be reached, and its configuration. No stream, exchange or queue is created.
+//! Checks that a broker can be reached, and checks its configuration. Creates no stream, exchange
+//! or queue.
 
 use std::time::Duration;
 
@@ -6,10 +7,10 @@ use crate::broker::BrokerHandle;
 use crate::command::check::Check;
 use crate::exit::ExitError;
 
-/// How long a broker may take to answer.
+/// The longest time that a broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Checks the broker at `url`, and its stream, exchange or keys of this name.
+/// Checks the broker at `url`, and the stream, exchange or keys `name` on it.
 pub(super) async fn check(url: &str, name: &str) -> Result<Vec<Check>, ExitError> {
     let wrong = |flag, why: String| ExitError::usage(format_args!("{flag}: {why}"));
     let url = url.parse().map_err(|why| wrong("--broker", why))?;

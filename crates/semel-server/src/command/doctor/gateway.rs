@@ -1,12 +1,13 @@
 //! Checks that a gateway would start with these settings, and reach its upstream.
 //!
-//! It builds what `semel gateway` builds; nothing listens and nothing is sent.
+//! The check builds the same service as `semel gateway`, but does not listen and sends nothing.
 
 use crate::command::check::{Check, Level};
 use crate::gateway::{reach, rehearse};
 use crate::settings::{GatewaySettings, PrincipalSource, ServerSettings};
 
-/// Checks the gateway that the settings describe. Without any, only the default principal is reported.
+/// Checks the gateway that the settings describe. Without gateway settings it reports only the
+/// default principal.
 pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
     let gateway = &settings.gateway;
     let ours = *gateway != GatewaySettings::default() || !settings.route.is_empty();
@@ -22,7 +23,7 @@ pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
             Check::good("gateway", "gateway-builds", found)
         }
         Err(failure) => {
-            let fix = "fix what is named; `semel gateway` refuses to start with it, too";
+            let fix = "fix this error; `semel gateway` does not start with it either";
             Check::error("gateway", "gateway-refused", failure.to_string(), fix)
         }
     });
@@ -33,8 +34,8 @@ pub(super) async fn check(settings: &ServerSettings) -> Vec<Check> {
     checks
 }
 
-/// Returns an address that cannot be listened on. Whether its port is in use is not checked: that may be the
-/// gateway itself.
+/// Reports an address on which no process can listen. Does not check whether the port is in use:
+/// the gateway itself may be using it.
 async fn unlistenable(name: &str, address: &str) -> Option<Check> {
     if name == "admin_listen" && address == "off" {
         return None;
@@ -63,9 +64,10 @@ async fn upstream(gateway: &GatewaySettings) -> Check {
     }
 }
 
-/// Reports what distinguishes callers. What lets one caller pose as another is a warning, if the settings
-/// configure a gateway. That a token or a session must outlive a retry is a note: an API key does, and no
-/// setting shows whether it is one.
+/// Reports how callers are distinguished. A source with which one caller can pose as another is a
+/// warning, if the settings configure a gateway. A header or cookie is only a note, because it must
+/// stay the same over a retry: an API key does, a token may not, and no setting shows which of them
+/// it is.
 fn principal(gateway: &GatewaySettings, ours: bool) -> Vec<Check> {
     let (level, fix) = match &gateway.principal {
         PrincipalSource::Header(_) | PrincipalSource::Cookie(_) => (

@@ -1,7 +1,7 @@
 //! Checks that a store accepts writes.
 //!
-//! The [probe](crate::store::probe) writes a record of its own; an event is appended in a transaction that is
-//! rolled back.
+//! The [probe](crate::store::probe) writes and removes a record; an event is appended in a
+//! transaction that is rolled back.
 
 use semel_core::outbox::{Outbox, RowAction, Selection};
 use semel_core::store::{Error, ErrorKind, TransactionalStore};
@@ -22,8 +22,8 @@ pub(super) async fn ledger(ledger: &AnyStore) -> Check {
     }
 }
 
-/// Appends an event in a transaction that is rolled back, and changes rows that do not exist: servers check
-/// the permission even so.
+/// Appends an event in a transaction that is rolled back, and changes rows that do not exist:
+/// servers check the permission for that, too.
 pub(super) async fn outbox<S>(store: &S) -> Check
 where
     S: TransactionalStore + Outbox<Connection = <S as TransactionalStore>::Connection>,
@@ -46,7 +46,7 @@ where
     }
 }
 
-/// Returns the failed check of a refused write, with its fix.
+/// Returns the failed check for a refused write, with a fix.
 fn refused(about: &'static str, error: Error) -> Check {
     let (code, fix) = if error.kind() == ErrorKind::Capacity {
         ("store-full", "make room: free the disk or memory, or let expired records be swept")

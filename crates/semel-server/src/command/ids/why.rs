@@ -1,10 +1,10 @@
-//! Explains why a text is not a public id, in more detail than the codec.
+//! Explains in more detail than the codec why a text is not a public id.
 
 use semel_ids::{Codec, Prefix};
 
 use super::Payload;
 
-/// Returns what is wrong with a text that `codec` refuses.
+/// Returns the reason why `codec` refuses a text.
 pub(super) fn not(text: &str, codec: &Codec) -> String {
     if text.is_empty() {
         return "it is empty".to_owned();
@@ -56,7 +56,7 @@ pub(super) fn not(text: &str, codec: &Codec) -> String {
     "its checksum does not fit: a character is wrong, or two changed places".to_owned()
 }
 
-/// Returns the flags that would decode the text.
+/// Returns the flags with which the text can be decoded.
 fn other(text: &str) -> Option<&'static str> {
     let ways = [
         (Payload::Ulid, false, "without --payload and --checksum"),
@@ -89,10 +89,10 @@ mod tests {
             ("ord_8zzzzzzzzzzzzzzzzzzzzzzzzz", false, "128 bits"),
             ("ord_01arz3ndektsv4rrffq69g5fav_2Y", true, "checksum"),
         ] {
-            let said = not(text, &Payload::Ulid.codec(checksum));
-            assert!(said.contains(reason), "{text}: {said}");
+            let explained = not(text, &Payload::Ulid.codec(checksum));
+            assert!(explained.contains(reason), "{text}: {explained}");
         }
-        let said = not("ord_zzzzzzzzzzzzzzzzzzzzzz", &Payload::Base62.codec(false));
-        assert!(said.contains("128 bits"), "{said}");
+        let explained = not("ord_zzzzzzzzzzzzzzzzzzzzzz", &Payload::Base62.codec(false));
+        assert!(explained.contains("128 bits"), "{explained}");
     }
 }

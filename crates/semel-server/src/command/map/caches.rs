@@ -11,7 +11,7 @@ use crate::command::PATIENCE;
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 
-/// The shared cache, if the settings name one.
+/// The shared cache of the resolvers, if the settings have one.
 pub(super) struct Caches {
     shared: Option<RedisCache>,
     ttl: Duration,
@@ -22,12 +22,12 @@ impl Caches {
     pub(super) fn of(settings: &ServerSettings) -> Result<Self, ExitError> {
         let cache = &settings.idresolve.resolver.cache;
         let shared = settings.idresolve.cache(Some(PATIENCE)).transpose()?;
-        // As long as any cache may hold an id that was found before.
+        // A cache may hold an id for at most this long after it was read from the map.
         let ttl = cache.l2_ttl.max(cache.l1_ttl) * 2;
         Ok(Self { shared, ttl, missed: AtomicU64::new(0) })
     }
 
-    /// Returns how many changes could not be propagated.
+    /// Returns the number of changes that could not be propagated.
     pub(super) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }

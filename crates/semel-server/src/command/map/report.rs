@@ -50,7 +50,7 @@ pub(super) fn verified(report: &Verified, json: bool) -> Result<(), ExitError> {
 pub(super) fn repaired(
     report: &Repaired,
     dry: bool,
-    untold: u64,
+    not_propagated: u64,
     json: bool,
 ) -> Result<(), ExitError> {
     if json {
@@ -60,27 +60,27 @@ pub(super) fn repaired(
             "inserted": tally(&report.inserted), "overwritten": tally(&report.overwritten),
             "revived": tally(&report.revived), "revoked": tally(&report.revoked),
             "left_revoked": tally(&report.left_revoked), "left_young": tally(&report.left_young),
-            "unreadable": refusals(&report.unreadable), "untold": untold,
+            "unreadable": refusals(&report.unreadable), "untold": not_propagated,
             "finished": report.finished(), "dry_run": dry,
         }))?;
     } else {
         shown::line(plain(report, dry))?;
     }
-    let untold = Some(untold).filter(|untold| *untold > 0 && !dry).map(|untold| {
+    let note = Some(not_propagated).filter(|count| *count > 0 && !dry).map(|count| {
         format!(
-            "{untold} changes were not propagated to the shared cache: running services may use old \
+            "{count} changes were not propagated to the shared cache: running services may use old \
              entries until they expire (idresolve.cache.l2_url names the cache)"
         )
     });
     let left = "not everything was repaired; what is left for a later run or for your decision is listed above";
-    match (report.finished(), untold) {
+    match (report.finished(), note) {
         (true, None) => Ok(()),
-        (true, Some(untold)) => {
-            shown::aside(untold);
+        (true, Some(note)) => {
+            shown::aside(note);
             Ok(())
         }
         (false, None) => Err(ExitError::findings(left)),
-        (false, Some(untold)) => Err(ExitError::findings(format_args!("{left}; {untold}"))),
+        (false, Some(note)) => Err(ExitError::findings(format_args!("{left}; {note}"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The business table in the store's own database, read on connections of its own.
+//! The business table in the store's own database, read on separate connections.
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use super::super::no_database;
 use crate::exit::{ExitError, chain};
 use crate::store::{StoreKind, StoreUrl};
 
-/// Connections that read the table, and how long opening one may take.
+/// The number of connections that read the table.
 const READERS: u32 = 2;
+/// The longest time that a connection may take to open.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A business table of a SQL database.
@@ -33,7 +34,7 @@ impl SqlTable {
     /// Opens the table of the database at `url`.
     ///
     /// # Errors
-    /// The database cannot be reached, or has no such table or columns.
+    /// Returns an error if the database cannot be reached, or has no such table or columns.
     pub(super) async fn open(
         url: &StoreUrl,
         layout: Layout,
@@ -63,7 +64,7 @@ impl SqlTable {
     }
 }
 
-/// A missing table or column means that a flag is wrong.
+/// Converts an error of the table. A missing table or column means that a flag is wrong.
 fn unusable(error: Error) -> ExitError {
     if error.kind() == ErrorKind::Misconfigured {
         return ExitError::usage(chain(&error));
@@ -71,7 +72,7 @@ fn unusable(error: Error) -> ExitError {
     error.into()
 }
 
-/// Evaluates `$work` with the table inside as `$table`.
+/// Evaluates `$work` for the table of any database, bound to `$table`.
 macro_rules! with_table {
     ($self:expr, $table:ident => $work:expr) => {
         match $self {

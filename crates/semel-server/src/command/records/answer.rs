@@ -1,4 +1,4 @@
-//! Outcomes: reads one from an operator's file, and shows a stored one.
+//! Reads an outcome from an operator's file, and shows a stored outcome.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -12,10 +12,10 @@ use semel_tower::StoredResponse;
 use super::is_http;
 use crate::exit::ExitError;
 
-/// The largest file that is read: more than a ledger accepts.
+/// The largest file that is read, in bytes. Larger than any outcome that a ledger accepts.
 const LARGEST: u64 = 8 << 20;
 
-/// Reads the outcome in `file` for a record of this kind, and refuses one that is too large.
+/// Reads the outcome in `file` for a record of this kind. Refuses an outcome that is too large.
 pub(super) fn read(
     kind: Kind,
     file: &Path,
@@ -78,7 +78,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, ExitError> {
     }
 }
 
-/// Returns a response as the HTTP layer stores it.
+/// Returns the outcome of an HTTP response, in the form in which the HTTP layer stores it.
 fn http(
     body: Vec<u8>,
     content_type: Option<&str>,
@@ -90,12 +90,13 @@ fn http(
     if !body.is_empty() {
         headers.insert(CONTENT_TYPE, header(&content_type)?);
     }
-    let envelope =
+    let response =
         StoredResponse { status, headers, body: body.into(), trailers: HeaderMap::new() };
-    Ok(Outcome::new(StoredResponse::HTTP, envelope.encode()))
+    Ok(Outcome::new(StoredResponse::HTTP, response.encode()))
 }
 
-/// Returns a message as the gRPC layer stores it: framed, and followed by its status.
+/// Returns the outcome of a gRPC call, in the form in which the gRPC layer stores it: the framed
+/// message and its status.
 fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, ExitError> {
     let length = u32::try_from(message.len()).map_err(ExitError::usage)?;
     let body = [&[0][..], &length.to_be_bytes(), message].concat();
@@ -103,11 +104,11 @@ fn grpc(message: &[u8], content_type: Option<&str>) -> Result<Outcome, ExitError
     headers.insert(CONTENT_TYPE, header(content_type.unwrap_or("application/grpc"))?);
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let envelope = StoredResponse { status: StatusCode::OK, headers, body: body.into(), trailers };
-    Ok(Outcome::new(StoredResponse::GRPC, envelope.encode()))
+    let response = StoredResponse { status: StatusCode::OK, headers, body: body.into(), trailers };
+    Ok(Outcome::new(StoredResponse::GRPC, response.encode()))
 }
 
-/// Returns the result of a command, which is JSON unless a content type is given.
+/// Returns the outcome of a command, which must be JSON unless a content type is given.
 fn command(body: Vec<u8>, content_type: Option<&str>) -> Result<Outcome, ExitError> {
     match content_type {
         Some(content_type) => Ok(Outcome::new(content_type.to_owned(), body)),
@@ -138,12 +139,13 @@ fn guess(body: &[u8]) -> String {
 
 /// Returns the status and the content type of a stored outcome.
 pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
-    let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
+    let is_response =
+        [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
     match StoredResponse::decode(outcome.body()) {
-        Ok(envelope) if door => {
+        Ok(response) if is_response => {
             let content_type =
-                envelope.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            (Some(envelope.status.as_u16()), content_type.unwrap_or_default().to_owned())
+                response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            (Some(response.status.as_u16()), content_type.unwrap_or_default().to_owned())
         }
         Ok(_) | Err(_) => (None, outcome.content_type().to_owned()),
     }
@@ -152,9 +154,10 @@ pub(super) fn head(outcome: &Outcome) -> (Option<u16>, String) {
 /// Returns the body of a stored outcome.
 pub(super) fn stored(record: &Record) -> Option<Bytes> {
     let Some(Recorded::Whole(outcome)) = &record.outcome else { return None };
-    let door = [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
+    let is_response =
+        [StoredResponse::HTTP, StoredResponse::GRPC].contains(&outcome.content_type());
     match StoredResponse::decode(outcome.body()) {
-        Ok(envelope) if door => Some(envelope.body),
+        Ok(response) if is_response => Some(response.body),
         Ok(_) | Err(_) => Some(outcome.body().clone()),
     }
 }

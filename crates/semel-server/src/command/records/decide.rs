@@ -1,7 +1,7 @@
 //! `semel records release` and `resolve`: an operator decides the outcome of an operation.
 //!
-//! A decision applies to the version that was read. Only renewals may happen in between: they change nothing
-//! but the end of the lease.
+//! A decision applies to the version of the record that was read. Only renewals are allowed in
+//! between: they change only the end of the lease.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::super::{shown, words};
 use super::{answer, entry};
 use crate::exit::ExitError;
 
-/// How often a verb reads a record again that was renewed meanwhile.
+/// The number of times that a verb tries to change a record that is renewed in the meantime.
 const TRIES: u32 = 5;
 
 #[derive(Clone, Debug, Args)]
@@ -113,7 +113,8 @@ pub(super) async fn decide(
     }
 }
 
-/// Applies the decision to the version that was read, or to a renewal of it under the same attempt.
+/// Applies the decision to the version that was read, or to a later version that the same attempt
+/// has renewed.
 async fn decided(
     ledger: &AnyStore,
     listed: &Listed,
@@ -136,7 +137,7 @@ async fn decided(
     Ok(operated)
 }
 
-/// Returns what [`semel_core::Operate::decide`] would return.
+/// Returns the result that [`semel_core::Operate::decide`] would have, without changing the record.
 async fn foresee(
     ledger: &AnyStore,
     key: &semel_core::Key,
@@ -151,7 +152,8 @@ async fn foresee(
     })
 }
 
-/// Returns the error of a held record, with its holder and the rest of its lease.
+/// Returns the message for a record that is held, with its holder and the remaining time of its
+/// lease.
 async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, ExitError> {
     let holder = match ledger.peek(key).await? {
         Some(found) => {
@@ -166,7 +168,7 @@ async fn held(ledger: &AnyStore, key: &semel_core::Key) -> Result<String, ExitEr
     ))
 }
 
-/// Returns the error of a verb that changed nothing.
+/// Returns the error for a verb that changed nothing.
 pub(super) fn refused(operated: Operated) -> ExitError {
     match operated {
         Operated::Refused { state: State::Succeeded } => ExitError::failed(
@@ -202,7 +204,7 @@ mod tests {
         Key::command("acme", "PAY", "k").unwrap()
     }
 
-    /// A new claim on the key, which must be free.
+    /// Claims the key, which must be free.
     async fn claimed(ledger: &AnyStore) -> Lease {
         let draft = Draft {
             key: key(),
@@ -221,12 +223,12 @@ mod tests {
         Lease { digest: key().digest(), fence, attempt_id: draft.attempt_id }
     }
 
-    async fn ended(ledger: &AnyStore, ending: Settlement) {
+    async fn settled_record(ledger: &AnyStore, ending: Settlement) {
         let lease = claimed(ledger).await;
         assert_eq!(ledger.settle(&lease, &ending).await.unwrap(), Settled::Done);
     }
 
-    async fn looked(ledger: &AnyStore) -> Listed {
+    async fn only_record(ledger: &AnyStore) -> Listed {
         let page = ledger.survey(&Filter::default(), None, 2).await.unwrap();
         page.entries.into_iter().next().unwrap()
     }
@@ -237,7 +239,7 @@ mod tests {
         decide(ledger, listed, &how, verb, true, Resolution::DidNotHappen).await
     }
 
-    /// The record was replaced by another one that the decision would apply to as well.
+    /// Replaces the record by another one to which the decision would apply as well.
     #[tokio::test]
     async fn a_record_that_changed_since_it_was_read_is_left_alone() {
         let failed = || Settlement::Failed {
@@ -255,14 +257,14 @@ mod tests {
         ] {
             for force in [false, true] {
                 let ledger = AnyStore::new(MemoryStore::new());
-                ended(&ledger, seen.clone()).await;
-                let listed = looked(&ledger).await;
+                settled_record(&ledger, seen.clone()).await;
+                let listed = only_record(&ledger).await;
                 assert_eq!(ledger.purge(&key()).await.unwrap(), Operated::Done);
-                ended(&ledger, now.clone()).await;
-                let there = looked(&ledger).await;
+                settled_record(&ledger, now.clone()).await;
+                let replaced = only_record(&ledger).await;
                 let refused = release(&ledger, &listed, force).await.unwrap_err();
                 assert!(refused.to_string().contains("changed meanwhile"), "{refused}");
-                assert_eq!(looked(&ledger).await, there);
+                assert_eq!(only_record(&ledger).await, replaced);
             }
         }
     }
@@ -271,7 +273,7 @@ mod tests {
     async fn a_holder_is_overruled_despite_renewals_and_a_new_holder_is_not() {
         let ledger = AnyStore::new(MemoryStore::new());
         let lease = claimed(&ledger).await;
-        let listed = looked(&ledger).await;
+        let listed = only_record(&ledger).await;
         let mut renewer = ledger.renewer().await.unwrap();
         renewer.renew(&[(lease, HOUR)]).await.unwrap();
         let held = release(&ledger, &listed, false).await.unwrap_err();
@@ -280,7 +282,7 @@ mod tests {
 
         let ledger = AnyStore::new(MemoryStore::new());
         let lease = claimed(&ledger).await;
-        let listed = looked(&ledger).await;
+        let listed = only_record(&ledger).await;
         assert_eq!(ledger.settle(&lease, &Settlement::Removed).await.unwrap(), Settled::Done);
         let other = claimed(&ledger).await;
         let refused = release(&ledger, &listed, true).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A record as text and as JSON.
+//! Shows a record as text and as JSON.
 
 use semel_core::store::{Content, Filter, Listed, UnreadableRecord};
 use semel_core::{Key, OnCrash, Principal, Record, Recorded, State, Timestamp};
@@ -17,7 +17,7 @@ pub(crate) fn digest(key: &Key) -> String {
     key.digest().to_string()
 }
 
-/// Returns a record's name for sentences.
+/// Returns a description of a record for messages.
 pub(crate) fn name(key: &Key) -> String {
     let (kind, scope, id) = (key.kind().name(), shown::clean(key.scope()), shown::clean(key.id()));
     format!("{kind} {scope} `{id}` of {} ({})", shown::clean(key.tenant()), digest(key))
@@ -58,7 +58,7 @@ pub(crate) fn json(listed: &Listed) -> Value {
     })
 }
 
-/// Returns the size and the type of an outcome; a retry payload is none.
+/// Returns the size and the type of an outcome as JSON. A retry payload is not an outcome.
 fn answer(record: &Record, content: Option<&Content>) -> Value {
     match (&record.outcome, content) {
         (Some(Recorded::Omitted { bytes }), _) => json!({ "omitted_bytes": bytes }),
@@ -69,13 +69,13 @@ fn answer(record: &Record, content: Option<&Content>) -> Value {
     }
 }
 
-/// Returns the outcome's reference, or the type of a record's event.
+/// Returns the reference of the outcome, or the type of the event of an inbox record.
 pub(crate) fn reference(listed: &Listed) -> Option<String> {
     let reference = listed.content.as_ref().and_then(|content| content.reference.as_ref());
     reference.map(ToString::to_string)
 }
 
-/// Prints records, one line each, unreadable ones included.
+/// Prints records, one line each, including unreadable records.
 pub(crate) fn table(
     entries: &[Listed],
     unreadable: &[UnreadableRecord],
@@ -129,7 +129,7 @@ pub(crate) fn table(
     grid.print()
 }
 
-/// Returns the state, and whether the record is lapsed or expired.
+/// Returns the state as text, with a note if the lease has lapsed or the record has expired.
 pub(crate) fn state(record: &Record, now: Timestamp) -> String {
     let lapsed = record.state == State::Running && !record.held(now);
     let word = match () {

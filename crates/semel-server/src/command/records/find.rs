@@ -1,6 +1,7 @@
 //! Finds a record by its id, reference, digest or operation id.
 //!
-//! An id is one part of a key, so it may match several records; flags narrow it, and a digest matches one.
+//! An id is one part of a key, so it may match several records. Flags narrow the search; a digest
+//! matches one record.
 
 use clap::Args;
 use semel_core::store::{Cursor, Filter, Inspect as _, Listed, Page, Store as _};
@@ -13,9 +14,9 @@ use super::super::{shown, words};
 use super::entry;
 use crate::exit::ExitError;
 
-/// The most candidates that are shown.
+/// The largest number of candidates that are shown.
 pub(super) const SHOWN: usize = 50;
-/// Records in one page.
+/// The number of records on one page.
 const LOOK: u32 = 500;
 
 /// The filters of records.
@@ -55,7 +56,7 @@ impl RecordFilter {
             kind: self.kind,
             tenant: self.tenant.clone(),
             scope: self.scope.clone(),
-            // Scopes of HTTP are paths, and a path below another is another operation.
+            // A scope of HTTP is a path, and a path below another path is another operation.
             below: self.kind == Some(Kind::Event),
             state: self.state,
             due: self.due,
@@ -63,14 +64,14 @@ impl RecordFilter {
         }
     }
 
-    /// Whether everything matches.
+    /// Returns whether no filter is set.
     pub(super) fn is_open(&self) -> bool {
         let Self { kind, tenant, scope, principal, state, due } = self;
         let texts = [tenant, scope, principal];
         kind.is_none() && state.is_none() && !due && texts.iter().all(|part| part.is_none())
     }
 
-    /// Returns the filters that are set, for an audit.
+    /// Returns the filters that are set, for an audit line.
     pub(super) fn json(&self) -> Value {
         let Self { kind, tenant, scope, principal, state, due } = self;
         let mut set = json!({});
@@ -92,8 +93,9 @@ impl RecordFilter {
         set
     }
 
-    /// Whether a key matches the principal, which no store filters by.
-    pub(super) fn narrows(&self, key: &semel_core::Key) -> bool {
+    /// Returns whether a key matches the principal of the filters. Stores cannot filter by
+    /// principal.
+    pub(super) fn matches_principal(&self, key: &semel_core::Key) -> bool {
         let shown = entry::principal(key.asked_by());
         match self.principal.as_deref() {
             None => true,
@@ -102,8 +104,8 @@ impl RecordFilter {
         }
     }
 
-    /// Returns a page with at most `room` matching records. A page with more is read again up to the first
-    /// record that does not fit, because only the store can make a cursor.
+    /// Returns a page with at most `room` matching records. If a page has more, it is read again up
+    /// to the first record that does not fit, because only the store can create a cursor.
     pub(super) async fn page(
         &self,
         ledger: &AnyStore,
@@ -114,15 +116,16 @@ impl RecordFilter {
         let mut ask = self.principal.as_ref().map_or(room, |_| room.max(LOOK));
         loop {
             let page = ledger.survey(filter, after, ask).await?;
-            let meant = page.entries.iter().enumerate().filter(|(_, one)| self.narrows(&one.key));
-            match meant.map(|(at, _)| at).nth(room as usize) {
+            let matching =
+                page.entries.iter().enumerate().filter(|(_, one)| self.matches_principal(&one.key));
+            match matching.map(|(at, _)| at).nth(room as usize) {
                 Some(at) => ask = u32::try_from(at).unwrap_or(room),
                 None => return Ok(page),
             }
         }
     }
 
-    /// Returns the key, if every part of it is known.
+    /// Returns the key with this id, if the filters contain all its other parts.
     fn key(&self, id: &str) -> Option<semel_core::Key> {
         let principal = match self.principal.as_deref() {
             None | Some("global") => Principal::global(),
@@ -156,7 +159,7 @@ impl Key {
         self.which.tenant.as_deref()
     }
 
-    /// Returns the record, or an error if none or several match.
+    /// Returns the matching record; an error if none or several match.
     pub(super) async fn one(&self, ledger: &AnyStore, json: bool) -> Result<Listed, ExitError> {
         let Matches { mut found, unread } = self.all(ledger).await?;
         match found.len() {
@@ -174,12 +177,12 @@ impl Key {
         );
         match unread.is_empty() {
             true => ExitError::usage(words),
-            // It may be one of the unreadable ones.
+            // The record may be one of the unreadable ones.
             false => ExitError::findings(format_args!("{words}; but {unread}")),
         }
     }
 
-    /// Prints the candidates, and returns the error.
+    /// Prints the candidates, and returns the error for an ambiguous text.
     pub(super) fn ambiguous(&self, found: &[Listed], json: bool) -> ExitError {
         let shown = match json {
             true => {
@@ -200,7 +203,8 @@ impl Key {
         ))
     }
 
-    /// Returns every record that matches, by the first interpretation of the text that matches any.
+    /// Returns every matching record. The text is tried as an id, a reference, a digest and an
+    /// operation id; the first interpretation that matches any record is used.
     pub(super) async fn all(&self, ledger: &AnyStore) -> Result<Matches, ExitError> {
         let (text, all) = (&self.key, self.which.filter());
         if self.which.principal.is_some()
@@ -219,7 +223,8 @@ impl Key {
         ];
         if let Some(digest) = words::unhex(text).filter(|digest| (4..=32).contains(&digest.len())) {
             let by_digest = Filter { digest: Some(digest.clone()), ..all.clone() };
-            // A whole digest is hardly anything else, and is found at once.
+            // A whole digest is tried first: it is hardly anything else, and the store finds it at
+            // once.
             let handle = if digest.len() == 32 { 0 } else { readings.len() };
             readings.insert(handle, by_digest);
         }
@@ -249,7 +254,7 @@ impl Key {
             for listed in page.entries {
                 // A store may list a record twice.
                 let known = found.iter().any(|other| other.key == listed.key);
-                if !known && self.which.narrows(&listed.key) {
+                if !known && self.which.matches_principal(&listed.key) {
                     found.push(listed);
                 }
             }
@@ -268,6 +273,6 @@ impl Key {
 #[derive(Default)]
 pub(super) struct Matches {
     pub(super) found: Vec<Listed>,
-    /// Unreadable records on the way.
+    /// The unreadable records that the search met.
     pub(super) unread: Unread,
 }

@@ -1,6 +1,6 @@
 //! `semel records purge`: removes one record, or many by filters.
 //!
-//! A record that changed since it was read, or whose lease runs, stays.
+//! A record is kept if it has changed since it was read, or if its lease still runs.
 
 use clap::Args;
 use semel_core::clock::Clock;
@@ -16,9 +16,9 @@ use super::decide::refused;
 use super::find::{Key, RecordFilter};
 use crate::exit::ExitError;
 
-/// Records in one page.
+/// The number of records on one page.
 const LOOK: u32 = 500;
-/// The verb in the audit.
+/// The name of the verb in audit lines.
 const VERB: &str = "records purge";
 
 #[derive(Clone, Debug, Args)]
@@ -40,11 +40,11 @@ pub(super) struct PurgeArgs {
     by: AuditArgs,
 }
 
-/// The result of a purge.
+/// The number of records that a purge removed or kept.
 #[derive(Default)]
 struct Tally {
     removed: u64,
-    /// Held, or changed since they were listed.
+    /// Records that are held, or that changed after they were listed.
     left: u64,
     unread: Unread,
 }
@@ -65,7 +65,7 @@ pub(super) async fn purge(
         return Err(unfiltered("remove", "--state, --scope, --tenant, --kind or --principal"));
     }
     if !many.dry_run {
-        // An upper bound: the store does not filter by principal.
+        // This count is an upper bound, because the store cannot filter by principal.
         let count = ledger.tally(&many.which.filter()).await?.records;
         many.guard.allows("remove", count, true, Guard::USUAL)?;
     }
@@ -122,8 +122,9 @@ async fn walk(
     loop {
         let page = ledger.survey(&many.which.filter(), after.as_ref(), LOOK).await?;
         tally.unread.add(page.unreadable);
-        let meant = page.entries.iter().filter(|listed| many.which.narrows(&listed.key));
-        for Listed { key, record, .. } in meant {
+        let matching =
+            page.entries.iter().filter(|listed| many.which.matches_principal(&listed.key));
+        for Listed { key, record, .. } in matching {
             let done = match many.dry_run {
                 true => !record.held(now),
                 false => ledger.purge_seen(key, record.version()).await? == Operated::Done,

@@ -15,21 +15,21 @@ use super::{answer, entry};
 use crate::exit::ExitError;
 use crate::store::StoreHandle;
 
-/// One operation.
+/// One operation, with its events and their consumers.
 struct Timeline {
-    /// The command; `None` if an event was asked for.
+    /// The record of the command; `None` if the timeline is that of an event.
     command: Option<Entry>,
     events: Vec<Event>,
-    /// Whether everything was searched.
+    /// Whether the search covered everything that may belong to the operation.
     complete: bool,
-    /// Unreadable records on the way, which may belong to it.
+    /// The unreadable records that the search met, which may belong to the operation.
     unread: Unread,
     now: Timestamp,
 }
 
 struct Event {
     id: String,
-    /// The row in the outbox; `None` if it was cleaned or is in another store.
+    /// The row in the outbox; `None` if it was removed after publishing or is in another store.
     row: Option<Row>,
     consumers: Vec<Listed>,
 }
@@ -72,7 +72,7 @@ async fn of_command(
     command: &Listed,
     groups: &[String],
 ) -> Result<Timeline, ExitError> {
-    // Read whole, with the store's clock, to which ages refer.
+    // Reads the whole record, and the store's clock, from which ages are computed.
     let Some(found) = ledger.peek(&command.key).await? else {
         return Err(ExitError::failed("the record no longer exists"));
     };
@@ -93,7 +93,8 @@ async fn of_command(
     Ok(Timeline { command: Some(command), events, complete, unread, now })
 }
 
-/// Returns the timeline of an event with consumers' records. Unreadable records on the way may belong to it.
+/// Returns the timeline of an event that has consumers' records. `unread` has unreadable records,
+/// which may belong to the event.
 async fn of_event(
     handle: &StoreHandle,
     ledger: &AnyStore,
@@ -116,7 +117,8 @@ async fn of_event(
     Ok(Timeline { command: None, events, complete, unread, now: Clock::system().now() })
 }
 
-/// Returns the timeline of an event without a consumer's record.
+/// Returns the timeline of an event that has no consumers' records; `None` if there is no such
+/// event.
 async fn of_unhandled(
     handle: &StoreHandle,
     ledger: &AnyStore,
@@ -141,7 +143,7 @@ async fn of_unhandled(
     Ok((!timeline.events.is_empty()).then_some(timeline))
 }
 
-/// Returns a record as JSON, with the head of its outcome.
+/// Returns a record as JSON, with the status and the content type of its outcome.
 fn whole(entry: &Entry) -> Value {
     let mut json = entry::json(&Listed::from(entry.clone()));
     if let Some(Recorded::Whole(outcome)) = &entry.record.outcome {
@@ -233,7 +235,8 @@ impl Timeline {
         command.or(row).or(handled.map(|listed| listed.record.created_at))
     }
 
-    /// Returns a time of the timeline: the first with its age, the others with their distance from it.
+    /// Returns a time as text: the first time of the timeline with its age, any other with its
+    /// distance from the first.
     fn when(&self, at: Timestamp) -> String {
         match self.began() {
             Some(began) if began != at => shown::apart(at, began),
@@ -241,7 +244,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the state of a record with its details; `answer` is added if it succeeded.
+    /// Returns the state of a record with its details. `answer` is added if the operation
+    /// succeeded.
     fn ending(&self, record: &Record, answer: &str) -> String {
         let tries = shown::counted(record.attempt.into(), "attempt");
         let error = || match &record.error {
@@ -287,7 +291,7 @@ impl Timeline {
             text.push_str("  consumer   none has a record of it\n");
         }
         for Listed { key, record, .. } in consumers {
-            // Consumers store no outcome of interest.
+            // The outcome of a consumer is always empty.
             let ending = self.ending(record, "");
             let at = self.when(record.completed_at.unwrap_or(record.updated_at));
             let _ = writeln!(text, "  consumer   {} {ending}, {at}", shown::clean(key.scope()));

@@ -1,7 +1,7 @@
 //! Finds the events that an operation caused in the outbox, and their records in the ledger.
 //!
-//! No index leads from an operation to its events. But rows are numbered in the order of time: a binary search
-//! finds the operation's time, and only that part is read.
+//! No index leads from an operation to its events, but rows are numbered in the order of time. A
+//! binary search finds the rows from the time of the operation, and only those are read.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use semel_core::{AnyStore, Entry, Key, Kind, Principal, Record, Timestamp};
 use super::super::unread::Unread;
 use super::entry;
 
-/// How far before and after the record's times events are searched.
+/// The time before and after the record's own times in which events are searched.
 const SLACK: Duration = Duration::from_secs(5);
-/// Events commit with the attempt that succeeds: this much before its end is read first.
+/// The time before the end of the operation that is searched first, because events commit with the
+/// attempt that succeeds.
 const LAST: Duration = Duration::from_secs(300);
-/// Rows in one page.
+/// The number of rows on one page.
 const LOOK: u32 = 200;
-/// The most rows that are read, for each of the two stretches.
+/// The largest number of rows that are read, for each of the two time ranges.
 const MOST: usize = 50_000;
-/// The most pages of consumers of an event.
+/// The largest number of pages of an event's consumers.
 const PAGES: usize = 1_000;
 
-/// What was found, and whether it is complete.
+/// The items that a search found, and whether the search was complete.
 pub(super) struct Found<T> {
     pub(super) items: Vec<T>,
     pub(super) complete: bool,
@@ -47,15 +48,15 @@ pub(super) async fn events<O: Outbox>(
     let begin = back(record.created_at, SLACK);
     let end = record.completed_at.unwrap_or(now).after(SLACK);
     let late = back(end, LAST).max(begin);
-    let found = stretch(outbox, late, end, &caused).await?;
+    let found = search_range(outbox, late, end, &caused).await?;
     if !found.items.is_empty() || late == begin {
         return Ok(found);
     }
-    let earlier = stretch(outbox, begin, late, &caused).await?;
+    let earlier = search_range(outbox, begin, late, &caused).await?;
     Ok(Found { complete: found.complete && earlier.complete, ..earlier })
 }
 
-async fn stretch<O: Outbox>(
+async fn search_range<O: Outbox>(
     outbox: &O,
     begin: Timestamp,
     end: Timestamp,
@@ -77,7 +78,7 @@ async fn stretch<O: Outbox>(
     Ok(Found { items, complete: false })
 }
 
-/// Returns a number below those of all rows since `begin`, by binary search.
+/// Returns a sequence number below those of all rows since `begin`, by binary search.
 async fn before<O: Outbox>(outbox: &O, begin: Timestamp) -> Result<u64> {
     let (mut low, mut high) = (0, i64::MAX.unsigned_abs());
     while high - low > 1 {
@@ -102,7 +103,8 @@ pub(super) async fn event<O: Outbox>(
     outbox.list(&selection, None, LOOK).await
 }
 
-/// Returns the consumers' records of an event, in these groups or in all.
+/// Returns the consumers' records of an event: those of `groups`, or of all groups if `groups` is
+/// empty.
 pub(super) async fn consumers(
     ledger: &AnyStore,
     tenant: &str,
@@ -156,7 +158,7 @@ mod tests {
         BEGAN.after(Duration::from_secs(at))
     }
 
-    /// An operation that was claimed and settled at these seconds.
+    /// Returns the record of an operation that was claimed and settled at these seconds.
     fn operation(operation_id: OperationId, claimed: u64, settled: u64) -> Record {
         let draft = Draft {
             key: Key::command("acme", "PAY", "k").unwrap(),
@@ -175,7 +177,7 @@ mod tests {
         Record::granted(&draft, Fence(1), second(claimed)).ended(&ending, second(settled)).unwrap()
     }
 
-    /// An event a second, of which these were caused by the operation.
+    /// Creates an outbox with one event per second; the operation caused those in `caused`.
     async fn outbox(caused: &[u64], operation: OperationId) -> MemoryOutbox {
         let clock = Clock::manual(BEGAN);
         let outbox = MemoryOutbox::with_clock(clock.clone());
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_happened_outside_its_time_is_not_its_own() {
+    async fn events_outside_the_operations_time_are_not_found() {
         assert_eq!(found(&[10, 4_900], 2_000, 2_001).await, Vec::<u64>::new());
     }
 }

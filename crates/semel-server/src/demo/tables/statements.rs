@@ -1,7 +1,7 @@
 //! The SQL of the demo's tables, for each kind of database.
 //!
-//! `effects` has no unique constraint on purpose: an order that was handled twice has two rows of a group,
-//! which the tally counts as doubled. Preventing that is the inbox's work, not the table's.
+//! `effects` has no unique constraint on purpose: an order that a group handled twice has two rows,
+//! which the tally counts as doubled. The inbox must prevent that, not the table.
 
 use std::future::Future;
 
@@ -10,12 +10,13 @@ use sqlx::{Database, Executor as _, MySql, Pool, Postgres, QueryBuilder, Sqlite}
 use super::super::order::{Order, OrderId};
 use super::super::tally::{Counted, Tally};
 
-/// Orders in one query.
+/// The largest number of orders in one query.
 const BATCH: usize = 200;
 
-/// The demo's statements. Implemented for each database, because each has connections of its own type.
+/// The SQL statements of the demo, implemented for each database because each has its own
+/// connection type.
 pub(in crate::demo) trait Statements: Database {
-    /// Returns the columns of a table; none if there is no such table.
+    /// Returns the names of a table's columns; an empty list if there is no such table.
     fn columns(
         pool: &Pool<Self>,
         table: &str,
@@ -24,18 +25,18 @@ pub(in crate::demo) trait Statements: Database {
     /// Creates the tables that are missing.
     fn set_up(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Returns the name of this database's stream, exchange or keys on a broker, and creates it once:
-    /// demos on one database share their events, demos on two do not.
+    /// Returns the name of this database's stream, exchange or keys on a broker. The name is
+    /// generated once per database, so that only demos on the same database share events.
     fn name(pool: &Pool<Self>) -> impl Future<Output = sqlx::Result<String>> + Send;
 
-    /// Writes an order.
+    /// Inserts an order.
     fn insert_order(
         connection: &mut Self::Connection,
         tenant: &str,
         order: &Order,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Records that `group` has handled an order. A second row is not prevented.
+    /// Records that `group` has handled an order. Does not prevent a second row.
     fn insert_effect(
         connection: &mut Self::Connection,
         tenant: &str,
@@ -43,14 +44,14 @@ pub(in crate::demo) trait Statements: Database {
         order: OrderId,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Returns those of a tenant's orders that exist, in any order.
+    /// Returns the orders of a tenant that exist among `ids`, unsorted.
     fn orders(
         pool: &Pool<Self>,
         tenant: &str,
         ids: &[OrderId],
     ) -> impl Future<Output = sqlx::Result<Vec<Order>>> + Send;
 
-    /// Returns product and id of each order of a tenant, unsorted.
+    /// Returns the product and the id of every order of a tenant, unsorted.
     fn placed(
         pool: &Pool<Self>,
         tenant: &str,
@@ -84,9 +85,9 @@ const SQLITE: &[&str] = &[
 ];
 
 const POSTGRES: &[&str] = &[
-    // CREATE … IF NOT EXISTS raises notices.
+    // Suppresses the notices of CREATE … IF NOT EXISTS.
     "SET client_min_messages = warning",
-    // Two sessions that create a table at once may fail, even with IF NOT EXISTS.
+    // Serialises sessions: two that create a table at once may fail, even with IF NOT EXISTS.
     "SELECT pg_advisory_lock(7070)",
     "CREATE TABLE IF NOT EXISTS demo_name (one INTEGER PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE IF NOT EXISTS orders (
@@ -128,14 +129,17 @@ const MYSQL: &[&str] = &[
     ) ENGINE = InnoDB",
 ];
 
-/// The beginning of the query for a table's columns: the table's name and a parenthesis follow.
+/// The beginning of the query for a table's columns in SQLite. The table's name and a parenthesis
+/// follow.
 const SQLITE_COLUMNS: &str = "SELECT name FROM pragma_table_info(";
+/// The beginning of the query for a table's columns in PostgreSQL.
 const POSTGRES_COLUMNS: &str = "SELECT attname::text FROM pg_attribute \
      WHERE attnum > 0 AND NOT attisdropped AND attrelid = to_regclass(";
+/// The beginning of the query for a table's columns in MySQL.
 const MYSQL_COLUMNS: &str = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
      WHERE table_schema = DATABASE() AND table_name = (";
 
-/// A row of `orders` as it is read.
+/// A row of the table `orders`: id, product, quantity and amount.
 type Row = (OrderId, String, i64, i64);
 
 fn order((order_id, sku, quantity, amount_cents): Row) -> sqlx::Result<Order> {
@@ -145,7 +149,7 @@ fn order((order_id, sku, quantity, amount_cents): Row) -> sqlx::Result<Order> {
     Ok(Order { order_id, sku, quantity, amount_cents })
 }
 
-/// Converts a number that was checked to the type of its column.
+/// Converts a number to the type of its column.
 fn stored(number: u64) -> sqlx::Result<i64> {
     number.try_into().map_err(|error: std::num::TryFromIntError| sqlx::Error::Encode(error.into()))
 }
@@ -260,7 +264,7 @@ macro_rules! tables {
                 pool: &Pool<Self>,
                 tenant: Option<&str>,
             ) -> sqlx::Result<Tally> {
-                // One statement, so that all counts are of one moment.
+                // One statement, so that all counts belong to the same moment.
                 let mut select = QueryBuilder::<Self>::new(
                     "SELECT NULL, COUNT(*), COUNT(DISTINCT sku), COUNT(*) FROM orders",
                 );

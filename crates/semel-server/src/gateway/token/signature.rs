@@ -1,7 +1,7 @@
-//! Makes `jsonwebtoken` verify signatures with ring, as TLS does here.
+//! Makes `jsonwebtoken` verify signatures with ring, the library that TLS uses in this program.
 //!
 //! The crate's own backends are aws-lc, a second C library, and RustCrypto, whose `rsa` has an open
-//! advisory (RUSTSEC-2023-0071). Nothing is signed here.
+//! advisory (RUSTSEC-2023-0071). This program signs no tokens.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
@@ -22,7 +22,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes ring the provider of this process. Later calls have no effect.
+/// Installs ring as the signature provider of this process. Later calls have no effect.
 pub(super) fn install() {
     let _ = RING.install_default();
 }

@@ -1,4 +1,4 @@
-//! Tokens that are accepted, and hostile ones that are not.
+//! Tests which tokens are accepted, and which hostile or malformed ones are refused.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Relative to the system clock, which is what the crate validates by. The bounds below are a few
-/// seconds from the edge, so that a slow machine cannot cross it.
+/// Returns a time relative to the system clock, with which the crate validates tokens. The offsets
+/// in the tests keep a few seconds of distance from each limit, for slow machines.
 fn seconds_from_now(offset: i64) -> u64 {
     get_current_timestamp().checked_add_signed(offset).unwrap()
 }
@@ -234,9 +234,9 @@ fn a_set_without_a_usable_key_is_refused() {
     }
 }
 
-/// RFC 7515, appendix A.2.
+/// Verifies the example of RFC 7515, appendix A.2.
 #[test]
-fn the_standards_own_example_is_verified() {
+fn the_example_of_the_rfc_is_verified() {
     let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt\
              0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSX\
              ndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5\
@@ -251,7 +251,7 @@ fn the_standards_own_example_is_verified() {
                  Ge77Rw";
     let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]});
     let verifier = TokenVerifier::from_json(&set.to_string(), None, None).unwrap();
-    assert_eq!(verifier.claim(token, "iss"), None, "it expired in 2011");
+    assert_eq!(verifier.claim(token, "iss"), None, "the token expired in 2011");
 
     let jwk = serde_json::from_value(set["keys"][0].clone()).unwrap();
     let mut key = VerificationKey::new(&jwk, None, None).unwrap();

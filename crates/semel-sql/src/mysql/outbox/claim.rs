@@ -1,21 +1,23 @@
-//! Leasing: which rows, and why no other relay can have them at the same time.
+//! Leases rows: which rows, and why no other relay can have them at the same time.
 //!
-//! One transaction, at READ COMMITTED. `heads` are due rows that nothing of their partition comes before,
-//! the longest due first. If the first of them is a lease that ran out, it is taken alone (it may be
-//! what kills relays), else those that ran out wait for their turn. Where there is room left, the
-//! rows that follow the heads come along, in order and without a gap. A pending row comes along
-//! whenever it is due: it may have been put off because it waits for others (`put_off`), and that is
-//! all that the time of a pending row means. A failed one rests, and those behind it with it.
+//! A claim is one transaction at READ COMMITTED. `heads` are due rows without an earlier row in
+//! their partition, the longest due first. If the first of them has a lapsed lease, it is claimed
+//! alone (it may be the row that crashes relays); otherwise rows with a lapsed lease wait for their
+//! turn. If the claim is not full, the rows that follow the heads are claimed too, in order and
+//! without a gap. A pending row is claimed this way whatever its due time: it may have been put off
+//! because it waits for others (`put_off`), and the due time of a pending row means nothing else. A
+//! failed row rests, and the rows behind it rest with it.
 //!
-//! Why it holds with several claims at once. A row that is locked is read as it is now, and one that
-//! another transaction has locked is skipped, so no claim waits and no row is leased twice. "Nothing of its
-//! partition comes before it" is read without locks, as of the statement's beginning, and stays true: a row
-//! enters a partition before others only if its transaction commits after those of later numbers (then
-//! they were concurrent, and have no order) or an operator sends it round again; one that
-//! has left since only makes us late. Followers are looked at after their head is locked, and while
-//! it is, no other claim can have them; but what was leased with the head and not yet given back with it
-//! can be met, and so can a row that a mark has locked this very moment. So followers are locked and
-//! asked again, and where one drops out, those behind it stay.
+//! Why it is correct with several concurrent claims: a locked row is read in its current version,
+//! and a row that another transaction has locked is skipped, so no claim waits and no row is leased
+//! twice. "No earlier row in its partition" is read without locks, as of the statement's beginning,
+//! and stays true: a row enters a partition before others only if its transaction commits after
+//! those with later numbers (then they were concurrent and have no order), or if an operator makes
+//! it due again; a row that has left since only delays the claim. Followers are read after their
+//! head is locked, and while it is, no other claim can take them. But rows that were leased with
+//! the head and not yet given back can be met, and so can a row that a mark has locked at this
+//! moment. So followers are locked and checked again, and if one drops out, those behind it are not
+//! claimed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,7 +34,7 @@ use crate::outbox::Claimed;
 /// Partitions that one statement looks into: the server opens the table for each.
 const PARTITIONS: usize = 128;
 
-/// A row that nothing of its partition comes before.
+/// A due row without an earlier row in its partition.
 struct Head {
     sequence: i64,
     partition_key: Option<Vec<u8>>,
@@ -40,8 +42,8 @@ struct Head {
     size: u64,
 }
 
-/// Leases rows from the first `window` that are due, and returns whether there are more of them. After
-/// an error the transaction is open, or was rolled back by the server.
+/// Leases rows among the first `window` that are due, and returns whether more are due. After an
+/// error the transaction is open, or was rolled back by the server.
 pub(super) async fn claim(
     connection: &mut MySqlConnection,
     ask: Ask,
@@ -86,8 +88,9 @@ pub(super) async fn claim(
     Ok((rows.iter().map(claimed).collect::<sqlx::Result<_>>()?, more))
 }
 
-/// The first of these rows that have no more than so many bytes together, one at least. A head comes
-/// before its followers and each of those before the next, so what is left of a partition has no gap.
+/// Returns the first of these rows that have at most `bytes` together, but at least one row. A head
+/// comes before its followers and each follower before the next, so the selected rows of a
+/// partition have no gap.
 fn light(chosen: &[(i64, u64)], bytes: u64) -> Vec<i64> {
     let mut total = 0_u64;
     let fits = |(_, size): &&(i64, u64)| {
@@ -98,7 +101,8 @@ fn light(chosen: &[(i64, u64)], bytes: u64) -> Vec<i64> {
     chosen.iter().take(fitting).map(|(sequence, _)| *sequence).collect()
 }
 
-/// Begins, and finds the end of the window: nothing if there are fewer due rows.
+/// Returns the text that begins the transaction and selects the end of the window; no row if fewer
+/// rows are due.
 fn horizon(window: i64) -> String {
     format!(
         "START TRANSACTION; SELECT due_at, sequence FROM semel_outbox \
@@ -107,14 +111,14 @@ fn horizon(window: i64) -> String {
     )
 }
 
-/// The first of a partition is looked up, and compared: asked whether any comes before a row, the server
-/// would go through the whole partition to say no. Ordered by both columns of the index: by the second
-/// alone, MySQL sorts the partition for every row.
+/// Returns the text that selects and locks the heads. The first row of a partition is selected and
+/// compared: with NOT EXISTS the server would read the whole partition. It is ordered by both
+/// columns of the index: by the second alone, MySQL would sort the partition for every row.
 fn heads_within(limit: u32, window: Option<(i64, i64)>, cursor: Option<u64>) -> String {
     let within = window.map_or_else(String::new, |(due, last)| {
         format!(" AND o.due_at <= {due} AND (o.due_at < {due} OR o.sequence <= {last})")
     });
-    // How it is not done, for a test.
+    // Only for a test: shows that claiming after a cursor is wrong.
     let beyond = cursor.map_or_else(String::new, |last| format!(" AND o.sequence > {last}"));
     format!(
         "SELECT o.sequence, o.partition_key, CAST(o.status AS SIGNED), CAST(LENGTH(o.payload) AS SIGNED) \
@@ -131,8 +135,8 @@ fn head(row: &MySqlRow) -> sqlx::Result<Head> {
     Ok(Head { sequence: row.try_get(0)?, partition_key: row.try_get(1)?, lapsed, size })
 }
 
-/// What follows the heads, locked, with its sizes: in each partition a run without a gap, `room` in all;
-/// the second of each partition before the third of any.
+/// Locks and returns the rows that follow the heads, with their sizes: in each partition a run
+/// without a gap, at most `room` in all, the second of each partition before the third of any.
 async fn followers(
     connection: &mut MySqlConnection,
     fit: &[Head],
@@ -158,8 +162,8 @@ async fn followers(
         run.truncate(whole);
         ready.extend(run.iter().enumerate().map(|(place, (sequence, _))| (place, *sequence)));
     }
-    // One more of each partition before two more of any: what leaves together must not wait for each
-    // other.
+    // One more row of each partition before two more of any: rows that are claimed together should
+    // not have to wait for each other.
     ready.sort_unstable();
     ready.truncate(room);
     if ready.is_empty() {

@@ -1,8 +1,8 @@
-//! Writing what became of leased rows: one trip for up to [`CHUNK`] of them.
+//! Marks leased rows with their dispositions: one trip for up to [`CHUNK`] of them.
 //!
-//! The rows are locked in the order of their numbers, so that two marks never wait for each other in
-//! a circle; there is no UPDATE … RETURNING, so what was locked under its token is what was written.
-//! What follows a row that leaves its partition is made due, should it have been put off.
+//! The rows are locked in the order of their numbers, so that two marks cannot deadlock. There is
+//! no UPDATE … RETURNING, so the rows that were locked under their token are the rows that were
+//! written. The row that follows one that leaves its partition becomes due, if it was put off.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,11 +13,11 @@ use super::put_off::wake;
 use super::{hex, numbers};
 use crate::outbox::{DEAD, LATER, MarkRow, PUBLISHED, RETRY, UNTRIED};
 
-/// Rows in one transaction.
+/// The largest number of rows in one transaction.
 pub(super) const CHUNK: usize = 200;
 
-/// Writes marks; gives the places of those whose lease still held its row. After an error the
-/// transaction is open, or was rolled back by the server.
+/// Writes marks, and returns the positions of those whose lease still held its row. After an error
+/// the transaction is open, or was rolled back by the server.
 pub(super) async fn mark(
     connection: &mut MySqlConnection,
     rows: &[MarkRow<'_>],
@@ -43,7 +43,7 @@ fn text(rows: &[MarkRow<'_>]) -> String {
         numbers(rows.iter().map(|row| row.sequence)),
         tokens.join(",")
     );
-    // Whether or not its lease still holds it: to be looked at early does no row any harm.
+    // Even if the lease no longer holds the row: a row that becomes due too early does no harm.
     let leaving = rows.iter().filter(|row| matches!(row.disposition, PUBLISHED | DEAD));
     text.push_str(&wake(&leaving.map(|row| row.sequence).collect::<Vec<_>>()));
     let mut alike: BTreeMap<(i16, [u8; 16]), Vec<i64>> = BTreeMap::new();
@@ -58,7 +58,7 @@ fn text(rows: &[MarkRow<'_>]) -> String {
         let set = if disposition == PUBLISHED {
             format!("status = 2, due_at = NULL, partition_key = NULL, published_at = {CLOCK}")
         } else {
-            // From left to right: the status goes by the tries as they were.
+            // SET works from left to right: the status depends on the old number of attempts.
             format!(
                 "status = IF(attempts > 1, 3, 0), attempts = GREATEST(attempts - 1, 0), \
                  due_at = {CLOCK}"

@@ -1,8 +1,8 @@
-//! What operators ask of the outbox in MySQL and MariaDB: how much there is, which rows, their verbs.
+//! The operators' verbs on the outbox in MySQL and MariaDB: counts, lists and changes rows.
 //!
-//! What is dead, what waits and what is named by its id has an index, which is named: a server that is
-//! asked for rows in order walks the primary key to the end if it hopes to be done soon. What is
-//! selected by none of them walks the table.
+//! Indexes serve selections of dead or waiting rows and of ids. The index is forced, because a
+//! server that is to return rows in order scans the primary key to the end if it expects to be done
+//! soon. Any other selection scans the table.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::put_off::wake;
 use super::{OUTLINE, failed, hex, numbers, stored};
 use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, partition_key, statuses};
 
-/// Rows that one statement removes.
+/// The largest number of rows that one statement removes.
 const CHUNK: usize = 200;
 
 pub(super) async fn backlog(connection: &mut MySqlConnection) -> sqlx::Result<Backlog> {
@@ -96,7 +96,7 @@ pub(super) async fn count(
     count.map(i64::unsigned_abs).map_err(|error| alone(failed("count", error)))
 }
 
-/// In a transaction: the rows are chosen and locked, then written.
+/// Applies a verb in a transaction: the rows are selected and locked, then written.
 pub(super) async fn apply(
     connection: &mut MySqlConnection,
     selection: &Selection,
@@ -142,7 +142,8 @@ pub(super) async fn apply(
         numbers(sequences)
     );
     sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await?;
-    // Counted by what was locked: a row that is written as it was counts for nothing with the server.
+    // The locked rows are counted: the server does not count a row that is written with its old
+    // values.
     let changed = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
     Ok(Applied { changed, last: Some(last.unsigned_abs()) })
 }
@@ -150,7 +151,7 @@ pub(super) async fn apply(
 fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
     let text = |at: usize| -> sqlx::Result<Option<String>> {
         let bytes: Option<Vec<u8>> = row.try_get(at)?;
-        // What is not text has no partition that could be found.
+        // A value that is not text has no partition.
         Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
     };
     let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);
@@ -159,7 +160,7 @@ fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
     Ok((row.try_get(0)?, partition_key))
 }
 
-/// Each row's partition.
+/// Returns an expression for the partition of each row.
 fn partitions(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
     let when: String = chosen
         .iter()
@@ -169,8 +170,8 @@ fn partitions(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
     if when.is_empty() { "NULL".into() } else { format!("CASE sequence{when} END") }
 }
 
-/// Candidates are read without locks from the index, then removed by their numbers with the condition
-/// asked again.
+/// Removes old rows. Candidates are read from the index without locks, then removed by their
+/// numbers with the condition checked again.
 pub(super) async fn clean(
     connection: &mut MySqlConnection,
     keep: Duration,
@@ -204,7 +205,7 @@ pub(super) async fn clean(
     Ok(Cleaned { removed, clock_suspect: false })
 }
 
-/// The index that narrows a search.
+/// Returns the index that narrows a selection, as a hint.
 fn index(selection: &Selection, wanted: &[u8]) -> &'static str {
     if !selection.ids.is_empty() {
         " FORCE INDEX (semel_outbox_event)"
@@ -217,8 +218,8 @@ fn index(selection: &Selection, wanted: &[u8]) -> &'static str {
     }
 }
 
-/// The selection as conditions, beginning with ` AND`; `wanted` are the statuses, all if empty. Text
-/// is compared byte by byte.
+/// Returns the selection as conditions, beginning with ` AND`. `wanted` are the statuses; all, if
+/// empty. Text is compared byte by byte.
 fn matches(selection: &Selection, wanted: &[u8]) -> String {
     let mut text = String::new();
     let mut and = |condition: String| {

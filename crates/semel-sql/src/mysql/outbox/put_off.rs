@@ -1,13 +1,14 @@
-//! Putting off what waits behind others of its partition, so that claims need not walk over it again and
-//! again; and making it due when its turn comes.
+//! Puts off rows that wait behind others of their partition, so that claims need not scan them
+//! again and again, and makes them due when their turn comes.
 //!
-//! Why nothing is lost. Every write that takes a row out of its partition makes the next one due ([`wake`]), and
-//! until then a claim of a row before it takes it along. The head of a partition is locked here and by
-//! marks, and a mark looks for the next row after it has that lock, as the row is by then. So if a
-//! mark comes first, the head is gone from the partition when it is locked here, and nothing is put off;
-//! if this comes first, the mark sees it. Whatever goes wrong all the same heals when the time is
-//! over. What has failed rests by the same column, so that it cannot be woken: it is put off for
-//! seconds. Rows whose lease ran out are left alone: there are no more than relays had leased.
+//! Why no row is forgotten: every write that removes a row from its partition makes the next one
+//! due ([`wake`]), and until then a claim of a row before it claims it too. The head of a partition
+//! is locked here and by marks, and a mark reads the next row after it has that lock. So if a mark
+//! comes first, the head has left the partition when it is locked here, and nothing is put off; if
+//! this comes first, the mark sees it. If anything else goes wrong, the row is due again when its
+//! time is over. A failed row has its backoff in the same column, so it cannot be woken: it is put
+//! off for seconds only. Rows whose lease lapsed are not put off: there are no more of them than
+//! relays had leased.
 
 use std::collections::HashMap;
 
@@ -17,10 +18,10 @@ use super::super::statement::CLOCK;
 use super::{hex, numbers};
 use crate::outbox::{LONG, SHORT, Scanned};
 
-/// Partitions whose heads are scanned up in one statement.
+/// The largest number of partitions whose heads are read in one statement.
 const PARTITIONS: usize = 200;
 
-/// Puts off what waits among the first `step` rows that are due, if there are more than `window`.
+/// Puts off the rows that wait among the first `step` due rows, if more than `window` are due.
 /// After an error the transaction is open, or was rolled back by the server.
 pub(super) async fn put_off(
     connection: &mut MySqlConnection,
@@ -49,7 +50,8 @@ pub(super) async fn put_off(
     Ok(Scanned { rows, put_off })
 }
 
-/// The first row of each partition, locked; not those that another transaction has, or that left their partition.
+/// Locks and returns the first row of each partition, except for rows that another transaction has
+/// locked or that have left their partition.
 async fn heads(
     connection: &mut MySqlConnection,
     partitions: impl Iterator<Item = &[u8]>,
@@ -82,7 +84,7 @@ async fn heads(
     Ok(heads)
 }
 
-/// Writes the new times of those that are still as they were, and commits.
+/// Writes the new due times of the rows that are still unchanged, and commits.
 async fn write(connection: &mut MySqlConnection, waiting: String) -> sqlx::Result<i64> {
     let mut held: Vec<i64> = Vec::new();
     if !waiting.is_empty() {
@@ -111,12 +113,12 @@ async fn write(connection: &mut MySqlConnection, waiting: String) -> sqlx::Resul
     Ok(i64::try_from(held.len()).unwrap_or(i64::MAX))
 }
 
-/// Makes due what follows these rows in their partitions, if it was put off. To be run where they are
-/// locked and before they leave. Empty for no rows.
+/// Returns the text that makes the rows due that follow `leaving` in their partitions, if they were
+/// put off. Must be run while the leaving rows are locked and before they leave. Empty for no rows.
 ///
-/// The rows to wake are read first, without locks, and then met by their numbers: as a part of the
-/// update, the reading would lock what it passes, and wait for the open transactions of every caller that
-/// appends.
+/// The rows to wake are read first, without locks, and then updated by their numbers: as a part of
+/// the update, the read would lock every row that it passes, and wait for the open transactions of
+/// all callers that append.
 pub(super) fn wake(leaving: &[i64]) -> String {
     if leaving.is_empty() {
         return String::new();

@@ -1,7 +1,7 @@
-//! What operators ask of the outbox in PostgreSQL: how much there is, which rows, and their verbs.
+//! The operators' verbs on the outbox in PostgreSQL: counts, lists and changes rows.
 //!
-//! Statuses are written into the texts, from our own codes: only then can the planner prove that a
-//! partial index covers them. What is selected by neither status nor id walks the table.
+//! Statuses are literals in the texts, not parameters: only then can the planner prove that a
+//! partial index covers them. A selection by neither status nor id scans the table.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ const REDATE: &str = include_str!("../queries/outbox_redate.sql");
 const APPLY: &str = include_str!("../queries/outbox_apply.sql");
 const WAKE: &str = include_str!("../queries/outbox_wake.sql");
 
-/// No stored text holds a NUL, and the server would refuse to look for one.
+/// Returns whether a text of the selection contains NUL. No stored text does, and the server would
+/// refuse the query.
 pub(super) fn holds_nul(selection: &Selection) -> bool {
     [&selection.tenant, &selection.kind].into_iter().flatten().any(|text| text.contains('\0'))
 }
@@ -92,8 +93,8 @@ pub(super) async fn count(
     counted.map(i64::unsigned_abs).map_err(failed("count"))
 }
 
-/// In a transaction of its own: the rows are chosen and locked, then written. Whatever fails, the
-/// connection is not used again, and its end rolls back.
+/// Applies a verb to the selected rows. Runs in a transaction of its own: the rows are selected and
+/// locked, then written. After a failure the connection is closed, which rolls back.
 pub(super) async fn apply(
     naming: Naming,
     connection: &mut PgConnection,
@@ -139,12 +140,12 @@ pub(super) async fn apply(
     Ok(Applied { changed, last: sequences.last().map(|last| last.unsigned_abs()) })
 }
 
-/// A row that a verb is done to.
+/// A row that a verb changes.
 struct Chosen {
     sequence: i64,
-    /// Where it belongs.
+    /// The partition to which the row belongs.
     partition_key: Option<[u8; 16]>,
-    /// Whom it keeps waiting.
+    /// The partition that waits for the row now.
     held: Option<Vec<u8>>,
 }
 
@@ -172,12 +173,13 @@ pub(super) async fn clean(
     Ok(Cleaned { removed, clock_suspect: false })
 }
 
-/// The selection as conditions, beginning with ` and`; `wanted` are the statuses, all if empty.
+/// Appends the selection as conditions, beginning with ` and`. `wanted` are the statuses; all, if
+/// empty.
 fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wanted: &[u8]) {
     if !wanted.is_empty() {
         let codes: Vec<String> = wanted.iter().map(ToString::to_string).collect();
         match codes.as_slice() {
-            // One value, so that the condition of an index on it is recognised.
+            // One value with `=`, so that the planner recognises the condition of a partial index.
             [one] => query.push(" and o.status = ").push(one),
             many => query.push(" and o.status in (").push(many.join(", ")).push(")"),
         };

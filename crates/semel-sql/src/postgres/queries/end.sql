@@ -1,5 +1,5 @@
--- Invariant: no version is written over that was not judged. A row that another transaction has locked is
--- lost, not waited for: its transaction may take as long as its work.
+-- Invariant: only the judged version is overwritten. A row that another transaction has locked
+-- counts as lost and is not waited for: that transaction may take as long as its work.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t

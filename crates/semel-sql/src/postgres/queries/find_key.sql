@@ -1,7 +1,8 @@
--- Invariant: reads whether the key that hold_key.sql asked for is free, and the clock, which is the fence of a
--- fresh claim: it is read under the lock, so it is above the fence of every insert before it. Where there is a
--- record, or a server that takes no writes, the mark is taken back, and open.sql has the word. Gives true if the
--- key is held and free, false if another transaction holds it, null if open.sql is to be asked.
+-- Invariant: reads whether the key that hold_key.sql tried to hold is free, and the clock, which
+-- becomes the fence of a new claim: it is read after the lock was taken, so it is above the fence
+-- of every earlier insert. If the key has a record, or the server takes no writes, the mark is
+-- removed and open.sql decides. Returns true if this transaction holds the key and it has no
+-- record, false if another transaction holds the key, null if open.sql must decide.
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us,
     case
         when k.asks then nullif(set_config('semel.claim', '', true) = '', true)

@@ -1,8 +1,8 @@
--- Invariant: of all that record a key, the primary key lets one insert: a record that another transaction
--- committed meanwhile makes this one fail, and with it the commit that follows. Nothing is written outside
--- the transaction that hold_key.sql marked, nor into another table than it looked for: without its mark there is
--- no digest, which the column refuses.
--- The record is written once, finished; the claim began when its fence was read.
+-- Invariant: of all transactions that record a key, the primary key lets one insert: if another
+-- transaction has committed a record meanwhile, this insert fails, and with it the commit that
+-- follows. Nothing is written outside the transaction that hold_key.sql marked, nor into another
+-- table than the one it found: without the mark the digest is null, which the column refuses. The
+-- record is written once, when it is finished; the claim began when its fence was read.
 insert into semel_record ({key}, {record}, sweep_at)
 select
     case when current_setting('semel.claim', true)

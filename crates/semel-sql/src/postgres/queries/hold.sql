@@ -1,7 +1,8 @@
--- Invariant: only the live grant's record is locked, and only by a transaction that has one snapshot for
--- all its statements: it could not write a record that was renewed after that. A row that another transaction has
--- locked is not waited for. Gives 0 if no lock is needed, 1 if the record is locked, 2 if it is still
--- this grant's but locked by another transaction, null if it is not its.
+-- Invariant: only the live grant's record is locked, and only by a transaction that has one
+-- snapshot for all its statements: such a transaction could not write a record that was renewed
+-- after its snapshot. A row that another transaction has locked is not waited for. Returns 0 if no
+-- lock is needed, 1 if the record is locked, 2 if the record still belongs to this grant but
+-- another transaction has it locked, null if the claim is lost.
 with level as materialized (
     select current_setting('transaction_isolation') in ('repeatable read', 'serializable') as fixed
 ),

@@ -1,4 +1,5 @@
--- Invariant: of the rows that have a binding's internal id, those with another public id go.
+-- Invariant: of the rows that have a binding's internal id, those with another public id are
+-- removed.
 delete from semel_id_map m
 using unnest($1::text[], $2::text[], $3::text[], $4::bytea[])
     as q (resource_type, tenant, public_id, internal_id)

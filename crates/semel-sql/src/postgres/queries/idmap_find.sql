@@ -1,6 +1,6 @@
--- Invariant: only rows of this type and tenant whose public id is one of those asked for, byte for
--- byte. The lookups are lateral with an offset so that each is one of the primary key: `= any` may be
--- planned as a filter over all of a tenant's rows, and stay so.
+-- Invariant: returns only rows of this type and tenant whose public id is one of the given ones,
+-- byte for byte. The lookups are lateral with an offset so that each is a lookup in the primary
+-- key: `= any` may be planned as a filter over all rows of a tenant, and the plan may be kept.
 select m.public_id, m.internal_id, m.status
 from unnest($3::text[]) as q (public_id)
     cross join lateral (

@@ -1,6 +1,6 @@
--- Invariant: for each binding the rows that have its public or its internal id, at most two rows. The lookups
--- are lateral with an offset, and each names the collation of its own index, so that they stay index
--- lookups whatever the planner believes.
+-- Invariant: returns for each binding the rows that have its public or its internal id, at most
+-- two. The lookups are lateral with an offset, and each states the collation of its own index, so
+-- that they stay index lookups whatever the planner believes.
 select q.place, m.public_id = q.public_id and m.internal_id = q.internal_id as same, m.status
 from unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) with ordinality
         as q (resource_type, tenant, public_id, internal_id, place)

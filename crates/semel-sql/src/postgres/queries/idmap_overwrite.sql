@@ -1,6 +1,6 @@
--- Invariant: each binding is there and live afterwards, in place of whatever its public id stood for;
--- what is right already is not touched. A rival that took an internal id since it was evicted makes
--- this fail, and the transaction is run again.
+-- Invariant: afterwards each binding is stored and live, in place of any other binding of its
+-- public id; a row that is right already is not touched. If a concurrent transaction took an
+-- internal id after it was evicted, this statement fails, and the transaction is run again.
 insert into semel_id_map as m (
     resource_type, tenant, public_id, internal_id, status, created_at, updated_at)
 select q.resource_type, q.tenant, q.public_id, q.internal_id, 1, c.us, c.us

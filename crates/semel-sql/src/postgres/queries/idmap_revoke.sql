@@ -1,6 +1,6 @@
--- Invariant: a row that was live counts no more, and stays; one that was not is not touched. The texts
--- come in the order of the primary key, in which all statements lock rows. The type is in every row that is
--- asked for, so that a row is looked up by its whole key.
+-- Invariant: a live row becomes revoked and stays; any other row is not touched. The texts are
+-- given in the order of the primary key, in which all statements lock rows. The type is part of
+-- every requested row, so that a row is looked up by its whole key.
 with q as materialized (
     select $1::text as resource_type, q.tenant, q.public_id
     from unnest($2::text[], $3::text[]) as q (tenant, public_id)

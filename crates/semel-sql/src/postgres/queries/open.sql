@@ -1,10 +1,11 @@
 -- Invariant: of all callers that open a key without a record, the primary key lets one insert; none
--- waits for another. The try-lock is held by an uncommitted insert until its transaction ends, so a
--- rival is contended where it would otherwise wait for that transaction. A grant's clock is read
--- under the lock (a case goes in order), so its fence is above that of every insert before it, also
--- of one that came and went since our snapshot. An existing record is read and left alone. Also run
--- inside callers' transactions ($20), which it marks: see settle_in.sql. A transaction that holds the key
--- itself, its record still unwritten (hold_key.sql), is a rival as any other.
+-- waits for another. An uncommitted insert holds the try-lock until its transaction ends, so
+-- another caller gets "contended" instead of waiting for that transaction. The clock of a grant is
+-- read under the lock (a case is evaluated in order), so its fence is above that of every earlier
+-- insert, even of one that was made and removed since this statement's snapshot. An existing record
+-- is read and not changed. The statement also runs inside callers' transactions ($20), which it
+-- marks: see settle_in.sql. A transaction that holds the key itself, with its record not written
+-- yet (hold_key.sql), gets "contended" too.
 with seen as materialized (
     select * from semel_record r where r.digest = $1
 ),

@@ -1,7 +1,7 @@
--- Invariant: as open.sql, for each of many different keys by itself: a key that a rival holds gives
--- no row and keeps no other key waiting, and each grant reads the clock under its own lock, which is
--- tried for no key that has a record. The lookups are lateral with an offset so that they stay
--- index lookups whatever the planner believes about the table's size.
+-- Invariant: as open.sql, for each of many different keys by itself: a key that another transaction
+-- holds gives no row and delays no other key, and each grant reads the clock under its own lock,
+-- which is not tried for a key that has a record. The lookups are lateral with an offset so that
+-- they stay index lookups whatever the planner believes about the table's size.
 with req as materialized (
     select * from unnest(
         $1::bytea[], $2::smallint[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[],

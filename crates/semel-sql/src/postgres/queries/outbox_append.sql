@@ -1,6 +1,6 @@
--- Invariant: an event that is there already (the same id and tenant) is left as it is, whatever wrote
--- it and whatever its status. Where another open transaction is writing the same event, this one waits
--- for what becomes of it: it cannot know otherwise. Numbers follow the order of the list.
+-- Invariant: an event that already exists (the same id and tenant) is not changed, whatever its
+-- status. If another open transaction is writing the same event, this one waits until that
+-- transaction ends. Sequence numbers follow the order of the list.
 insert into semel_outbox (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
     occurred_at, status, attempts, due_at, partition_key, created_at

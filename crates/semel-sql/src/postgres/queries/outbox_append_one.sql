@@ -1,5 +1,5 @@
--- Invariant: as outbox_append, for one event, as most appends are: without the lists, which cost about
--- as much as the row.
+-- Invariant: as outbox_append.sql, for a single event, which most appends are: without the arrays,
+-- which cost about as much as the row.
 insert into semel_outbox (
     id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers,
     occurred_at, status, attempts, due_at, partition_key, created_at

@@ -1,7 +1,7 @@
--- Invariant: follows on a lock of the same transaction, which chose the rows by their status; no row
--- that is leased comes here. $3 is the reason with which they are discarded, as settled as if they were
--- published now; where it is null they are pending again, due now, tries counted from zero, in the partition
--- that comes with them.
+-- Invariant: the same transaction has selected the rows by their status and locked them; none of
+-- them is leased. If $3 is not null, it is the reason for which the rows are discarded, and they
+-- count as settled now. If it is null, the rows are pending again and due now, with attempts
+-- counted from zero, in the given partitions.
 update semel_outbox o set
     status = case when $3::text is null then 0 else 5 end,
     attempts = case when $3 is null then 0 else o.attempts end,

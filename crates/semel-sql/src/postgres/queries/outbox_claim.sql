@@ -1,30 +1,34 @@
--- Invariant: no row is leased to two relays, and none while an earlier one of its partition is neither
--- published nor given up nor part of this very claim. $1 rows at most, $2 the lease, $3 its token, $4
--- how many due rows to look through for heads, $5 how many bytes of payload at most (one row, whatever
--- its size). Each row says whether there is more due than was looked through.
+-- Invariant: no row is leased to two relays, and none while an earlier row of its partition is
+-- neither published nor given up nor part of the same claim. $1 is the largest number of rows, $2
+-- the length of the lease, $3 its token, $4 the number of due rows to scan for heads, $5 the
+-- largest number of payload bytes (but always one row, whatever its size). Each returned row tells
+-- whether more rows are due than were scanned.
 --
--- How it goes: `heads` are due rows that nothing of their partition comes before, the longest due first;
--- `lapsed` is the first of those whose lease ran out, due since then. If it is due before all heads, it
--- is taken alone (it may be what kills relays), else it waits for its turn. Where there is room left, the rows that follow the heads
--- come along (`trail`, `followers`), in order, without a gap. A pending row comes along whenever it
--- is due: it may have been put off because it waits for others (outbox_put_off), and that is all that
--- the time of a pending row means. A failed one rests, and those behind it with it.
+-- How it works: `heads` are due rows without an earlier row in their partition, the longest due
+-- first. `lapsed` is the one whose lease lapsed first, due since then. If it is due before all
+-- heads, it is claimed alone (it may be the row that crashes relays); otherwise rows with a lapsed
+-- lease wait for their turn. If the claim is not
+-- full, the rows that follow the heads are claimed too (`trail`, `followers`), in order and without
+-- a gap. A pending row is claimed this way whatever its due time: it may have been put off because
+-- it waits for others (outbox_put_off.sql), and the due time of a pending row means nothing else. A
+-- failed row rests, and the rows behind it rest with it.
 --
--- Why it holds with several claims at once, in READ COMMITTED. All parts of a statement see the one
--- snapshot of its beginning; only a row that is locked is looked at again as it is now, and then only
--- its own conditions are asked again.
--- * A head that another relay leased, marked or gave up since the snapshot: once it is locked, due_at and
---   leased_until are asked again; one is null or in the future, and the row drops out. One that is locked
---   is skipped.
--- * "Nothing comes before it" is true as of the snapshot and stays true: a row enters a partition before
---   others only if its transaction commits after those of later numbers (then they were concurrent,
---   and have no order) or an operator sends it round again.
--- * An earlier row of the partition that left it since the snapshot still blocks here. That is only late:
+-- Why it is correct with several concurrent claims in READ COMMITTED: all parts of a statement see
+-- the snapshot of its beginning. Only a row that is locked is read again in its current version,
+-- and then only its own conditions are checked again.
+-- * A head that another relay leased, marked or gave up since the snapshot: once it is locked,
+--   due_at and leased_until are checked again, and the row drops out. A head that is locked by
+--   another is skipped.
+-- * "No earlier row in the partition" is true in the snapshot and stays true: a row enters a
+--   partition before others only if its transaction commits after those with later numbers (then
+--   they were concurrent and have no order), or if an operator makes it due again.
+-- * An earlier row that left the partition since the snapshot still blocks here. That only delays:
 --   the next claim finds the head.
--- * A follower is ours once its head is locked: no other claim can have it while its head is in the way. It
---   can have been leased between the snapshot and that lock, with its head, which was given back
---   since. So followers are locked and asked again as well, and where one drops out (or is locked),
---   those behind it stay: `held` counts the run from the head.
+-- * A follower belongs to this claim once its head is locked: no other claim can take it while its
+--   head is in the way. It can have been leased together with its head between the snapshot and
+--   that lock, if the head was given back since. So followers are locked and checked again as well,
+--   and if one drops out or is locked, the rows behind it are not claimed: `held` counts the run
+--   from the head.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
@@ -101,7 +105,8 @@ trail as materialized (
     where h.status <> 1
     window run as (partition by h.sequence order by t.sequence)
 ),
--- One more of each partition before two more of any: what leaves together must not wait for each other.
+-- One more row of each partition before two more of any: rows that are claimed together should not
+-- have to wait for each other.
 next as materialized (
     select t.sequence, t.head, t.place from trail t where t.ready
     order by t.place, t.sequence
@@ -117,8 +122,8 @@ held as materialized (
     select f.sequence, f.place, f.size, count(*) over (partition by f.head order by f.place) as run
     from followers f
 ),
--- A head comes before its followers and each of those before the next, so wherever the bytes end,
--- what is left of a partition has no gap.
+-- A head comes before its followers, and each follower before the next, so wherever the limit of
+-- bytes cuts, the claimed rows of a partition have no gap.
 weighed as materialized (
     select t.sequence, row_number() over turns as turn, sum(t.size) over turns as bytes
     from (

@@ -1,5 +1,6 @@
--- Invariant: removes nothing but what was published or discarded at $1 or before: what is dead, or is to
--- be published again, has no published_at. $2 rows at most, and none that another transaction has locked.
+-- Invariant: removes only rows that were published or discarded at $1 or before: a row that is dead
+-- or is to be published again has no published_at. At most $2 rows, and none that another
+-- transaction has locked.
 with old as materialized (
     select o.sequence from semel_outbox o
     where o.published_at <= $1

@@ -1,11 +1,11 @@
--- Invariant: only the lease that holds a row writes what became of it. Rows are met in the order of
--- their numbers, so that two marks never wait for each other in a circle. Returns the places in the
--- list that were written. Dispositions: 0 published, 1 again after $4, 2 dead, 3 dead and in its partition's way,
--- 4 as if it had not been claimed, 5 the same but not before $4.
--- What follows a row that leaves its partition is due from now on, if it was put off (outbox_put_off says
--- when this comes too early to see that, and why it does not matter), whether or not the lease still holds the
--- row: to be looked at early does no row any harm. No lock is waited for there: a row that another transaction
--- has locked is left. A marked row that changed since the snapshot is asked for its lease again.
+-- Invariant: only the lease that holds a row can mark it. Rows are locked in the order of their
+-- numbers, so that two marks cannot deadlock. Returns the positions in the list that were written.
+-- Dispositions: 0 published, 1 retry after $4, 2 dead, 3 dead and its partition waits, 4 as if it
+-- had not been claimed, 5 the same but not before $4. The row that follows one that leaves its
+-- partition becomes due now, if it was put off (outbox_put_off.sql explains when a mark may miss
+-- that, and why it does no harm), whether or not the lease still holds the row: a row that becomes
+-- due early does no harm. No lock is waited for: a following row that another transaction has locked
+-- is skipped. A marked row that changed since the snapshot is checked for its lease again.
 with req as materialized (
     select * from unnest($1::bigint[], $2::bytea[], $3::smallint[], $4::bigint[], $5::text[])
     with ordinality as q (sequence, token, fate, after_us, error, ord)

@@ -1,19 +1,21 @@
--- Invariant: a pending row that waits behind others of its partition is looked at again when it is its turn,
--- and in bounded time whatever goes wrong. Of the first $1 due rows, those are put off, so that claims
--- need not walk over them again and again; nothing happens where there are no more than $2. Gives how
--- many rows were looked at, and how many were put off.
+-- Invariant: a pending row that waits behind others of its partition is examined again when its
+-- turn comes, and within bounded time whatever goes wrong. Of the first $1 due rows, those that
+-- wait are put off, so that claims need not scan them again and again; nothing is put off if no
+-- more than $2 rows are due. Returns how many rows were scanned, and how many were put off.
 --
--- Why nothing is lost. A statement that takes the row before it out of the partition (outbox_mark, outbox_wake) makes
--- the next one due; and until then a claim of a row before it takes it along. What could go wrong is a
--- mark whose snapshot does not show that the row was put off. The head is locked here, in claims and in
--- marks, and nothing is put off in its partition unless it is still as the snapshot of this statement has
--- it, so that what is leased in the partition is known. If the head is not leased, it is claimed after this
--- has ended, and its mark begins later still: it sees everything. If it is leased, its mark may have
--- begun, and wait for the lock; but then the row that it should wake is the first that is not leased,
--- and that one is put off for seconds only. Those behind it are next after a claim that began later.
--- What has failed rests by the same column, so it is put off for seconds as well, and is not woken.
--- Rows whose lease ran out are left alone: there are no more of them than relays had leased.
--- How long: as long as the row has waited so far, within bounds ($3 to $4 for seconds, $5 to $6).
+-- Why no row is forgotten: a statement that removes the row before it from the partition
+-- (outbox_mark.sql, outbox_wake.sql) makes the next row due, and until then a claim of a row before
+-- it claims it too. The danger is a mark whose snapshot does not show that the row was put off. The
+-- head is locked here, in claims and in marks, and nothing is put off in its partition unless the
+-- head is still as the snapshot of this statement shows it, so that the leased rows of the
+-- partition are known. If the head is not leased, it is claimed after this statement has ended, and
+-- its mark begins later still and sees everything. If the head is leased, its mark may have begun
+-- and wait for the lock; but then the row that it should wake is the first one that is not leased,
+-- and that row is put off for seconds only. The rows behind it are next only after a claim that
+-- began later. A failed row has its backoff in the same column, so it is put off for seconds as
+-- well, and is not woken. Rows whose lease lapsed are not put off: there are no more of them than
+-- relays had leased. A row is put off for as long as it has waited so far, within bounds ($3 to $4
+-- for seconds, $5 to $6 otherwise).
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -1,5 +1,6 @@
--- Invariant: no row waits for longer than its lease, its backoff or the longest time for which rows are
--- put off ($1, with a moment's grace $2), whatever the clock said when it was written. $3 rows at most.
+-- Invariant: no row waits for longer than its lease, its backoff or the longest time for which rows
+-- are put off ($1, with a moment's grace $2), whatever the clock's time was when it was written. At
+-- most $3 rows are changed.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -1,6 +1,6 @@
--- Invariant: follows on an update of the same transaction that took rows out of their partitions, $1 the
--- partitions and $2 the rows' numbers: what comes next in each is due, if it was put off. A row that
--- another transaction has locked is left: it is looked at again by itself.
+-- Invariant: the same transaction has removed rows from their partitions; $1 are the partitions, $2
+-- the numbers of the rows. The next row in each partition becomes due, if it was put off. A row
+-- that another transaction has locked is skipped: it becomes due by itself.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

@@ -1,6 +1,6 @@
--- Invariant: no version is written over that was not judged. A row that another transaction has locked is
--- lost, not waited for: its transaction may take as long as its work.
--- Times that a clock wrote which was ahead are counted from now: what is left of a lease or a backoff is
+-- Invariant: only the judged version is overwritten. A row that another transaction has locked
+-- counts as lost and is not waited for: that transaction may take as long as its work. Times that a
+-- clock wrote while it was ahead are moved back to count from now: a lease or a backoff then lasts
 -- its own length. The claim, its fence and its retry payload stay.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
@@ -16,7 +16,7 @@ update semel_record r set
     number = r.number + 1, lease_until = r.lease_until - h.ahead, retry_at = r.retry_at - h.ahead,
     expires_at = r.expires_at - h.ahead, sweep_at = r.sweep_at - h.ahead,
     updated_at = least(r.updated_at, c.us),
-    -- least() passes over nulls, and what has not ended has no such time.
+    -- least() ignores nulls, and a record that has not ended has no such time.
     completed_at = case when r.completed_at is not null then least(r.completed_at, c.us) end
 from held h cross join clock c
 where r.digest = h.digest

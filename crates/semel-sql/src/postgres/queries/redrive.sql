@@ -1,7 +1,7 @@
--- Invariant: no version is written over that was not judged. A row that another transaction has locked is
--- lost, not waited for: its transaction may take as long as its work.
--- The last failure stays readable, and the retry payload stays (a success has none: its answer goes);
--- attempts count from zero, and the next one is due.
+-- Invariant: only the judged version is overwritten. A row that another transaction has locked
+-- counts as lost and is not waited for: that transaction may take as long as its work. The last
+-- error and the retry payload stay (a success has no payload: its outcome is removed). Attempts
+-- count from zero, and the next one is due now.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t

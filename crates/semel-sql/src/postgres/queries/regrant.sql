@@ -1,7 +1,7 @@
--- Invariant: no version is written over that was not judged. A row that another transaction has locked is
--- lost, not waited for: its transaction may take as long as its work.
--- The fence grows over both the previous one and the clock. $13: nothing of the old one survives.
--- The retry payload is the new claim's, as everything else of it.
+-- Invariant: only the judged version is overwritten. A row that another transaction has locked
+-- counts as lost and is not waited for: that transaction may take as long as its work. The new
+-- fence is above both the previous fence and the clock. If $13 is true, nothing of the old record
+-- stays. The retry payload, like everything else, is that of the new claim.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t

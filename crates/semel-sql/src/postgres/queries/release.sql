@@ -1,4 +1,4 @@
--- Invariant: only the live grant removes its record; else as settle.sql.
+-- Invariant: only the live grant removes its record; otherwise as settle.sql.
 with held as materialized (
     select r.digest from semel_record r
     where r.digest = $1

@@ -1,5 +1,5 @@
--- Invariant: no version is written over that was not judged. A row that another transaction has locked is
--- lost, not waited for: its transaction may take as long as its work.
+-- Invariant: only the judged version is removed. A row that another transaction has locked counts
+-- as lost and is not waited for: that transaction may take as long as its work.
 with held as materialized (
     select r.digest from semel_record r
     where r.digest = $1

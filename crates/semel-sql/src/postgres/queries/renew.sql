@@ -1,5 +1,6 @@
--- Invariant: only the live grant extends its lease, and a row that another transaction has locked keeps no
--- other lease waiting. A lease with a row that is not done is still its grant's, but locked.
+-- Invariant: only the live grant extends its lease, and a row that another transaction has locked
+-- keeps no other lease waiting. A lease that has only a row with done = false still belongs to its
+-- grant, but another transaction has its record locked.
 with req as materialized (
     select * from unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[]) with ordinality
     as q (digest, fence, attempt_id, lease_us, ord)

@@ -1,6 +1,7 @@
--- Invariant: only the live grant ends its claim. A row that another transaction has locked is not waited for.
--- Only a success takes the place of the retry payload (a running claim has no answer); other endings keep it.
--- Gives true if it was ended, false if it is still this grant's but locked, null if it is not its.
+-- Invariant: only the live grant settles its claim. A row that another transaction has locked is
+-- not waited for. Only a success replaces the retry payload; any other settlement keeps it. Returns
+-- true if the claim was settled, false if the record still belongs to this grant but is locked,
+-- null if the claim is lost.
 with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t

@@ -1,7 +1,7 @@
 -- Invariant: as settle.sql, and only inside the transaction that was marked when it began, when the
 -- claim was opened in it, or when it was adopted: the mark is gone once that transaction has ended,
--- however it ended, and then nothing is written. A row that this transaction wrote itself is no other
--- else's to lock, so its lock is not asked for.
+-- however it ended, and then nothing is written. A row that this transaction wrote itself cannot be
+-- locked by another, so it needs no lock.
 with unit as materialized (
     select coalesce(current_setting('semel.unit', true), '') = 'open' as open
 ),

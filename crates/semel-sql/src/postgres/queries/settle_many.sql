@@ -1,6 +1,7 @@
 -- Invariant: as settle.sql and release.sql (state null), for each of many different keys by itself.
--- A row that another transaction has locked is left out rather than waited for: its claim is answered "busy"
--- (it has a row here, but not a done one) and the others go on. So no two batches can deadlock.
+-- A row that another transaction has locked is left out rather than waited for: its claim is
+-- answered "busy" (the result has a row for it, but none with done = true), and the others are
+-- settled. So no two batches can deadlock.
 with req as materialized (
     select * from unnest(
         $1::bytea[], $2::bigint[], $3::bytea[], $4::smallint[], $5::bigint[], $6::bytea[],

@@ -1,8 +1,9 @@
--- Invariant: nothing that can still be needed is removed, and no live lease is touched. $3 is a moment of
--- this server's clock that was believed: it may have jumped since. sweep_at is
--- checked again under the row's lock, so a claim that was renewed or taken over meanwhile escapes;
--- rows that another transaction has locked are left for the next round. A lapsed claim that must not simply be
--- run again (on_crash is not Rerun, 0) turns Uncertain: what may have happened is not forgotten.
+-- Invariant: no record that can still be needed is removed, and no live lease is touched. $3 is a
+-- trusted reading of this server's clock, which may have jumped since. sweep_at is checked again
+-- under the row's lock, so a claim that was renewed or taken over meanwhile is not touched; rows
+-- that another transaction has locked are left for the next sweep. A lapsed claim that must not
+-- simply be run again (on_crash is not Rerun, 0) becomes Uncertain, so that its possible effect is
+-- not forgotten.
 with clock as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us
 ),

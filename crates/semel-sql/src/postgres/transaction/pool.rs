@@ -1,4 +1,4 @@
-//! The sessions that callers' transactions run in.
+//! A pool of the sessions in which callers' transactions run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::error::{Stage, timed_out};
 use crate::pool::{ConnectionPool, Lifecycle, Pooled};
 use crate::unit;
 
-/// Connections for callers' transactions. An idle one is reset, and in no transaction.
+/// Connections for callers' transactions. An idle connection has been reset and is in no
+/// transaction.
 pub(in crate::postgres) struct TransactionPool {
     connections: Arc<ConnectionPool<PgConnection>>,
     options: PgConnectOptions,
@@ -24,7 +25,7 @@ pub(in crate::postgres) struct TransactionPool {
     size: usize,
     wait: Duration,
     pooling: Pooling,
-    /// Sent to a new session before its first transaction.
+    /// The statements that are sent to a new session before its first transaction.
     preparation: String,
 }
 
@@ -49,8 +50,8 @@ impl TransactionPool {
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<Pooled<PgConnection>> {
         let mut session = self.session().await?;
-        // An idle connection may have died. Nothing was sent but BEGIN, so a new one may be tried; a second
-        // failure is the caller's answer.
+        // An idle connection may have died. Nothing was sent but BEGIN, so a new one may be tried;
+        // a second failure is returned to the caller.
         if session.reuse().is_some() {
             if self.start(session.connection()).await.is_ok() {
                 return Ok(session);
@@ -66,19 +67,22 @@ impl TransactionPool {
         self.connections.close();
     }
 
-    /// Begins a transaction that asks for the key of a draft, in one trip on a connection that was used before.
+    /// Begins a transaction and tries to reserve the key of a draft in it. Costs one trip on a
+    /// connection that was used before.
     pub(super) async fn begin_looking(
         &self,
         draft: &Draft,
     ) -> Result<(Pooled<PgConnection>, Looked)> {
         let mut session = self.session().await?;
-        // As above: what was sent writes nothing, and its lock goes with its session.
+        // As in `begin`, a new connection may be tried: the message writes nothing, and its lock
+        // ends with its session.
         if session.reuse().is_some() {
             let begin = Message::new(self.pooling, "begin");
             let limit = Instant::now() + self.limit;
             match self.look(session.connection(), begin, draft).await {
                 Ok(looked) => return Ok((session, looked)),
-                // The server may still be at it, and its lock would make a second session a rival of the first.
+                // The server may still be running the message, and its lock would make a second
+                // session contend with the first.
                 Err(error) if Instant::now() >= limit => return Err(error),
                 Err(_) => {}
             }
@@ -112,7 +116,7 @@ impl TransactionPool {
             .map_err(failed_in("open"))
     }
 
-    /// Retires every session: an error pointed at the server.
+    /// Retires every connection of the store, after an error that points at the server.
     pub(super) fn retire(&self) {
         self.connections.retire();
     }
@@ -121,8 +125,8 @@ impl TransactionPool {
         let connecting = async {
             let mut connection = self.options.connect().await?;
             if !self.preparation.is_empty() {
-                // Not in one message with BEGIN: it takes a snapshot, and the work may still choose another
-                // isolation level where nothing was asked before it.
+                // Not in one message with BEGIN: preparing takes a snapshot, and the work may
+                // choose another isolation level only before the first snapshot.
                 let preparation = AssertSqlSafe(self.preparation.as_str());
                 sqlx::raw_sql(preparation).execute(&mut connection).await?;
             }
@@ -134,9 +138,9 @@ impl TransactionPool {
             .map_err(unconnected("begin"))
     }
 
-    /// Begins. sqlx counts how deep a connection is in transactions. That count is raised once and
-    /// then stays for as long as the connection is pooled, so that a `begin` of the work is always a
-    /// savepoint, and so that what ends a transaction can reset its session in the same trip.
+    /// Begins a transaction. sqlx counts how deep a connection is in transactions. That count is
+    /// raised once and then stays while the connection is pooled, so that a `begin` of the work is
+    /// always a savepoint, and so that one trip can end the transaction and reset its session.
     async fn start(&self, connection: &mut PgConnection) -> Result<()> {
         let begin = async {
             match unit::depth::<Postgres>(connection) {

@@ -1,9 +1,10 @@
 //! Claims whose record is written once, when their transaction commits.
 //!
-//! While a transaction is open no other session sees its record, so a record that would say "running" there is
-//! written for nothing. Instead the transaction holds the key by the lock that every insert of a record asks for
-//! (`open.sql`), in the message that begins it, and inserts the finished record in the message that commits it.
-//! The primary key decides as before: where another record was committed meanwhile, nothing is.
+//! While a transaction is open, no other session sees its record, so a record with the state
+//! Running would be written in vain. Instead, the message that begins the transaction takes the
+//! lock that every insert of the record needs (`open.sql`), and the message that commits it inserts
+//! the finished record. The primary key still decides: if another record was committed meanwhile,
+//! the transaction fails.
 
 use semel_core::claim::Fence;
 use semel_core::record::State;
@@ -19,13 +20,13 @@ use super::super::ledger::lock_key;
 use super::super::message::{FIND_KEY, FINISH, HOLD_KEY, Message, Value};
 use super::super::session::{Naming, Pooling};
 use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
-use super::super::{PgStore, storable_draft, storable_ending};
-use super::{PgTransaction, at_its_depth, outside_transaction, send};
+use super::super::{PgStore, storable_draft, storable_settlement};
+use super::{PgTransaction, check_savepoints, outside_transaction, send};
 use crate::error::{Stage, classify, timed_out};
 use crate::row::{DraftRow, SettlementRow};
 
-/// The largest body that goes into the text of a message, where a byte takes two characters and is read
-/// twice: a larger one is sent in a trip of its own.
+/// The largest total size of the values that are written into the text of a message, where a byte
+/// takes two characters and is read twice. Larger values are sent in a trip of their own.
 const LARGEST_INLINED: usize = 16 * 1024;
 
 /// A claim that a transaction holds, and whose record it writes when it commits.
@@ -35,18 +36,19 @@ pub(super) struct Reserved {
     fence: Fence,
 }
 
-/// What a transaction that asked for a key found.
+/// The result of an attempt to reserve a key in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// No record, and the key is this transaction's.
+    /// The key has no record, and this transaction holds it.
     Free(Fence),
-    /// No record, and the key is another transaction's.
+    /// The key has no record, and another transaction holds it.
     Contended,
-    /// A record, or a server that takes no writes: `open.sql` says which.
+    /// The key has a record, or the server takes no writes: `open.sql` must be run.
     Unknown,
 }
 
-/// Asks for the key of a draft in the transaction that the connection is in, or that `message` begins.
+/// Tries to reserve the key of a draft in the transaction that the connection is in, or that
+/// `message` begins.
 pub(super) async fn look(
     connection: &mut PgConnection,
     message: Message,
@@ -66,14 +68,14 @@ pub(super) async fn look(
     })
 }
 
-/// What `finish.sql` writes, in the order of its placeholders.
+/// Returns the values of `finish.sql`, in the order of its placeholders.
 fn finished<'a>(
     fence: Fence,
     draft: &'a DraftRow<'_>,
     state: i16,
     ended: &SettlementRow<'a>,
 ) -> [Value<'a>; 22] {
-    // Whatever does not succeed keeps its retry payload where the outcome would be.
+    // A record that did not succeed keeps its retry payload in the columns of the outcome.
     let (body, content_type, reference) = if state == i16::from(State::Succeeded.code()) {
         (ended.body, ended.content_type, ended.reference)
     } else {
@@ -123,7 +125,7 @@ async fn insert(
 }
 
 impl PgStore {
-    /// Begins a transaction that holds the key of `draft`, where it has no record yet.
+    /// Begins a transaction that reserves the key of `draft` if the key has no record yet.
     pub(super) async fn begin_reserving(&self, draft: &Draft) -> Result<(PgTransaction, Opened)> {
         storable_draft("open", draft)?;
         let (session, looked) = self.0.transactions.begin_looking(draft).await?;
@@ -156,7 +158,7 @@ impl PgStore {
         #[cfg(feature = "testing")]
         semel_core::testing::failpoint("commit.before");
         let (draft, ended) = (DraftRow::of(&reserved.draft), SettlementRow::of(settlement));
-        let unsettled = match (storable_ending("settle", settlement), ended.state) {
+        let unsettled = match (storable_settlement("settle", settlement), ended.state) {
             (Ok(()), Some(state)) => {
                 let values = finished(reserved.fence, &draft, state, &ended);
                 match self.write_and_commit(&mut transaction, &values).await {
@@ -174,13 +176,14 @@ impl PgStore {
         unsettled
     }
 
-    /// The error is what came of a transaction that is still open, and must be rolled back.
+    /// Writes the finished record and commits. An `Err` means that the transaction is still open
+    /// and must be rolled back.
     async fn write_and_commit(
         &self,
         transaction: &mut PgTransaction,
         values: &[Value<'_>],
     ) -> std::result::Result<Committed, Committed> {
-        if let Err(error) = at_its_depth(transaction.session.connection()) {
+        if let Err(error) = check_savepoints(transaction.session.connection()) {
             return Err(Committed::Failed(error));
         }
         let began = Instant::now();
@@ -223,29 +226,31 @@ impl PgStore {
         if sent.answered + 1 < needed && is_refused(&error) {
             return Err(unwritten(error));
         }
-        // A commit can have happened without our knowing.
+        // The commit may have happened although its answer was lost.
         let error = classify(codes, Stage::Running, "commit", error);
         if error.kind() != ErrorKind::Ambiguous {
-            // Rolled back; its lock may be held until the session is ready again, which a rollback waits for.
+            // The server rolled back. It may hold the lock until the session is ready again, which
+            // a rollback waits for.
             return Err(Committed::Failed(error));
         }
         Ok(self.durable(began, Err(error)).await)
     }
 
-    /// What became of a commit, once it cannot be on this server alone.
+    /// Returns the result of a commit after making sure that the commit is not on this server
+    /// alone.
     async fn durable(&self, began: Instant, committed: Result<()>) -> Committed {
         let confirmed = self.confirmed("commit", began, committed).await;
         confirmed.map_or_else(Committed::Failed, |()| Committed::Done)
     }
 }
 
-/// Whether the server refused the statement, and is known to have rolled back.
+/// Returns whether the server refused the statement and has rolled back for certain.
 fn is_refused(error: &sqlx::Error) -> bool {
     let refusal = error.as_database_error();
     refusal.is_some_and(|refusal| codes(refusal) != Some(ErrorKind::Ambiguous))
 }
 
-/// What it means that a finished record was not inserted.
+/// Converts the error of inserting a finished record.
 fn unwritten(error: sqlx::Error) -> Committed {
     let refusal = error.as_database_error();
     let refusal = refusal.filter(|refusal| refusal.table() == Some("semel_record"));

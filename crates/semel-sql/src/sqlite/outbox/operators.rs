@@ -1,6 +1,6 @@
-//! What operators ask of the outbox in SQLite. Reads only; their verbs are the writer's tasks.
+//! The operators' queries on the outbox in SQLite. Their verbs are tasks of the writer.
 //!
-//! What is dead, what waits and what is named by its id has an index; anything else walks the table.
+//! Indexes serve queries for dead or waiting rows and for ids; any other query scans the table.
 
 use std::time::Duration;
 
@@ -70,9 +70,9 @@ pub(super) async fn count(
     row.try_get::<i64, _>(0).map(i64::unsigned_abs)
 }
 
-/// The selection as conditions, beginning with ` AND`; `wanted` are the statuses, all if empty.
-/// Statuses are written out: SQLite takes a partial index only where it finds the index's own
-/// condition among those of the query.
+/// Appends the selection as conditions, beginning with ` AND`. `wanted` are the statuses; all, if
+/// empty. Statuses are literals: SQLite uses a partial index only if the query contains the index's
+/// own condition.
 pub(super) fn push_matches(query: &mut QueryBuilder<Sqlite>, selection: &Selection, wanted: &[u8]) {
     if !wanted.is_empty() {
         let codes: Vec<String> = wanted.iter().map(ToString::to_string).collect();

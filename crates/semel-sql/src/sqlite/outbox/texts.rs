@@ -1,9 +1,9 @@
-//! The statements of the outbox. What they bind is said at each.
+//! The statements of the outbox. Each is documented with its parameters.
 //!
-//! They run in the writer's transaction, the only one there is: what a part of them has read stays
-//! true until they are done.
+//! They run in the writer's transaction, and there is no other writer: what a part of a statement
+//! has read stays true until the statement ends.
 
-/// The event's columns, in the order in which they are read. Lists have no payload.
+/// The columns of an event, in the order in which they are read. Lists select no payload.
 macro_rules! columns {
     ($payload:literal) => {
         concat!(
@@ -14,28 +14,31 @@ macro_rules! columns {
     };
 }
 
-/// Followed by [`VALUES`] for each event, and [`UNLESS_THERE`].
+/// Inserts events: the beginning of the statement. [`VALUES`] follows for each event, then
+/// [`UNLESS_THERE`].
 pub(super) const APPEND: &str = concat!(
     "INSERT INTO semel_outbox (",
     columns!("payload"),
     ", status, attempts, due_at, partition_key, created_at) VALUES "
 );
 
-/// One event: its columns, when it is due, its partition, and when it was appended.
+/// The values of one event: its columns, its due time, its partition, and the time of its append.
 pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
 
-/// An event that is there already is left as it is, wherever it stands.
+/// The end of an append: an event that already exists is not changed, whatever its status.
 pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
 
-/// Leases rows: ?1 now, ?2 how many at most, ?3 until when, ?4 the token, ?5 how many due rows to look
-/// through, ?6 how many bytes of payload at most (one row, whatever its size), ?7 how long the lease is.
+/// Leases rows: ?1 now, ?2 the largest number of rows, ?3 the end of the lease, ?4 its token, ?5
+/// the number of due rows to scan, ?6 the largest number of payload bytes (but always one row,
+/// whatever its size), ?7 the length of the lease.
 ///
-/// `heads` are due rows that nothing of their partition comes before, the longest due first. If the first
-/// of them is a lease that ran out, it is taken alone (it may be what kills relays), else those that
-/// ran out wait for their turn. Where there is room left, the rows that follow the heads come along
-/// (`trail`), in order and without a gap, one more of each partition before two more of any. A pending row
-/// comes along whenever it is due: it may have been put off because it waits for others, and that is
-/// all that the time of a pending row means. A failed one rests, and those behind it with it.
+/// `heads` are due rows without an earlier row in their partition, the longest due first. If the
+/// first of them has a lapsed lease, it is claimed alone (it may be the row that crashes relays);
+/// otherwise rows with a lapsed lease wait for their turn. If the claim is not full, the rows that
+/// follow the heads are claimed too (`trail`), in order and without a gap, one more row of each
+/// partition before two more of any. A pending row is claimed this way whatever its due time: it
+/// may have been put off because it waits for others, and the due time of a pending row means
+/// nothing else. A failed row rests, and the rows behind it rest with it.
 pub(super) const CLAIM: &str = concat!(
     "WITH heads AS MATERIALIZED (\
         SELECT sequence, partition_key, status, row_number() OVER (ORDER BY due_at, sequence) AS turn FROM (\
@@ -74,14 +77,14 @@ pub(super) const CLAIM: &str = concat!(
     columns!("payload")
 );
 
-/// How many rows are due at ?1, counted up to ?2.
+/// Counts the rows that are due at ?1, up to ?2.
 pub(super) const DUE: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox \
     INDEXED BY semel_outbox_due WHERE due_at <= ?1 LIMIT ?2)";
 
-/// Of the first ?2 rows that are due at ?1, puts those off that wait behind others of their partition: by as
-/// long as they have waited so far, from ?5 to ?6. A statement that takes the row before one out of the partition
-/// makes it due again. What has failed rests by the same column, so that it cannot be woken: from ?3
-/// to ?4.
+/// Puts off, of the first ?2 rows that are due at ?1, those that wait behind others of their
+/// partition: for as long as they have waited so far, from ?5 to ?6. A statement that removes the
+/// row before one from the partition makes the row due again. A failed row has its backoff in the
+/// same column, so it cannot be woken, and is put off from ?3 to ?4.
 pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE status \
         WHEN 3 THEN min(max(?1 - created_at, ?3), ?4) \
         ELSE min(max(?1 - created_at, ?5), ?6) END \
@@ -92,12 +95,12 @@ pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE sta
             SELECT 1 FROM semel_outbox AS p INDEXED BY semel_outbox_partition \
             WHERE p.partition_key = w.partition_key AND p.sequence < w.sequence))";
 
-/// The rows of ?1 (JSON of numbers) are due at ?2.
+/// Makes the rows of ?1 (JSON of numbers) due at ?2.
 pub(super) const WAKE: &str =
     "UPDATE semel_outbox SET due_at = ?2 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
-/// A list of marks as rows: ?1 is JSON of number, token, disposition, when due, error, when published, and
-/// for how long it is put off.
+/// A subquery that returns marks as rows: ?1 is JSON of number, token, disposition, due time,
+/// error, time of publishing, and length of the backoff.
 macro_rules! marks {
     () => {
         "(SELECT m.key AS place, m.value ->> 0 AS sequence, unhex(m.value ->> 1) AS token, \
@@ -106,8 +109,8 @@ macro_rules! marks {
     };
 }
 
-/// The places of the marks whose lease still holds its row; and what comes next in the partition, where the
-/// row leaves it and the next was put off beyond ?2.
+/// Selects the positions of the marks whose lease still holds its row. If the row leaves its
+/// partition, also selects the partition's next row, if that was put off beyond ?2.
 pub(super) const HELD: &str = concat!(
     "SELECT m.place, CASE WHEN m.disposition IN (0, 2) THEN (\
         SELECT n.sequence FROM (\
@@ -119,8 +122,8 @@ pub(super) const HELD: &str = concat!(
      ON o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
 );
 
-/// Writes those marks. Fates: 0 published, 1 again, 2 dead, 3 dead and in its partition's way, 4 as if it
-/// had not been claimed, 5 the same but later.
+/// Writes the marks whose lease still holds its row. Dispositions: 0 published, 1 retry, 2 dead, 3
+/// dead and its partition waits, 4 as if it had not been claimed, 5 the same but later.
 pub(super) const MARK: &str = concat!(
     "UPDATE semel_outbox AS o SET \
         status = CASE m.disposition WHEN 0 THEN 2 WHEN 1 THEN 3 WHEN 5 THEN 3 \
@@ -135,19 +138,19 @@ pub(super) const MARK: &str = concat!(
     " AS m WHERE o.sequence = m.sequence AND o.token = m.token AND o.status = 1"
 );
 
-/// What a verb needs of the rows that it is to change, after a number; conditions follow.
+/// Selects the rows that a verb changes, after a sequence number; conditions follow.
 pub(super) const CHOOSE: &str = "SELECT sequence, tenant, aggregatetype, aggregateid, partition_key \
     FROM semel_outbox WHERE sequence > ";
 
-/// What comes next after rows that have left their partitions, where it was put off beyond ?2. ?1 is JSON
-/// of number and partition.
+/// Selects the next row of each partition that rows have left, if it was put off beyond ?2. ?1 is
+/// JSON of number and partition.
 pub(super) const BEHIND: &str = "SELECT n.sequence FROM json_each(?1) AS c CROSS JOIN semel_outbox AS n \
     ON n.sequence = (SELECT b.sequence FROM semel_outbox AS b INDEXED BY semel_outbox_partition \
         WHERE b.partition_key = unhex(c.value ->> 1) AND b.sequence > c.value ->> 0 \
         ORDER BY b.sequence LIMIT 1) \
     WHERE n.status = 0 AND n.due_at > ?2";
 
-/// Rows that were chosen: ?1 is JSON of number and partition.
+/// A subquery that returns the selected rows: ?1 is JSON of number and partition.
 macro_rules! chosen {
     () => {
         "(SELECT c.value ->> 0 AS sequence, unhex(c.value ->> 1) AS partition_key FROM json_each(?1) AS c) \
@@ -155,49 +158,50 @@ macro_rules! chosen {
     };
 }
 
-/// They are discarded for the reason ?2 at ?3, and hold no partition.
+/// Discards the selected rows for the reason ?2 at ?3, and removes them from their partitions.
 pub(super) const DISCARD: &str = concat!(
     "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, partition_key = NULL, error = ?2, \
      published_at = ?3 FROM ",
     chosen!()
 );
 
-/// They are pending again, due at ?2, tries counted from zero, in their partition.
+/// Makes the selected rows pending again, due at ?2, with attempts counted from zero, in their
+/// partitions.
 pub(super) const REVIVE: &str = concat!(
     "UPDATE semel_outbox AS o SET status = 0, attempts = 0, token = NULL, due_at = ?2, \
      published_at = NULL, partition_key = c.partition_key FROM ",
     chosen!()
 );
 
-/// Removes at most ?2 rows that were published or discarded at ?1 or before: what is dead, or is to be
-/// published again, has no `published_at`.
+/// Removes at most ?2 rows that were published or discarded at ?1 or before: a row that is dead or
+/// is to be published again has no `published_at`.
 pub(super) const CLEAN: &str = "DELETE FROM semel_outbox WHERE sequence IN (\
     SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_published \
     WHERE published_at <= ?1 ORDER BY published_at LIMIT ?2)";
 
-/// Makes at most ?4 rows wait for their lease or their backoff from now (?1) on, which would wait for
-/// longer, and for longer than rows are put off (?2, with a moment's grace ?3): a clock that was ahead
-/// said so.
+/// Corrects at most ?4 rows whose due time was written by a clock that was ahead: they would wait
+/// for longer than their lease or backoff, and for longer than rows are put off (?2, with a grace
+/// of ?3). They are due after their lease or backoff, counted from now (?1).
 pub(super) const REDATE: &str = "UPDATE semel_outbox SET due_at = ?1 + rest_us WHERE sequence IN (\
     SELECT sequence FROM semel_outbox INDEXED BY semel_outbox_due \
     WHERE due_at > ?1 + ?2 AND due_at - ?1 - ?3 > rest_us ORDER BY due_at, sequence LIMIT ?4)";
 
-/// How many wait and how many are dead, ?1 of each at most, and when the oldest that waits was
-/// appended.
+/// Counts the rows that wait and those that are dead, at most ?1 of each, and selects the time at
+/// which the oldest waiting row was appended.
 pub(super) const BACKLOG: &str = "SELECT count(*), min(created_at), (SELECT count(*) FROM (\
         SELECT 1 FROM semel_outbox INDEXED BY semel_outbox_dead WHERE status = 4 LIMIT ?1)) \
     FROM (SELECT created_at FROM semel_outbox INDEXED BY semel_outbox_due \
         WHERE due_at IS NOT NULL ORDER BY due_at, sequence LIMIT ?1)";
 
-/// Rows for operators, after a number; conditions follow. The length of a payload is known without
-/// reading it.
+/// Selects rows for operators, after a sequence number; conditions follow. SQLite knows the length
+/// of a payload without reading it.
 pub(super) const LIST: &str = concat!(
     "SELECT sequence, status, attempts, error, created_at, due_at, published_at, length(payload), ",
     columns!("x''"),
     " FROM semel_outbox WHERE sequence > "
 );
 
-/// Counts rows; conditions follow, and a limit, and a bracket.
+/// Counts rows; conditions, a limit and a closing bracket follow.
 pub(super) const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM semel_outbox WHERE TRUE";
 
 #[cfg(test)]
@@ -208,7 +212,7 @@ mod tests {
     use super::*;
     use crate::sqlite::MIGRATIONS;
 
-    /// How SQLite would go about a statement.
+    /// Returns SQLite's query plan for a statement.
     async fn plan(text: &str) -> Vec<String> {
         let options = SqliteConnectOptions::new().in_memory(true);
         let mut connection = options.connect().await.unwrap();
@@ -221,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_walks_what_is_due_and_never_the_table() {
+    async fn a_claim_scans_due_rows_and_never_the_table() {
         let plan = plan(CLAIM).await;
         let whole = plan.join("\n");
         assert!(whole.contains("USING INDEX semel_outbox_due (due_at<?)"), "{whole}");
@@ -237,7 +241,7 @@ mod tests {
         let tables: Vec<_> = scanned
             .filter(|name| matches!(*name, "semel_outbox" | "o" | "t" | "n" | "p"))
             .collect();
-        // `o` is the window, a subquery that ends after its rows.
+        // `o` is the window, a subquery with a limit.
         assert!(tables.iter().all(|name| *name == "o"), "{whole}");
     }
 

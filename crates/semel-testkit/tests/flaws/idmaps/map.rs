@@ -14,10 +14,10 @@ use semel_ids::resource::ResourceType;
 use semel_testkit::IdMapFixture;
 use ulid::Ulid;
 
-/// What is wrong with a map.
+/// The mistake of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Nothing: the control.
+    /// No mistake: the control.
     Nothing,
     /// The tenant is not part of the key.
     NoTenant,
@@ -29,11 +29,11 @@ pub(crate) enum Wrong {
     FoldsPublicIds,
     /// The type is not part of the key.
     NoType,
-    /// An internal id may have any number of names.
+    /// An internal id may have any number of public ids.
     ManyNames,
-    /// A public id is bound to whoever comes last.
+    /// A public id is bound to the last binding that is inserted.
     LastWins,
-    /// Revoked rows look live.
+    /// Revoked rows are returned as live.
     ShowsRevokedAsLive,
     /// Revoked rows are hidden.
     HidesRevoked,
@@ -41,27 +41,27 @@ pub(crate) enum Wrong {
     RemovesRevoked,
     /// Inserting a revoked binding makes it live.
     RevivesOnInsert,
-    /// A revocation always says that there was something to revoke.
+    /// A revocation always returns that there was a live row.
     RevokesBlindly,
-    /// What was there is called new.
+    /// An insert of an existing binding returns `New`.
     CallsEverythingNew,
-    /// Many are answered in the order of their ids.
+    /// Results of many inserts are in the order of their ids.
     AnswersInOrderOfIds,
-    /// Of many, only the first thousand are written.
+    /// Only the first thousand of many bindings are written.
     WritesAThousand,
-    /// A repair leaves the other name of a thing.
+    /// A repair leaves the row with the other public id of an internal id.
     LeavesOtherNames,
-    /// A repair leaves what is revoked.
+    /// A repair does not make revoked rows live.
     LeavesRevoked,
-    /// A page begins with the row that the last one ended with.
+    /// A page begins with the last row of the page before.
     PagesOverlap,
-    /// A page has the limit of rows before the filter by tenant.
+    /// A page applies its limit before the filter by tenant.
     FiltersAfterTheLimit,
-    /// Pages go by public id alone.
+    /// Pages are ordered by public id alone.
     PagesByPublicId,
 }
 
-/// A row as the mistakes see it.
+/// A stored row.
 #[derive(Clone, Debug)]
 struct Kept {
     kind: String,
@@ -79,14 +79,14 @@ pub(crate) struct WrongMap {
 
 impl WrongMap {
     fn rows(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
-        self.rows.lock().expect("nobody panics with it")
+        self.rows.lock().expect("no panic while the lock is held")
     }
 
     fn is(&self, wrong: Wrong) -> bool {
         self.wrong == wrong
     }
 
-    /// Whether a row is in this type and tenant, as this map sees it.
+    /// Returns whether a row belongs to this type and tenant, as this map compares them.
     fn inside(&self, row: &Kept, kind: &str, tenant: &str) -> bool {
         let tenants = match self.wrong {
             Wrong::NoTenant => true,
@@ -262,16 +262,16 @@ impl IdMap for WrongMap {
     }
 }
 
-/// A place for one test's ids, in a map with one mistake.
-pub(crate) struct Spot(WrongMap);
+/// A fixture with a map that has one mistake.
+pub(crate) struct WrongMapFixture(WrongMap);
 
-impl Spot {
+impl WrongMapFixture {
     pub(crate) async fn new(wrong: Wrong) -> Self {
         Self(WrongMap { rows: Arc::default(), wrong })
     }
 }
 
-impl IdMapFixture for Spot {
+impl IdMapFixture for WrongMapFixture {
     type Map = WrongMap;
     type Transaction = WrongMap;
 

@@ -19,36 +19,36 @@ use semel_core::store::Result;
 use semel_core::{AttemptId, Clock, ErrorText, Timestamp};
 use semel_testkit::OutboxFixture;
 
-/// What is wrong with an outbox.
+/// The mistake of an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Nothing: the control.
+    /// No mistake: the control.
     Nothing,
-    /// Events have no order.
+    /// Partitions are ignored.
     ForgetsPartitions,
-    /// A claim goes on behind the highest number that was claimed.
+    /// A claim continues after the highest number that was claimed.
     Cursor,
-    /// A mark is taken from whoever makes it.
+    /// A mark is accepted with any token.
     NoToken,
-    /// Rows whose lease is over are claimed with others.
+    /// Lapsed rows are claimed together with others.
     LapsedTogether,
     /// A claim leases nothing.
     NoLease,
-    /// A row whose lease is over is never claimed again.
+    /// A lapsed row is never claimed again.
     LeavesLapsed,
-    /// The lowest number is claimed first, however long others are due.
+    /// The lowest number is claimed first, not the row that has been due longest.
     ByNumber,
-    /// A claim takes all that is due.
+    /// A claim takes all due rows.
     Unlimited,
-    /// A row that was not tried has one try less.
+    /// A row marked `Untried` loses an attempt.
     CountsUntried,
     /// A failed row is due at once.
     NeverRests,
-    /// The words of failures are dropped.
+    /// Error texts of failures are dropped.
     ForgetsWhy,
-    /// The dead never hold their partition.
+    /// Dead rows never hold their partition.
     DeadHoldNothing,
-    /// The dead always hold their partition.
+    /// Dead rows always hold their partition.
     DeadHoldAlways,
     /// An event that is appended twice is two rows.
     TakesTwice,
@@ -56,21 +56,21 @@ pub(crate) enum Wrong {
     FoldsTenants,
     /// Payloads are cut to 64 KiB.
     CutsPayloads,
-    /// Operators' verbs take rows away from relays.
+    /// Operators' actions change leased rows.
     VerbsTakeLeased,
-    /// Operators' verbs on many take along what was discarded.
+    /// Operators' actions on many rows change discarded rows too.
     VerbsTakeDiscarded,
-    /// What was discarded counts as dead.
+    /// Discarded rows count as dead.
     CountsDiscarded,
-    /// Published rows are cleaned whatever their age.
+    /// Published rows are removed whatever their age.
     CleansAtOnce,
-    /// A claim takes as many bytes as there are.
+    /// A claim takes any number of bytes.
     AnyBytes,
-    /// Operators' verbs begin at the first row whatever they are told.
+    /// Operators' actions start at the first row, whatever `after` is.
     StartsOver,
-    /// A row that was put off has one try less.
+    /// A row marked `Later` loses an attempt.
     CountsLater,
-    /// A row that is put off is due at once.
+    /// A row marked `Later` is due at once.
     NeverLater,
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct WrongOutbox {
 
 #[derive(Default)]
 struct Seen {
-    /// What was appended, by the name under which memory has it.
+    /// The appended events, by the id under which the outbox in memory has them.
     originals: HashMap<(String, EventId), Event>,
-    /// The leases that were given and not marked.
+    /// The leases that were granted and not marked yet.
     leases: HashMap<u64, AttemptId>,
     cursor: u64,
 }
@@ -95,7 +95,7 @@ impl WrongOutbox {
         self.wrong == wrong
     }
 
-    /// The event as memory is to have it.
+    /// Returns the event as the outbox in memory is to store it.
     fn disguise(&self, event: &Event) -> Event {
         let tenant = match self.wrong {
             Wrong::FoldsTenants => event.tenant().to_lowercase(),
@@ -119,14 +119,16 @@ impl WrongOutbox {
         disguised
     }
 
-    /// The event as it was appended.
+    /// Returns the event as it was appended.
     fn reveal(&self, disguised: Event) -> Event {
         let name = (disguised.tenant().to_owned(), disguised.id());
         let original = self.seen.lock().expect("sound").originals.get(&name).cloned();
-        original.expect("it was appended").with_sequence(disguised.sequence().expect("a number"))
+        original
+            .expect("the event was appended")
+            .with_sequence(disguised.sequence().expect("a number"))
     }
 
-    /// The selection as memory is to read it: by the names that rows have there.
+    /// Returns the selection with the ids under which the outbox in memory has the rows.
     fn selection(&self, selection: &Selection) -> Selection {
         let mut selection = selection.clone();
         if self.is(Wrong::TakesTwice) && !selection.ids.is_empty() {
@@ -145,7 +147,7 @@ impl WrongOutbox {
             }
             Disposition::Retry { after, error } => {
                 let after = if self.is(Wrong::NeverRests) { Duration::ZERO } else { *after };
-                Disposition::Retry { after, error: self.words(error) }
+                Disposition::Retry { after, error: self.error_text(error) }
             }
             Disposition::Dead { error, holds_partition } => {
                 let holds_partition = match self.wrong {
@@ -153,24 +155,24 @@ impl WrongOutbox {
                     Wrong::DeadHoldAlways => true,
                     _ => *holds_partition,
                 };
-                Disposition::Dead { error: self.words(error), holds_partition }
+                Disposition::Dead { error: self.error_text(error), holds_partition }
             }
             Disposition::Later { after, error } if self.is(Wrong::CountsLater) => {
                 Disposition::Retry { after: *after, error: error.clone() }
             }
             Disposition::Later { after, error } => {
                 let after = if self.is(Wrong::NeverLater) { Duration::ZERO } else { *after };
-                Disposition::Later { after, error: self.words(error) }
+                Disposition::Later { after, error: self.error_text(error) }
             }
             Disposition::Published | Disposition::Untried => disposition.clone(),
         }
     }
 
-    fn words(&self, error: &ErrorText) -> ErrorText {
+    fn error_text(&self, error: &ErrorText) -> ErrorText {
         if self.is(Wrong::ForgetsWhy) { ErrorText::new("") } else { error.clone() }
     }
 
-    /// What memory leases, and what this outbox makes of it.
+    /// Claims rows from the outbox in memory and applies the mistake to them.
     async fn choose(&self, ask: Ask) -> Result<Vec<Leased>> {
         let all = Ask { limit: u32::MAX, ..ask };
         match self.wrong {
@@ -314,12 +316,12 @@ impl Outbox for WrongOutbox {
     }
 }
 
-pub(crate) struct Place {
+pub(crate) struct WrongOutboxFixture {
     outbox: WrongOutbox,
     clock: Clock,
 }
 
-impl Place {
+impl WrongOutboxFixture {
     pub(crate) async fn new(wrong: Wrong) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
         let outbox = MemoryOutbox::with_clock(clock.clone());
@@ -327,7 +329,7 @@ impl Place {
     }
 }
 
-impl OutboxFixture for Place {
+impl OutboxFixture for WrongOutboxFixture {
     type Outbox = WrongOutbox;
     type Transaction = WrongOutbox;
 

@@ -20,14 +20,14 @@ use semel_core::{
 };
 use semel_testkit::Fixture;
 
-/// What is wrong with a store.
+/// The mistake of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Nothing: the control.
+    /// No mistake: the control.
     Nothing,
-    /// Settling and renewing take any lease of a running claim.
+    /// Settling and renewing accept any lease of a running claim.
     NoFence,
-    /// Settling does not ask whether the claim still runs.
+    /// Settling does not check whether the claim still runs.
     SettlesTwice,
     /// Swapping does not compare the version.
     NoVersion,
@@ -39,15 +39,15 @@ pub(crate) enum Wrong {
     Trims,
     /// A re-grant is a removal and an insert.
     DeletesThenInserts,
-    /// A re-grant forgets when the record was made.
+    /// A re-grant changes `created_at`.
     Rejuvenates,
-    /// A lapsed claim is gone, as under a TTL.
+    /// A lapsed claim is gone, as with a TTL.
     LeaseIsTtl,
-    /// The clock beside a record is the application's, a little behind.
+    /// The clock returned with a record is the application's, slightly behind.
     ApplicationClock,
-    /// Words of failures are cut to 255 bytes.
+    /// Error texts of failures are cut to 255 bytes.
     CutsWords,
-    /// Large answers are kept as omitted.
+    /// Large outcomes are stored as omitted.
     OmitsLarge,
     /// A renewal counts from the old end of the lease.
     RenewsLate,
@@ -55,21 +55,21 @@ pub(crate) enum Wrong {
     RefusesLapsed,
     /// A sweep removes lapsed claims at once.
     SweepsLapsed,
-    /// A sweep leaves lapsed claims under Hold alone.
+    /// A sweep does not suspend lapsed claims under Hold.
     NeverSuspends,
-    /// A sweep takes no notice of its limit.
+    /// A sweep ignores its limit.
     Unlimited,
-    /// A listing loses the last record of each page.
+    /// A listing skips the last record of each page.
     SkipsOne,
-    /// Counts the first page only.
+    /// A tally counts the first page only.
     TalliesAPage,
-    /// The filter on references is a prefix.
+    /// The filter by reference matches prefixes.
     PrefixReference,
-    /// What lies below a scope is what begins with it.
+    /// The filter by scope with its children matches every scope with the same beginning.
     PrefixScope,
-    /// The filter on ids matches those that contain it.
+    /// The filter by id matches ids that contain it.
     LooseId,
-    /// Every settlement takes the retry payload away.
+    /// Every settlement removes the retry payload.
     ForgetsParcels,
     /// A survey leaves out more than the bytes.
     SurveysTooLittle,
@@ -88,7 +88,7 @@ impl WrongStore {
         self.wrong == wrong
     }
 
-    /// The key as this store sees it.
+    /// Returns the key as this store compares it.
     fn see(&self, key: &Key) -> Key {
         let seen = match self.wrong {
             Wrong::FoldsCase => key.id().to_lowercase(),
@@ -101,7 +101,7 @@ impl WrongStore {
         seen
     }
 
-    /// The record as this store shows it.
+    /// Returns the record as this store returns it.
     fn show(&self, record: Record) -> Record {
         let forgotten = self.is(Wrong::ForgetsParcels) && record.state != State::Running;
         Record { retry_payload: record.retry_payload.clone().filter(|_| !forgotten), ..record }
@@ -118,7 +118,7 @@ impl WrongStore {
         Timestamp::from_micros(now.as_micros() - behind)
     }
 
-    /// The lease that this store takes the caller's for.
+    /// Returns the lease that this store uses in place of the caller's.
     async fn take_for(&self, lease: &Lease) -> Lease {
         let Some((key, peeked)) = self.of(lease.digest).await else { return *lease };
         let digest = key.digest();
@@ -355,19 +355,19 @@ impl Inspect for WrongStore {
     }
 }
 
-pub(crate) struct Place {
+pub(crate) struct WrongStoreFixture {
     store: WrongStore,
 }
 
-impl Place {
+impl WrongStoreFixture {
     pub(crate) async fn new(wrong: Wrong) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
         let store = MemoryStore::with(10_000, clock.clone());
-        Place { store: WrongStore { store, clock, wrong, keys: Arc::default() } }
+        WrongStoreFixture { store: WrongStore { store, clock, wrong, keys: Arc::default() } }
     }
 }
 
-impl Fixture for Place {
+impl Fixture for WrongStoreFixture {
     type Store = WrongStore;
 
     async fn store(&self) -> WrongStore {

@@ -1,4 +1,4 @@
-//! Where in a request ids are: the name of a parameter, in the path or in the query.
+//! The path or query parameter of a request that holds public ids.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -10,8 +10,8 @@ use percent_encoding::percent_decode_str;
 use semel_ids::Resource;
 use semel_ids::resource::MAX_TYPE;
 
-/// The name of a parameter that ids come in. For routes whose parameter is not called after its
-/// resource, and for those with two of one kind.
+/// The name of the parameter that holds a public id. Implement this trait for routes whose
+/// parameter is not named after its resource, and for routes with two ids of one resource type.
 ///
 /// ```
 /// use semel_ids::resource::User;
@@ -33,11 +33,11 @@ use semel_ids::resource::MAX_TYPE;
 /// }
 /// ```
 pub trait Parameter: Send + Sync + 'static {
-    /// The name.
+    /// The name of the parameter.
     const NAME: &'static str;
 }
 
-/// The parameter that is called after its resource: `order_id` for `ORDER`.
+/// The default parameter, which is named after the resource: `order_id` for `ORDER`.
 pub struct OfType<R>(PhantomData<fn() -> R>);
 
 impl<R> std::fmt::Debug for OfType<R> {
@@ -75,7 +75,8 @@ impl<R: Resource> Parameter for OfType<R> {
     };
 }
 
-/// Returns every value of a parameter: that in the path, or else those in the query.
+/// Returns all values of the parameter `name`: those in the path or, if there are none, those in
+/// the query.
 pub(super) async fn values<T: Send + Sync>(
     parts: &mut Parts,
     state: &T,
@@ -89,11 +90,12 @@ pub(super) async fn values<T: Send + Sync>(
                 return found;
             }
         }
-        // A text that is no id: the query must not stand in for what is malformed in the path.
+        // Returns a text that cannot be an id: the query must not replace a malformed value in the
+        // path.
         Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => {
             return vec![char::REPLACEMENT_CHARACTER.into()];
         }
-        // No route has matched, so nothing is in the path.
+        // No route has matched, so the path has no parameters.
         Err(_) => {}
     }
     in_query(parts.uri.query().unwrap_or_default(), name)
@@ -105,7 +107,8 @@ fn in_query(query: &str, name: &str) -> Vec<String> {
     named.map(|(_, value)| decoded(value).into_owned()).collect()
 }
 
-/// Decodes a part of a query as forms write it. What is not UTF-8 becomes a text that is no id.
+/// Decodes a part of a query that is encoded like an HTML form. Invalid UTF-8 becomes a text that
+/// cannot be an id.
 fn decoded(part: &str) -> Cow<'_, str> {
     if !part.contains('+') {
         return percent_decode_str(part).decode_utf8_lossy();
@@ -128,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_called_after_its_resource() {
+    fn a_parameter_is_named_after_its_resource() {
         assert_eq!(OfType::<Order>::NAME, "order_id");
         assert_eq!(OfType::<Sku>::NAME, "sku_id");
         assert_eq!(OfType::<Long>::NAME, "wallet_account_2_id");
     }
 
     #[test]
-    fn a_query_is_read_as_forms_write_it() {
+    fn a_query_is_decoded_like_a_form() {
         let found = |query| in_query(query, "order_id");
         assert_eq!(found("a=1&order_id=ord_1&b"), ["ord_1"]);
         assert_eq!(found("order%5fid=ord%5F1%2Cord_2"), ["ord_1,ord_2"]);

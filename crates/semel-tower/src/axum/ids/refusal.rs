@@ -1,4 +1,4 @@
-//! Why a request whose ids are not resolved is refused, and its response.
+//! The reasons why the public ids of a request were not resolved, and the response to each.
 
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -7,52 +7,58 @@ use semel_ids::codec::MAX_PUBLIC_ID;
 
 use crate::http::Slug;
 
-/// Why ids were not resolved. It never reveals the tenant of an id: another tenant's id is not found.
+/// The reason why the public ids of a request were not resolved. Never reveals the tenant of an id:
+/// the id of another tenant is reported as not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotResolved {
-    /// The tenant is unknown. Answered as `tenant-unknown`.
+    /// The tenant is unknown or invalid. Answered as `tenant-unknown`.
     #[error("{why}")]
     TenantUnknown {
-        /// What is wrong with the tenant.
+        /// The reason why the tenant is unknown or invalid.
         why: String,
     },
-    /// The parameter is missing. Answered as `public-id-invalid`, like the next three.
+    /// The parameter is missing. Answered as `public-id-invalid`.
     #[error("`{parameter}` is missing")]
     Missing {
         /// The parameter's name.
         parameter: &'static str,
     },
-    /// The parameter occurs several times, and one id is expected.
+    /// The parameter occurs several times where one id is expected. Answered as
+    /// `public-id-invalid`.
     #[error("`{parameter}` occurs more than once")]
     Repeated {
         /// The parameter's name.
         parameter: &'static str,
     },
-    /// The parameter has too many ids.
-    #[error("`{parameter}` has {asked} ids; ask for at most {max} at once")]
+    /// The parameter has too many ids. Answered as `public-id-invalid`.
+    #[error("`{parameter}` has {asked} ids; send at most {max} at once")]
     TooMany {
         /// The parameter's name.
         parameter: &'static str,
-        /// How many ids the request has.
+        /// The number of ids in the request.
         asked: usize,
-        /// The limit.
+        /// The largest number of ids that a request may have.
         max: usize,
     },
-    /// The text is not an id of its kind.
-    #[error("{} is no public id of its kind; copy it as it was given", shown(parameter, text))]
+    /// The text is not a public id of the expected type. Answered as `public-id-invalid`.
+    #[error(
+        "{} is not a public id of the expected type; send it exactly as it was issued",
+        shown(parameter, text)
+    )]
     Invalid {
         /// The parameter's name.
         parameter: &'static str,
-        /// The text of the id, where the parameter has several.
+        /// The text of the id, if the parameter may hold several ids.
         text: Option<String>,
     },
-    /// There is nothing with this id, or it is not the tenant's. Answered as `public-id-not-found`.
+    /// The id is unknown, was revoked, or belongs to another tenant. Answered as
+    /// `public-id-not-found`.
     #[error("there is nothing with {}", shown(parameter, text))]
     NotFound {
         /// The parameter's name.
         parameter: &'static str,
-        /// The text of the id, where the parameter has several.
+        /// The text of the id, if the parameter may hold several ids.
         text: Option<String>,
     },
     /// The map of ids cannot be reached. Answered as `store-unavailable`.
@@ -63,7 +69,8 @@ pub enum NotResolved {
     Disabled,
 }
 
-/// Returns which id is meant. A caller's text is never repeated longer than an id.
+/// Describes the id for an error message. The caller's text is cut to the length of the longest
+/// public id.
 fn shown(parameter: &str, text: &Option<String>) -> String {
     let Some(text) = text else { return format!("the id in `{parameter}`") };
     let mut shown: String = text.chars().take(MAX_PUBLIC_ID).collect();
@@ -98,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_or_strange_text_is_repeated_short_and_escaped() {
+    fn a_long_or_strange_text_is_shown_cut_and_escaped() {
         let text = format!("a\n\u{7}{}", "ä".repeat(10_000));
-        let said = NotResolved::Invalid { parameter: "order_id", text: Some(text) }.to_string();
-        assert!(said.len() < 200, "{said}");
-        assert!(said.contains("\"a\\n\\u{7}ä") && said.contains("ä…\""), "{said}");
-        let said = NotResolved::NotFound { parameter: "order_id", text: None }.to_string();
-        assert_eq!(said, "there is nothing with the id in `order_id`");
+        let message = NotResolved::Invalid { parameter: "order_id", text: Some(text) }.to_string();
+        assert!(message.len() < 200, "{message}");
+        assert!(message.contains("\"a\\n\\u{7}ä") && message.contains("ä…\""), "{message}");
+        let message = NotResolved::NotFound { parameter: "order_id", text: None }.to_string();
+        assert_eq!(message, "there is nothing with the id in `order_id`");
     }
 }

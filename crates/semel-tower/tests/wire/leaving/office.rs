@@ -91,15 +91,10 @@ impl Office {
             IdempotencyLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
         let handler = async |State(office): State<Arc<Self>>,
                              OperationContext(claim): OperationContext| {
-            let (attempt, fence) = (claim.attempt(), claim.fence().0);
-            let key = claim.key().id().to_owned();
-            let ledger = &office.ledger;
-            office
-                .work(&claim, async || {
-                    let effect = Effect { key, attempt, fence, run: "wire".to_owned() };
-                    ledger.record(&effect).expect("our file");
-                })
-                .await
+            // The answer is made after the effect.
+            let effect = Effect { value: String::new(), ..Effect::of(&claim) };
+            let record = async || office.ledger.record(&effect).expect("our file");
+            office.work(&claim, record).await
         };
         let routes = Router::new().route("/orders", post(handler));
         let layered = routes.layer(layer.rules(Self::rules()));

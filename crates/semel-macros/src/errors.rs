@@ -5,32 +5,32 @@ use std::fmt::Display;
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 
-/// The errors so far.
+/// The errors that were found so far.
 #[derive(Default)]
-pub(crate) struct Complaints(Option<syn::Error>);
+pub(crate) struct Errors(Option<syn::Error>);
 
-impl Complaints {
-    /// Adds an error at `span`, which is that of one token.
+impl Errors {
+    /// Adds an error at `span`, which must be the span of one token.
     pub(crate) fn add(&mut self, span: Span, message: impl Display) {
-        self.note(syn::Error::new(span, message));
+        self.push(syn::Error::new(span, message));
     }
 
-    /// Adds an error at all of `tokens`.
+    /// Adds an error that spans all of `tokens`.
     pub(crate) fn add_at(&mut self, tokens: impl ToTokens, message: impl Display) {
-        self.note(syn::Error::new_spanned(tokens, message));
+        self.push(syn::Error::new_spanned(tokens, message));
     }
 
     /// Adds the error of a parser.
-    pub(crate) fn note(&mut self, error: syn::Error) {
+    pub(crate) fn push(&mut self, error: syn::Error) {
         match &mut self.0 {
             Some(all) => all.combine(error),
             none => *none = Some(error),
         }
     }
 
-    /// Returns the value; `None` for an error, which is added.
+    /// Returns the value of `result`; adds the error and returns `None` if there is one.
     pub(crate) fn take<T>(&mut self, result: syn::Result<T>) -> Option<T> {
-        result.map_err(|error| self.note(error)).ok()
+        result.map_err(|error| self.push(error)).ok()
     }
 
     /// Returns one `compile_error!` for each error; `None` if there are none.

@@ -1,7 +1,7 @@
-//! A relay at work in the background: how it is woken, paused, stopped and shared.
+//! A relay in the background: how it is woken, paused, stopped and shared.
 //!
-//! Nothing here depends on how fast the machine is: what must happen is waited for, and what must
-//! not is asked for when everything that could lead to it has happened.
+//! No behaviour here depends on the speed of the machine: it waits for what must happen, and checks
+//! what must not happen once everything that could cause it is over.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -20,23 +20,23 @@ use super::shorthand::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A relay that looks all the time.
+/// Returns a relay that polls every 1 to 20 ms.
 fn eager<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> RelayBuilder<O, Broker> {
     let (first, most) = (Duration::from_millis(1), Duration::from_millis(20));
     relay(outbox, broker).idle(first, most).backoff(Duration::ZERO, Duration::ZERO)
 }
 
-/// A relay that looks once an hour unless it is woken. Two hours are longer than any test waits.
-fn drowsy<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> RelayBuilder<O, Broker> {
+/// Returns a relay that polls once an hour unless it is woken, which is longer than any test waits.
+fn hourly<O: Outbox>(outbox: &Arc<O>, broker: &Broker) -> RelayBuilder<O, Broker> {
     relay(outbox, broker).idle(MINUTE * 60, MINUTE * 60)
 }
 
-/// Commits wake a relay of this process: it need not look first.
+/// A commit in the same process wakes the relay before its next poll.
 pub async fn a_commit_wakes_the_relay<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = (Arc::new(fixture.outbox().await), Broker::new());
-    let relaying = drowsy(&outbox, &broker).build().expect("sound settings").start();
+    let relaying = hourly(&outbox, &broker).build().expect("sound settings").start();
     for count in 1..=5 {
-        // So that it has looked, found nothing and gone to sleep, at least now and then.
+        // Gives the relay time to poll, find nothing and go to sleep, at least in some rounds.
         tokio::time::sleep(Duration::from_millis(20)).await;
         put(&fixture, &outbox, &[event()]).await;
         broker.wait_for(count).await;
@@ -44,21 +44,21 @@ pub async fn a_commit_wakes_the_relay<F: OutboxFixture>(fixture: F) {
     relaying.stop().await;
 }
 
-/// So does an operator's redrive.
+/// An operator's redrive wakes the relay.
 pub async fn a_redrive_wakes_the_relay<F: OutboxFixture>(fixture: F) {
     let event = event();
-    let outbox = Arc::new(holding(&fixture, std::slice::from_ref(&event)).await);
+    let outbox = Arc::new(outbox_with(&fixture, std::slice::from_ref(&event)).await);
     let broker = Broker::new();
     settle(&*outbox, &dead()).await;
-    let relaying = drowsy(&outbox, &broker).build().expect("sound settings").start();
+    let relaying = hourly(&outbox, &broker).build().expect("sound settings").start();
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(apply(&*outbox, &in_status(Status::Dead), &RowAction::Redrive, ALL).await, 1);
     broker.wait_for(1).await;
     relaying.stop().await;
 }
 
-/// Without being woken it looks from time to time, and so finds what another process committed.
-pub async fn a_relay_finds_what_nobody_told_it_of<F: OutboxFixture>(fixture: F) {
+/// A relay that is not woken polls, and so finds what another process committed.
+pub async fn a_relay_finds_commits_of_other_processes<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = (Arc::new(fixture.outbox().await), Broker::new());
     let relaying = eager(&outbox, &broker).build().expect("sound settings").start();
     let elsewhere = fixture.outbox().await;
@@ -67,11 +67,11 @@ pub async fn a_relay_finds_what_nobody_told_it_of<F: OutboxFixture>(fixture: F) 
     relaying.stop().await;
 }
 
-/// More than fits a batch is carried without waiting in between.
-pub async fn a_relay_carries_batch_after_batch<F: OutboxFixture>(fixture: F) {
+/// A relay publishes more than one batch without waiting in between.
+pub async fn a_relay_publishes_batch_after_batch<F: OutboxFixture>(fixture: F) {
     let events = events(57);
-    let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
-    let relay = drowsy(&outbox, &broker).batch(5).build().expect("sound settings");
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &events).await), Broker::new());
+    let relay = hourly(&outbox, &broker).batch(5).build().expect("sound settings");
     let relaying = relay.start();
     broker.wait_for(57).await;
     let standing = relaying.stop().await;
@@ -79,11 +79,11 @@ pub async fn a_relay_carries_batch_after_batch<F: OutboxFixture>(fixture: F) {
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events)));
 }
 
-/// A paused relay finishes what it has and claims nothing more; it goes on where it stopped.
+/// A paused relay finishes its current batch and claims nothing more, until it is resumed.
 pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
     let first = event();
     let (outbox, broker) =
-        (Arc::new(holding(&fixture, std::slice::from_ref(&first)).await), Broker::new());
+        (Arc::new(outbox_with(&fixture, std::slice::from_ref(&first)).await), Broker::new());
     let mut held = broker.hold(first.id());
     let relaying = eager(&outbox, &broker).at_once(1).build().expect("sound settings").start();
     held.reached().await;
@@ -93,7 +93,7 @@ pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
     put(&fixture, &outbox, &later).await;
     held.release();
     broker.wait_for(1).await;
-    // Many looks' worth of time.
+    // Long enough for many polls.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(broker.confirmed_ids(), [first.id()]);
     for event in &later {
@@ -104,16 +104,16 @@ pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
     assert!(!relaying.stop().await.paused);
 }
 
-/// A relay that is stopped finishes what the broker has, and gives the rest back untried.
+/// A stopped relay waits for the event that the broker has, and gives the others back untried.
 pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
     let partition: Vec<Event> = (0..5).map(|_| about("a")).collect();
-    let (outbox, broker) = (Arc::new(holding(&fixture, &partition).await), Broker::new());
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &partition).await), Broker::new());
     let mut held = broker.hold(partition[1].id());
     let relaying = eager(&outbox, &broker).build().expect("sound settings").start();
     held.reached().await;
     let mut stopping = pin!(relaying.stop());
     let asked = poll_fn(|task| Poll::Ready(stopping.as_mut().poll(task).is_pending())).await;
-    assert!(asked, "the broker has an event");
+    assert!(asked, "the stop waits for the broker");
     held.release();
     let standing = stopping.await;
     assert_eq!(standing.published, 2);
@@ -121,27 +121,27 @@ pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
     let after = rows(&*outbox).await;
     assert!(after[..2].iter().all(|row| row.status == Status::Published));
     assert!(after[2..].iter().all(|row| (row.status, row.attempts) == (Status::Pending, 0)));
-    assert_eq!(claim_all(&*outbox).await.len(), 3, "they are anybody's");
+    assert_eq!(claim_all(&*outbox).await.len(), 3, "another relay can claim them");
 }
 
-/// A relay that is stopped twice, or while it rests, ends.
+/// Stopping ends a relay that is idle, paused or already stopped.
 pub async fn a_stop_ends_whatever_the_relay_waits_for<F: OutboxFixture>(fixture: F) {
     let (outbox, broker) = (Arc::new(fixture.outbox().await), Broker::new());
-    let idle = drowsy(&outbox, &broker).build().expect("sound settings").start();
-    let paused = drowsy(&outbox, &broker).build().expect("sound settings").start();
+    let idle = hourly(&outbox, &broker).build().expect("sound settings").start();
+    let paused = hourly(&outbox, &broker).build().expect("sound settings").start();
     paused.pause();
     let both = async {
         idle.stop().await;
         idle.stop().await;
         paused.stop().await;
     };
-    tokio::time::timeout(MINUTE, both).await.expect("they end");
+    tokio::time::timeout(MINUTE, both).await.expect("the relays stop");
 }
 
-/// When the broker is back after a while, all is published, and nothing was given up.
+/// When the broker is reachable again, every event is published, and none was given up meanwhile.
 pub async fn a_broker_that_comes_back_is_given_everything<F: OutboxFixture>(fixture: F) {
     let events: Vec<Event> = (0..30).map(|at| about(&format!("{}", at % 4))).collect();
-    let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &events).await), Broker::new());
     broker.set_away(true);
     let relay = eager(&outbox, &broker).max_attempts(1).build().expect("sound settings");
     let relaying = relay.start();
@@ -158,7 +158,7 @@ pub async fn a_broker_that_comes_back_is_given_everything<F: OutboxFixture>(fixt
 /// A publisher that panics does not end the relay.
 pub async fn a_relay_survives_its_publisher<F: OutboxFixture>(fixture: F) {
     let events = events(4);
-    let (outbox, broker) = (Arc::new(holding(&fixture, &events).await), Broker::new());
+    let (outbox, broker) = (Arc::new(outbox_with(&fixture, &events).await), Broker::new());
     broker.always(events[0].id(), Reply::Panic);
     let relay = eager(&outbox, &broker).max_attempts(5).build().expect("sound settings");
     let relaying = relay.start();
@@ -170,19 +170,19 @@ pub async fn a_relay_survives_its_publisher<F: OutboxFixture>(fixture: F) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(MINUTE, buried).await.expect("the one is given up");
+    tokio::time::timeout(MINUTE, buried).await.expect("the event becomes dead");
     relaying.stop().await;
     assert_eq!(row(&*outbox, events[0].id()).await.status, Status::Dead);
 }
 
-/// Two relays of two processes, several batches each, and a broker that fails by chance: every
-/// event is confirmed, and within each partition in order.
+/// Two relays, several batches each, and a broker that fails at random: every event is confirmed,
+/// in order within each partition.
 pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
-    let tell = |at: usize| match at % 10 {
+    let make = |at: usize| match at % 10 {
         0 => event(),
         _ => about(&format!("{}", at % 7)),
     };
-    let events: Vec<Event> = (0..150).map(tell).collect();
+    let events: Vec<Event> = (0..150).map(make).collect();
     let broker = Broker::new();
     broker.fail_by_chance(11, 0.2);
     let mut relays = Vec::new();
@@ -202,7 +202,7 @@ pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
         assert_eq!(standing.dead, 0);
         published += standing.published;
     }
-    assert_eq!(published, 150, "each once");
+    assert_eq!(published, 150, "each event once");
     let different: HashSet<_> = broker.confirmed_ids().into_iter().collect();
     assert_eq!(different, ids(&events).into_iter().collect());
     broker.assert_partitions_in_order(&events);

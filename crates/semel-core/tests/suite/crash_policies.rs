@@ -1,5 +1,5 @@
-//! Where care was asked for, and the network or the work does its worst: nothing runs unasked, and
-//! nothing that may have happened is forgotten.
+//! Tests crash policies while the network or the work fails: work does not run without a
+//! verification, and an attempt that may have taken effect keeps its record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,10 +41,10 @@ fn command() -> Command {
     Command::new(key())
 }
 
-fn verified(asked: &Arc<AtomicU32>, found: Verification) -> Command {
-    let asked = Arc::clone(asked);
+fn verified(verifications: &Arc<AtomicU32>, found: Verification) -> Command {
+    let verifications = Arc::clone(verifications);
     command().verify(move |_| {
-        asked.fetch_add(1, Ordering::SeqCst);
+        verifications.fetch_add(1, Ordering::SeqCst);
         let found = found.clone();
         async move { found }
     })
@@ -60,10 +60,10 @@ async fn record(store: &Store) -> Option<semel_core::Record> {
     store.sound().peek(&key()).await.expect("memory does not fail").map(|found| found.record)
 }
 
-/// Leases of 100 ms come and go beside a longer one, and every step of the renewer takes longer than a
-/// quarter of them.
+/// Leases of 100 ms are created and dropped beside a longer one, and every step of the renewer
+/// takes longer than a quarter of 100 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_short_leases_costs_a_longer_one_nothing() {
+async fn a_stream_of_short_leases_does_not_delay_the_renewal_of_a_longer_one() {
     let (executor, store, _) = ledger();
     store.faults().always(StoreCall::Renewer, Fault::Delay(Duration::from_millis(60)));
     store.faults().always(StoreCall::Renew, Fault::Delay(Duration::from_millis(40)));
@@ -81,8 +81,8 @@ async fn a_stream_of_short_leases_costs_a_longer_one_nothing() {
     let Ok(Claimed::Granted(long)) = executor.claim(command().lease(lease)).await else {
         panic!("a grant")
     };
-    // Each class of lengths has a renewer of its own: a step that hangs for long leases would cost the
-    // short ones.
+    // Each class of lease lengths has its own renewer, because a step that hangs for long leases
+    // would lose the short ones.
     let renewed = async {
         while record(&store).await.expect("a record").number < 3
             || store.faults().happened(StoreCall::Renewer) < 2
@@ -91,26 +91,26 @@ async fn a_stream_of_short_leases_costs_a_longer_one_nothing() {
         }
     };
     tokio::select! {
-        () = tokio::time::sleep(MINUTE) => panic!("it is neither renewed nor lost"),
+        () = tokio::time::sleep(MINUTE) => panic!("the lease is neither renewed nor lost"),
         () = long.context().cancelled() => panic!("a healthy lease was lost"),
         () = renewed => {}
     }
     stream.abort();
 }
 
-/// A record that vanished after its takeover was judged, and a fresh claim whose reply was lost: what was
-/// judged before does not hold for it.
+/// A record disappears after its takeover was judged, and the reply to the fresh claim is lost: the
+/// earlier judgement does not apply to the fresh claim.
 #[tokio::test]
 async fn a_fresh_claim_after_a_judged_takeover_is_fresh_even_if_its_reply_is_lost() {
     let (executor, store, clock) = ledger();
-    let asked = Arc::default();
-    let careful = || verified(&asked, Verification::Unknown);
-    crash(&executor, &clock, careful()).await;
+    let verifications = Arc::default();
+    let verified_command = || verified(&verifications, Verification::Unknown);
+    crash(&executor, &clock, verified_command()).await;
     let crashed = record(&store).await.expect("a record");
     store.faults().next(StoreCall::Swap, Fault::Hang);
     store.faults().spare(StoreCall::Open, 1);
     store.faults().next(StoreCall::Open, Fault::LoseReply);
-    let (running, command) = (executor.clone(), careful());
+    let (running, command) = (executor.clone(), verified_command());
     let again: tokio::task::JoinHandle<Answer> =
         tokio::spawn(async move { running.run(command, |_| async { Ok(7) }).await });
     store.faults().hung(1).await;
@@ -118,46 +118,54 @@ async fn a_fresh_claim_after_a_judged_takeover_is_fresh_even_if_its_reply_is_los
     let removed = store.sound().swap(&key(), crashed.version(), &gone).await.expect("memory");
     assert!(matches!(removed, Swapped::Done { .. }));
     store.faults().release();
-    let again = again.await.expect("no panic").expect("it runs");
+    let again = again.await.expect("no panic").expect("the work runs");
     assert_eq!((again.value(), again.attempt()), (Some(&7), Some(1)));
-    assert_eq!(asked.load(Ordering::SeqCst), 0, "there is no crashed attempt to ask about");
+    assert_eq!(verifications.load(Ordering::SeqCst), 0, "there is no crashed attempt to verify");
     assert_eq!(store.faults().happened(StoreCall::Open), 1);
 }
 
 #[tokio::test]
-async fn a_verifier_is_asked_even_if_the_takeovers_reply_is_lost() {
+async fn a_verifier_is_called_even_if_the_takeovers_reply_is_lost() {
     let (executor, store, clock) = ledger();
-    let asked = Arc::default();
+    let verifications = Arc::default();
     let done = Verification::Done(Outcome::new(Outcome::JSON, "7"));
-    crash(&executor, &clock, verified(&asked, done.clone())).await;
+    crash(&executor, &clock, verified(&verifications, done.clone())).await;
     store.faults().next(StoreCall::Swap, Fault::LoseReply);
-    let must_not_run = |_| async { panic!("ran without being asked") };
-    let answer: Answer = executor.run(verified(&asked, done), must_not_run).await;
+    let must_not_run = |_| async { panic!("the work ran without a verification") };
+    let answer: Answer = executor.run(verified(&verifications, done), must_not_run).await;
     assert_eq!(answer.expect("found done").value(), Some(&7));
-    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)), (1, 1));
+    assert_eq!(
+        (verifications.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
-async fn a_verification_stays_put_off_even_if_the_reply_is_lost() {
+async fn a_verification_stays_deferred_even_if_the_reply_is_lost() {
     let (executor, store, clock) = ledger();
-    let asked = Arc::default();
-    let later = || verified(&asked, Verification::Later(PAST_LEASE));
+    let verifications = Arc::default();
+    let later = || verified(&verifications, Verification::Later(PAST_LEASE));
     crash(&executor, &clock, later()).await;
-    // The first swap is the takeover.
+    // The first swap is the takeover; the second one fails.
     store.faults().spare(StoreCall::Swap, 1);
     store.faults().next(StoreCall::Swap, Fault::LoseReply);
     for _ in 0..2 {
-        let answer: Answer = executor.run(later(), |_| async { panic!("ran unverified") }).await;
+        let answer: Answer = executor
+            .run(later(), |_| async { panic!("the work ran without a verification") })
+            .await;
         assert!(answer.expect("an answer").in_progress());
     }
-    assert_eq!((asked.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)), (1, 1));
+    assert_eq!(
+        (verifications.load(Ordering::SeqCst), store.faults().happened(StoreCall::Swap)),
+        (1, 1)
+    );
     assert_eq!(record(&store).await.map(|record| record.attempt), Some(1));
 }
 
 #[tokio::test]
-async fn a_verifier_that_panics_leaves_the_question_open() {
+async fn after_a_panic_of_the_verifier_the_record_is_uncertain() {
     let (executor, store, clock) = ledger();
-    let broken = || command().verify(|_| async { panic!("cannot ask") });
+    let broken = || command().verify(|_| async { panic!("the verifier panics") });
     crash(&executor, &clock, broken()).await;
     let answer: Answer = executor.run(broken(), |_| async { Ok(1) }).await;
     assert!(matches!(answer, Err(Error::Uncertain { .. })), "{answer:?}");
@@ -165,7 +173,7 @@ async fn a_verifier_that_panics_leaves_the_question_open() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_left_is_released_as_it_was_found() {
+async fn a_claim_whose_caller_left_is_released_and_keeps_its_operation() {
     let (executor, store, _) = ledger();
     let failed: Answer = executor.run(command(), |_| async { Err("no".to_owned()) }).await;
     assert!(failed.is_err());
@@ -177,55 +185,59 @@ async fn a_claim_whose_caller_left_is_released_as_it_was_found() {
         () = store.faults().hung(1) => {}
     }
     store.faults().release();
-    let given_back = async {
+    let released = async {
         loop {
-            let now = record(&store).await.expect("the record is never forgotten");
+            let now = record(&store).await.expect("the record is never removed");
             if now.attempt == 2 && now.state == State::Failed {
                 return now;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let after = tokio::time::timeout(MINUTE, given_back).await.expect("given back");
+    let after = tokio::time::timeout(MINUTE, released).await.expect("the claim is released");
     assert_eq!(after.operation_id, before.operation_id);
 }
 
 #[tokio::test]
-async fn a_timeout_under_hold_is_uncertain_and_under_verify_is_asked_about() {
+async fn a_timeout_under_hold_is_uncertain_and_under_verify_is_verified() {
     let (executor, store, clock) = ledger();
     let brief = Duration::from_millis(30);
-    let careful = command().on_crash(OnCrash::Hold).work_timeout(brief);
-    let late: Answer = executor.run(careful, |_| std::future::pending()).await;
+    let held = command().on_crash(OnCrash::Hold).work_timeout(brief);
+    let late: Answer = executor.run(held, |_| std::future::pending()).await;
     assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
     assert_eq!(record(&store).await.map(|r| r.state), Some(State::Uncertain));
     let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await;
     assert_eq!(resolved.expect("a store"), Operated::Done);
 
-    let asked = Arc::default();
-    let asking = || verified(&asked, Verification::Done(Outcome::new(Outcome::JSON, "9")));
-    let late: Answer = executor.run(asking().work_timeout(brief), |_| std::future::pending()).await;
+    let verifications = Arc::default();
+    let verifying =
+        || verified(&verifications, Verification::Done(Outcome::new(Outcome::JSON, "9")));
+    let late: Answer =
+        executor.run(verifying().work_timeout(brief), |_| std::future::pending()).await;
     assert!(matches!(late, Err(Error::WorkTimeout { .. })), "{late:?}");
     clock.advance(PAST_LEASE);
-    let answer: Answer = executor.run(asking(), |_| async { panic!("ran unasked") }).await;
+    let answer: Answer = executor
+        .run(verifying(), |_| async { panic!("the work ran without a verification") })
+        .await;
     assert_eq!(answer.expect("found done").value(), Some(&9));
 }
 
-/// Does not go quietly.
-struct Grudge;
+/// Panics when it is dropped.
+struct PanicsOnDrop;
 
-impl Drop for Grudge {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
-        panic!("on the way out");
+        panic!("dropped on purpose");
     }
 }
 
 #[tokio::test]
-async fn work_that_panics_while_it_is_dropped_has_its_claim_settled() {
+async fn the_claim_of_work_that_panics_while_it_is_dropped_is_settled() {
     let (executor, store, _) = ledger();
     let brief = command().on_crash(OnCrash::Hold).work_timeout(Duration::from_millis(30));
     let late: Answer = executor
         .run(brief, |_| async {
-            let _grudge = Grudge;
+            let _panics = PanicsOnDrop;
             std::future::pending().await
         })
         .await;
@@ -238,8 +250,8 @@ async fn work_is_cancelled_in_time_even_if_every_renewal_hangs() {
     let (executor, store, _) = ledger();
     store.faults().always(StoreCall::Renew, Fault::Hang);
     let lease = Duration::from_secs(15);
-    let (asked, lateness) = (tokio::time::Instant::now(), Lateness::watch());
-    let told: Answer = executor
+    let (requested, lateness) = (tokio::time::Instant::now(), Lateness::watch());
+    let cancelled: Answer = executor
         .run(command().lease(lease), |claim| async move {
             let started = tokio::time::Instant::now();
             claim.cancelled().await;
@@ -247,12 +259,16 @@ async fn work_is_cancelled_in_time_even_if_every_renewal_hangs() {
         })
         .await;
     store.faults().release();
-    let after = *told.expect("nobody took over").value().expect("ran");
-    // The lease began after it was asked for and before the work did.
-    assert!(asked.elapsed() > lease / 2, "told {:?} after it was asked for", asked.elapsed());
-    // Three threads are woken one after another until the work hears of it.
+    let after = *cancelled.expect("no other caller took the claim over").value().expect("ran");
+    // The lease began after it was requested and before the work started.
+    assert!(
+        requested.elapsed() > lease / 2,
+        "cancelled {:?} after the claim was requested",
+        requested.elapsed()
+    );
+    // Three threads are woken one after another until the work is cancelled.
     let most = lease + lateness.worst() * 4;
-    assert!(Duration::from_millis(after.into()) < most, "told after {after} ms of {lease:?}");
+    assert!(Duration::from_millis(after.into()) < most, "cancelled after {after} ms of {lease:?}");
 }
 
 #[tokio::test]
@@ -264,21 +280,21 @@ async fn work_does_not_start_under_a_lease_that_is_over() {
     let late: Answer =
         executor.run(command().lease(lease), |_| async { panic!("started too late") }).await;
     assert!(matches!(late, Err(Error::ClaimLost)), "{late:?}");
-    assert_eq!(record(&store).await, None, "given back: nothing ran");
+    assert_eq!(record(&store).await, None, "the claim was released, since no work ran");
 }
 
-/// A result that cannot be written.
+/// A result whose serialization panics.
 #[derive(Debug, Deserialize)]
-struct Unwritable;
+struct Unserializable;
 
-impl Serialize for Unwritable {
+impl Serialize for Unserializable {
     fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-        panic!("cannot be written")
+        panic!("cannot be serialized")
     }
 }
 
 #[tokio::test]
-async fn a_result_that_panics_while_it_is_written_is_never_run_again() {
+async fn work_whose_result_cannot_be_serialized_is_never_run_again() {
     let (executor, store, _) = ledger();
     let runs = Arc::new(AtomicU32::new(0));
     let attempt = async || {
@@ -286,7 +302,7 @@ async fn a_result_that_panics_while_it_is_written_is_never_run_again() {
         executor
             .run(command(), move |_| async move {
                 runs.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, String>(Unwritable)
+                Ok::<_, String>(Unserializable)
             })
             .await
             .map(|_| ())
@@ -300,13 +316,14 @@ async fn a_result_that_panics_while_it_is_written_is_never_run_again() {
 }
 
 #[tokio::test]
-async fn a_settlement_of_another_caller_is_not_taken_for_its_own() {
+async fn a_settlement_of_another_caller_is_not_mistaken_for_the_own_one() {
     let (executor, store, _) = ledger();
     store.faults().next(StoreCall::Settle, Fault::LoseRequest);
     let rival = store.clone();
     let answer: Answer = executor
         .run(command(), move |_| async move {
-            // While our settle is in doubt, somebody suspends the claim: same attempt id.
+            // While this call's settlement is in doubt, another caller suspends the claim and keeps
+            // its attempt id.
             let found = rival.sound().peek(&key()).await.map_err(|e| e.to_string())?;
             let version = found.ok_or("no record")?.record.version();
             let suspended =
@@ -322,17 +339,17 @@ async fn a_settlement_of_another_caller_is_not_taken_for_its_own() {
 }
 
 #[tokio::test]
-async fn a_downstream_key_is_refused_where_it_would_not_last() {
+async fn a_downstream_key_is_refused_if_the_operation_id_may_be_lost() {
     let (executor, _, _) = ledger();
     let released = command().on_failure(OnFailure::Release);
-    let asked: Result<Execution<bool>, Error<String>> = executor
+    let refused: Result<Execution<bool>, Error<String>> = executor
         .run(released, |claim| async move { Ok(claim.downstream_key("x") == Err(NoDurableClaim)) })
         .await;
-    assert_eq!(asked.expect("ran").value(), Some(&true));
+    assert_eq!(refused.expect("ran").value(), Some(&true));
 }
 
 #[tokio::test]
-async fn settling_by_hand_survives_a_caller_who_leaves() {
+async fn a_manual_settlement_is_recorded_even_if_the_caller_leaves() {
     let (executor, store, _) = ledger();
     let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
     store.faults().next(StoreCall::Settle, Fault::Hang);
@@ -346,7 +363,9 @@ async fn settling_by_hand_survives_a_caller_who_leaves() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(MINUTE, recorded).await.expect("recorded all the same");
+    tokio::time::timeout(MINUTE, recorded)
+        .await
+        .expect("the outcome was recorded without the caller");
 }
 
 #[tokio::test]
@@ -359,6 +378,6 @@ async fn an_operator_can_decide_a_lapsed_claim() {
     clock.advance(PAST_LEASE);
     store.faults().next(StoreCall::Swap, Fault::LoseReply);
     let resolved = executor.resolve(&key(), Resolution::DidNotHappen).await.expect("resolved");
-    assert_eq!(resolved, Operated::Done, "and a lost reply is looked up");
+    assert_eq!(resolved, Operated::Done, "the reply was lost, and the record was read again");
     assert_eq!(record(&store).await.map(|r| (r.state, r.attempt)), Some((State::Failed, 0)));
 }

@@ -1,4 +1,4 @@
-//! One service on one file, with a turnstile before its handlers.
+//! One service on one file, with a turnstile in front of its handlers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use axum_orders::server::Server;
 use axum_orders::turnstile::Turnstile;
 use serde_json::{Value, json};
 
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) alice: Client,
     pub(crate) turnstile: Turnstile,
     db: PathBuf,
     server: Server,
 }
 
-/// Two teas and a mug: 2100 cents.
+/// Returns an order of two teas and a mug: 2100 cents.
 pub(crate) fn order() -> Value {
     json!({ "lines": [{ "sku": "tea", "quantity": 2 }, { "sku": "mug", "quantity": 1 }] })
 }
 
-/// A file that is not there yet.
+/// Returns the path of a file that does not exist yet.
 pub(crate) fn file(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&directory);
@@ -29,7 +29,7 @@ pub(crate) fn file(name: &str) -> PathBuf {
     directory.join("orders.db")
 }
 
-impl Stage {
+impl Fixture {
     pub(crate) async fn open(name: &str) -> Self {
         Self::on(file(name)).await
     }
@@ -57,19 +57,19 @@ impl Stage {
         placed
     }
 
-    /// What a client gets that prefers to come again. The handler waits meanwhile, so on a runtime of
-    /// one thread the client is sent away before there is an answer.
+    /// Places an order with `Prefer: respond-async`. The handler waits meanwhile, so on a runtime
+    /// of one thread the client gets its 202 before there is a response.
     pub(crate) async fn place_for_later(&self, key: &'static str, order: Value) -> Answer {
         let before = self.turnstile.arrived();
         self.turnstile.close();
         let alice = self.alice.clone();
-        let told = tokio::spawn(async move {
+        let response = tokio::spawn(async move {
             let headers = [("idempotency-key", key), ("prefer", "respond-async")];
             alice.post_with("/orders", &headers, &order).await
         });
         self.turnstile.until_arrived(before + 1).await;
         self.turnstile.open();
-        told.await.expect("a task").expect("an answer")
+        response.await.expect("a task").expect("an answer")
     }
 
     pub(crate) async fn rows(&self, table: &'static str) -> i64 {
@@ -80,7 +80,7 @@ impl Stage {
         rows
     }
 
-    /// Another server on the same file.
+    /// Starts another server on the same file.
     pub(crate) async fn restart(self) -> Self {
         self.server.stop().await.expect("stopped");
         Self::on(self.db).await
