@@ -227,7 +227,7 @@ async fn a_relay_killed_between_confirm_and_mark_of_a_big_batch_loses_nothing() 
     let events: Vec<Event> = (0..1_500).map(|at| event(Some(at % 600), 1)).collect();
     let ((outbox, clock), log) = (holding(&events).await, Log::default());
     let noted = Noted::new(&outbox);
-    let doomed = Relay::builder(Arc::clone(&noted), log.clone()).lease(LEASE).build();
+    let doomed = Relay::<Noted, _>::builder(Arc::clone(&noted), log.clone()).lease(LEASE).build();
     let doomed = doomed.expect("valid");
     for _ in 0..2 {
         doomed.pass().await.expect("a pass");
@@ -273,7 +273,10 @@ async fn a_claim_beside_a_batch_in_progress_leaves_what_may_wait_for_it() {
     let (outbox, _) = holding(&events).await;
     let log = Log { pause: Duration::from_millis(20), ..Log::default() };
     let noted = Noted::new(&outbox);
-    let relay = Relay::builder(Arc::clone(&noted), log.clone()).lease(LEASE).batch(10).at_once(2);
+    let relay = Relay::<Noted, _>::builder(Arc::clone(&noted), log.clone())
+        .lease(LEASE)
+        .batch(10)
+        .at_once(2);
     let relaying = relay.build().expect("valid").start();
     until_empty(&outbox).await;
     relaying.stop().await;

@@ -66,7 +66,8 @@ async fn a_store_without_its_schema_says_so() {
     let found = store.check().await.expect("checked");
     let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
     let (unapplied, absent) = ("sql-migration-missing", "sql-table-missing");
-    assert_eq!(codes, [unapplied, unapplied, unapplied, absent, absent, absent, absent]);
+    assert_eq!(codes[..4], [unapplied; 4]);
+    assert_eq!(codes[4..], [absent; 4]);
     // Once it is there, the same store works.
     store.migrate().await.expect("migrated");
     assert!(matches!(

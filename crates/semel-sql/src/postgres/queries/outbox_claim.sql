@@ -34,9 +34,8 @@ with clock as materialized (
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
 due as materialized (
-    select o.due_at, o.sequence, o.leased_until from semel_outbox o
-    where o.due_at <= (select us from clock)
-        and (o.leased_until is null or o.leased_until <= (select us from clock))
+    select o.due_at, o.sequence from semel_outbox o
+    where o.due_at <= (select us from clock) and o.leased_until is null
     order by o.due_at, o.sequence
     limit $4 + 1
 ),
@@ -63,8 +62,10 @@ lapsed as materialized (
     select o.sequence, o.partition_key, o.leased_until as due_at, o.status,
         octet_length(o.payload) as size
     from (
-        select d.sequence, d.leased_until from due d where d.leased_until is not null
-        order by d.leased_until, d.sequence
+        select l.sequence, l.leased_until from semel_outbox l
+        where l.due_at <= coalesce((select h.due_at from horizon h), (select us from clock))
+            and l.leased_until <= coalesce((select h.due_at from horizon h), (select us from clock))
+        order by l.leased_until, l.sequence
     ) d join semel_outbox o on o.sequence = d.sequence
     where o.due_at is not null and o.leased_until <= (select us from clock)
         and (o.partition_key is null or not exists (

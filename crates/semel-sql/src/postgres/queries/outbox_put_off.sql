@@ -21,8 +21,7 @@ with clock as materialized (
 ),
 due as materialized (
     select o.sequence, o.partition_key, o.status from semel_outbox o
-    where o.due_at <= (select us from clock)
-        and (o.leased_until is null or o.leased_until <= (select us from clock))
+    where o.due_at <= (select us from clock) and o.leased_until is null
     order by o.due_at, o.sequence
     limit $1
 ),
