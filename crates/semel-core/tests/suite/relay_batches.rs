@@ -189,7 +189,11 @@ async fn batches_grow_while_the_backlog_lasts_and_shrink_at_its_end() {
     let more: Vec<Event> = (0..1_000).map(|_| event(None, 1)).collect();
     outbox.append(&mut outbox.clone(), &more).await.expect("appended");
     relay.pass().await.expect("a pass");
-    assert_eq!(log.calls().last(), Some(&250), "half of a half");
+    let last = *log.calls().last().expect("a batch");
+    assert!(
+        (100..=250).contains(&last),
+        "it was halved with every claim that was not full: {last}"
+    );
 }
 
 #[tokio::test]
