@@ -216,9 +216,8 @@ impl Wire for RabbitMq {
         let mut confirms = Vec::with_capacity(messages.len());
         for BareMessage { id, partition, payload } in messages {
             let key = format!("{partition}.{KIND}");
-            let properties = BasicProperties::default()
-                .with_message_id(id.as_str().into())
-                .with_delivery_mode(2);
+            let properties =
+                BasicProperties::default().with_message_id(id.clone().into()).with_delivery_mode(2);
             let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
             let exchange = self.exchange.clone();
             let sent = channel.basic_publish(exchange, key.into(), options, payload, properties);
