@@ -41,7 +41,7 @@ usage: cargo xtask <command>
 Servers that are missing are installed with apt-get where that is possible (root on Debian or Ubuntu).
 Tests find the running ones through SEMEL_TEST_SERVERS=1 and
 SEMEL_TEST_{POSTGRES,MYSQL,MYSQL9,REDIS,REDIS_CLUSTER,NATS,AMQP}_URL.
-`test` and `ci` keep temporary files in memory where it has room; TMPDIR chooses another place.
+`test`, `ci` and `servers` keep temporary files in memory where it has room; TMPDIR chooses another place.
 ";
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         return usage("no command given");
     };
     let rest = rest.to_vec();
-    if matches!(command.as_str(), "test" | "ci") {
+    if matches!(command.as_str(), "test" | "ci" | "servers") {
         scratch::in_memory(&args);
     }
     let mut steps = Steps::default();

@@ -1,4 +1,4 @@
-//! Ids as columns of real databases.
+//! Tests ids in the columns of SQLite, PostgreSQL and MySQL.
 
 use semel_ids::resource::{Order, User};
 use semel_ids::{Generator, PublicId, TypedId};
@@ -7,7 +7,7 @@ use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
 type OrderId = TypedId<Order>;
 
 fn new_id() -> OrderId {
-    TypedId::new(Generator::new().generate().expect("the clock goes on"))
+    TypedId::new(Generator::new().generate().expect("a working clock"))
 }
 
 fn url(variable: &str) -> String {
@@ -28,14 +28,15 @@ async fn mysql() -> MySqlConnection {
     MySqlConnection::connect(&url("SEMEL_TEST_MYSQL_URL")).await.expect("MySQL")
 }
 
-/// The same for every database: its connection, its types, and its placeholders.
+/// Defines the same tests for a database, with its connection, its column types and its
+/// placeholders.
 macro_rules! behaviours {
     ($name:ident: $bytes:literal, $short:literal, $text:literal, $first:literal, $second:literal, $third:literal) => {
         mod $name {
             use super::*;
 
             #[tokio::test]
-            async fn ids_are_bytes_in_their_columns_and_come_back_as_ids() {
+            async fn ids_are_stored_as_bytes_and_read_as_ids() {
                 let mut db = super::$name().await;
                 let table = concat!(
                     "CREATE TEMPORARY TABLE t (id ",
@@ -67,13 +68,16 @@ macro_rules! behaviours {
                     sqlx::query_scalar("SELECT id FROM t").fetch_one(&mut db).await.expect("bytes");
                 assert_eq!(stored, id.to_bytes());
                 let by_text = concat!("SELECT id FROM t WHERE public = ", $first);
-                let found: OrderId =
-                    sqlx::query_scalar(by_text).bind(public).fetch_one(&mut db).await.expect("it");
+                let found: OrderId = sqlx::query_scalar(by_text)
+                    .bind(public)
+                    .fetch_one(&mut db)
+                    .await
+                    .expect("a row");
                 assert_eq!(found, id);
             }
 
             #[tokio::test]
-            async fn what_is_not_an_id_is_not_read_as_one() {
+            async fn values_that_are_not_ids_are_refused() {
                 let mut db = super::$name().await;
                 let select = concat!("SELECT ", $short, " AS short, ", $first, " AS spelled");
                 let row = sqlx::query(select)
@@ -97,7 +101,7 @@ behaviours!(postgres: "BYTEA", "'\\x010203'::bytea", "TEXT", "$1", "$2", "$3");
 behaviours!(mysql: "BINARY(16)", "x'010203'", "VARCHAR(64)", "?", "?", "?");
 
 #[tokio::test]
-async fn postgres_takes_many_ids_as_an_array() {
+async fn postgres_accepts_many_ids_as_an_array() {
     let mut db = postgres().await;
     let ids = [new_id(), new_id(), new_id()];
     let publics = ids.map(TypedId::public);

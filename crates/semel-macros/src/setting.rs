@@ -10,7 +10,7 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::{Expr, Ident, Lit};
 
 use crate::duration;
-use crate::expression::{bare, literal};
+use crate::expression::{literal, ungrouped};
 
 /// The limits of a lease, as in `semel::Policy`.
 const MIN_LEASE: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ fn length(
 }
 
 fn is_zero(value: &Expr) -> bool {
-    if let Expr::Lit(literal) = bare(value)
+    if let Expr::Lit(literal) = ungrouped(value)
         && let Lit::Int(number) = &literal.lit
     {
         return number.base10_parse::<u128>().is_ok_and(|number| number == 0);

@@ -1,8 +1,9 @@
 //! The admin listener: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! It has an address of its own, so that no path of the public listener leads to it.
+//! The listener has a separate address, so that these paths cannot be reached through the public
+//! listener.
 
-mod help;
+pub(crate) mod help;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +25,15 @@ use crate::store::StoreKind;
 /// Upper bounds of the histograms, in seconds: from a call inside the process to a slow upstream.
 const BUCKETS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
-/// How often the recorder does its upkeep.
+/// The interval of the recorder's upkeep.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// How often gauges are sampled.
+/// The interval at which gauges are sampled.
 const SAMPLE: Duration = Duration::from_secs(15);
-/// How long the store may take to answer.
-const ASKED: Duration = Duration::from_secs(2);
+/// The longest time that the store may take to answer a readiness check.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Counters of alerts that are normally zero. They exist from the start: for Prometheus, the first value of
-/// a new counter is not an increase.
+/// Counters that are normally zero and that alerts watch. They are created at start, because
+/// Prometheus does not see the first value of a new counter as an increase.
 const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",
@@ -43,7 +44,7 @@ const RARE: [&str; 7] = [
     "semel_idresolve_mismatch_total",
 ];
 
-/// The headers of a plain text that must not be cached.
+/// The headers of a plain text response that must not be cached.
 const PLAIN: [(HeaderName, &str); 2] =
     [(CONTENT_TYPE, "text/plain; charset=utf-8"), (CACHE_CONTROL, "no-store")];
 
@@ -55,8 +56,8 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Listens on `address`, the value of `--admin-listen`, and starts counting in this process;
-    /// `None` if it is `off`. Called once, before anything is counted.
+    /// Listens on `address`, the value of `--admin-listen`, and starts counting in this process.
+    /// Returns `None` if the address is `off`. Called once, before anything is counted.
     pub(crate) async fn bind(address: &str) -> Result<Option<Self>, ExitError> {
         if address == "off" {
             return Ok(None);
@@ -70,8 +71,8 @@ impl Admin {
         format!("http://{}", self.listener.address())
     }
 
-    /// Serves until `closed`, which comes after everything else has stopped. From `stop` on, while calls
-    /// finish, `/readyz` fails and `/healthz` still succeeds.
+    /// Serves until `closed` is cancelled, which happens after everything else has stopped. Once
+    /// `stop` is cancelled, while calls finish, `/readyz` fails and `/healthz` still succeeds.
     pub(crate) fn start<S: Inspect>(
         self,
         executor: Executor<S>,
@@ -83,7 +84,7 @@ impl Admin {
         tokio::spawn(sample(executor.clone(), kind, closed.clone()));
         let readiness = Readiness { executor, stop };
         let ready = |State(readiness): State<Arc<Readiness<S>>>| async move {
-            match readiness.ask().await {
+            match readiness.check().await {
                 Ok(()) => (StatusCode::OK, PLAIN, "ready\n".to_owned()),
                 Err(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
             }
@@ -100,33 +101,34 @@ impl Admin {
     }
 }
 
-/// Whether this process can serve: its store answers and accepts writes, and it is not stopping.
+/// Checks whether this process can serve: its store answers and accepts writes, and the process is
+/// not stopping.
 struct Readiness<S: Inspect> {
     executor: Executor<S>,
     stop: CancellationToken,
 }
 
 impl<S: Inspect> Readiness<S> {
-    async fn ask(&self) -> Result<(), String> {
+    async fn check(&self) -> Result<(), String> {
         if self.stop.is_cancelled() {
             return Err("stopping".to_owned());
         }
-        // Any key will do: what counts is that the store answers.
+        // The key does not matter: the check is whether the store answers.
         let key = Key::command("semel", "READY", "readyz").expect("a short key");
-        match tokio::time::timeout(ASKED, self.executor.store().peek(&key)).await {
+        match tokio::time::timeout(ANSWER_LIMIT, self.executor.store().peek(&key)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(format!("the store does not answer: {error}")),
-            Err(_) => return Err(format!("the store has not answered within {ASKED:?}")),
+            Err(_) => return Err(format!("the store has not answered within {ANSWER_LIMIT:?}")),
         }
-        match tokio::time::timeout(ASKED, self.executor.store().writable()).await {
+        match tokio::time::timeout(ANSWER_LIMIT, self.executor.store().writable()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("the store does not accept writes: {error}")),
-            Err(_) => Err(format!("the store has not accepted a write within {ASKED:?}")),
+            Err(_) => Err(format!("the store has not accepted a write within {ANSWER_LIMIT:?}")),
         }
     }
 }
 
-/// Installs the recorder of this process.
+/// Installs the metrics recorder of this process.
 fn count() -> Result<PrometheusHandle, ExitError> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)

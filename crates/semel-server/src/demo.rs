@@ -83,7 +83,7 @@ pub struct DemoArguments {
     chaos_for: Option<String>,
 }
 
-impl Arguments {
+impl DemoArguments {
     /// Returns the default filter of the logs. Chaos makes handlers fail by the dozen, and their warnings
     /// would bury its table.
     pub(crate) fn log_filter(&self) -> &'static str {

@@ -1,9 +1,12 @@
-//! Generates the reference pages of the command line and of the settings, and compares them with `docs/`.
+//! Generates the reference pages of the command line, the metrics and the settings, and compares them with
+//! `docs/`.
 //!
-//! The command line is clap's own description, the settings are `semel.example.toml`. Chinese texts are in
-//! `reference/zh-CN.toml`: of the command line by their English text, of settings by their path.
+//! The command line is clap's own description, the settings are `semel.example.toml`, the metrics are their HELP
+//! texts with `reference/metrics.toml`. Chinese texts are in `reference/zh-CN.toml`: of settings by their path, of
+//! the others by their English text.
 
 mod cli;
+mod metrics;
 mod settings;
 
 use std::path::{Path, PathBuf};
@@ -87,6 +90,13 @@ fn compare(file: &str, page: &str) {
 fn the_page_of_the_command_line_is_up_to_date() {
     for language in Language::all() {
         compare(&language.file("cli"), &cli::page(&language));
+    }
+}
+
+#[test]
+fn the_page_of_the_metrics_is_up_to_date() {
+    for language in Language::all() {
+        compare(&language.file("metrics"), &metrics::page(&language));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is under `ops/` speaks of things that are there: metrics that are counted, pages that exist.
+//! Tests that the files in `ops/` refer to metrics that are counted and to pages that exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).expect(path)
 }
 
-/// Every name in `text` that is written like a metric of ours.
+/// Returns every name in `text` that has the form of a Semel metric.
 fn names(text: &str) -> BTreeSet<String> {
     let starts = text.match_indices("semel_").map(|(at, _)| at);
     let alone =
@@ -24,7 +24,7 @@ fn names(text: &str) -> BTreeSet<String> {
     starts.filter(alone).map(name).collect()
 }
 
-/// The sources of our crates, all of them.
+/// Returns the sources of all crates.
 fn sources() -> String {
     fn walk(directory: &Path, text: &mut String) {
         for entry in std::fs::read_dir(directory).expect("a directory") {
@@ -43,22 +43,22 @@ fn sources() -> String {
     text
 }
 
-/// What is counted somewhere in them, under its full name.
+/// Returns the full names of all metrics that the sources count.
 fn counted() -> BTreeSet<String> {
     let text = sources();
     let mut found = BTreeSet::new();
     for kind in ["counter!(", "gauge!(", "histogram!("] {
-        for said in text.split(kind).skip(1) {
-            let said = said.trim_start().strip_prefix('"').unwrap_or_default();
-            let name = said.split('"').next().filter(|name| !name.is_empty());
+        for part in text.split(kind).skip(1) {
+            let part = part.trim_start().strip_prefix('"').unwrap_or_default();
+            let name = part.split('"').next().filter(|name| !name.is_empty());
             found.extend(name.map(str::to_owned));
         }
     }
     found
 }
 
-/// The names in the operating guide's table. `semel_outbox_pending`, `_dead` is two of them: the second
-/// has the beginning of the one before.
+/// Returns the names in the table of the operating guide. `semel_outbox_pending`, `_dead` are two
+/// names: the second has the prefix of the first.
 fn documented(guide: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for row in guide.lines().filter(|line| line.starts_with("| `semel_")) {
@@ -95,7 +95,7 @@ fn every_metric_that_is_counted_has_its_line_of_help_and_no_other_has() {
 }
 
 #[test]
-fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
+fn alerts_and_dashboard_use_metrics_that_are_counted() {
     let counted = counted();
     for file in ["ops/prometheus-alerts.yaml", "ops/grafana-dashboard.json"] {
         let looked_at = names(&read(file));
@@ -110,7 +110,7 @@ fn alerts_and_dashboard_look_at_metrics_that_are_counted() {
     }
 }
 
-/// The labels that `text` asks of metrics of ours: their names, and the values that are written out.
+/// Returns the labels of Semel metrics in `text`, with the values that are written out.
 fn labels(text: &str) -> BTreeSet<(String, Option<String>)> {
     let mut found = BTreeSet::new();
     for at in text.match_indices("semel_").map(|(at, _)| at) {
@@ -119,8 +119,8 @@ fn labels(text: &str) -> BTreeSet<(String, Option<String>)> {
         else {
             continue;
         };
-        let asked = rest.split('}').next().unwrap_or_default().replace('\\', "");
-        for matcher in asked.split(',').filter(|matcher| !matcher.is_empty()) {
+        let used = rest.split('}').next().unwrap_or_default().replace('\\', "");
+        for matcher in used.split(',').filter(|matcher| !matcher.is_empty()) {
             let (label, value) = matcher.split_once(['=', '!']).expect("a label and a value");
             let value = value.trim_start_matches(['=', '~']).trim_matches('"');
             for value in value.split('|') {
@@ -133,19 +133,22 @@ fn labels(text: &str) -> BTreeSet<(String, Option<String>)> {
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_labels_that_are_given() {
+fn alerts_and_dashboard_use_labels_that_exist() {
     let sources = sources();
     for file in ["ops/prometheus-alerts.yaml", "ops/grafana-dashboard.json"] {
-        let asked = labels(&read(file));
+        let used = labels(&read(file));
         let uncertain = ("state".to_owned(), Some("uncertain".to_owned()));
-        assert!(asked.contains(&uncertain), "{file}: {asked:?}");
-        for (label, value) in asked {
-            // Prometheus gives these two itself.
+        assert!(used.contains(&uncertain), "{file}: {used:?}");
+        for (label, value) in used {
+            // Prometheus adds these two labels.
             let ours = !["job", "instance"].contains(&label.as_str());
             let given = sources.contains(&format!("\"{label}\" =>"));
-            assert!(!ours || given, "{file} asks for {label}, which nothing has");
-            let said = |value: &String| sources.contains(&format!("\"{value}\""));
-            assert!(!ours || value.as_ref().is_none_or(said), "{file}: {label} is never {value:?}");
+            assert!(!ours || given, "{file} uses {label}, which no metric has");
+            let is_counted = |value: &String| sources.contains(&format!("\"{value}\""));
+            assert!(
+                !ours || value.as_ref().is_none_or(is_counted),
+                "{file}: {label} is never {value:?}"
+            );
         }
     }
 }
@@ -162,11 +165,11 @@ fn every_metric_is_on_the_dashboard() {
 #[test]
 fn every_alert_has_its_section_in_the_guide_in_both_languages() {
     let alerts = read("ops/prometheus-alerts.yaml");
-    let said = |field: &str| -> Vec<String> {
+    let values_of = |field: &str| -> Vec<String> {
         let lines = alerts.lines().map(|line| line.trim().trim_start_matches("- "));
         lines.filter_map(|line| Some(line.strip_prefix(field)?.trim().to_owned())).collect()
     };
-    let (names, runbooks) = (said("alert:"), said("runbook:"));
+    let (names, runbooks) = (values_of("alert:"), values_of("runbook:"));
     assert!(names.len() > 20 && names.len() == runbooks.len(), "{names:?} {runbooks:?}");
     for (name, runbook) in names.iter().zip(runbooks) {
         let (page, anchor) = runbook.split_once('#').expect("a section");

@@ -1,7 +1,8 @@
-//! The built program, started the way people start it.
+//! The built program, started as users start it.
 //!
 //! Included by every test target. A service prints one line for each of its listeners on stdout,
-//! `NAME: URL`, and then `ready`; asked to listen on port 0, that is how its ports are known.
+//! `NAME: URL`, and then `ready`. Tests let it listen on port 0, and read the ports from these
+//! lines.
 #![allow(dead_code, reason = "each test target uses its part")]
 
 use std::collections::BTreeMap;
@@ -12,10 +13,11 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a loaded machine may take to start the program. Nothing is waited for this long otherwise.
+/// The time limit for starting the program on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `semel` with these arguments and none of this process's settings, in `directory`.
+/// Returns the command `semel` with these arguments, in `directory`, without the `SEMEL_*`
+/// variables of this process.
 pub(crate) fn semel<A: AsRef<OsStr>>(
     directory: &Path,
     arguments: impl IntoIterator<Item = A>,
@@ -30,7 +32,7 @@ pub(crate) fn semel<A: AsRef<OsStr>>(
     command
 }
 
-/// The same command, started by another program with these arguments: `nohup`, `sh -c …`.
+/// Wraps a command so that another program starts it: `nohup`, `sh -c …`.
 pub(crate) fn under(runner: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(runner[0]);
     outer.args(&runner[1..]).arg(command.get_program()).args(command.get_args());
@@ -47,7 +49,7 @@ pub(crate) fn under(runner: &[&str], command: &Command) -> Command {
     outer
 }
 
-/// Whether a process ignores a signal, and whether it has a handler for it.
+/// Returns whether a process ignores a signal, and whether it has a handler for it.
 pub(crate) fn disposition(process: u32, signal: u32) -> (bool, bool) {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let has = |name: &str| {
@@ -67,14 +69,14 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     Ended::from(output)
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code; `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended the command.
     pub(crate) code: Option<i32>,
-    /// What it printed.
+    /// The text on stdout.
     pub(crate) stdout: String,
-    /// What it complained about.
+    /// The text on stderr.
     pub(crate) stderr: String,
 }
 
@@ -89,26 +91,26 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// It went well; gives what it printed.
+    /// Checks that the command succeeded, and returns its stdout.
     #[track_caller]
     pub(crate) fn well(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// It failed with this code and one line of explanation, which it gives.
+    /// Checks that the command failed with this code and one line on stderr, and returns that line.
     #[track_caller]
     pub(crate) fn badly(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        // What was done before it went wrong is on a line of its own, for the audit.
+        // Audit lines are separate from the line with the error.
         let lines = self.stderr.trim().lines().filter(|line| !line.contains("\"audit\":"));
         assert_eq!(lines.count(), 1, "one line, not {}", self.stderr);
         self.stderr
     }
 }
 
-/// A service under way. Killed when it is dropped.
+/// A running service. It is killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Service {
     child: Child,
@@ -116,17 +118,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts a service and waits until it says `ready`.
+    /// Starts a service and waits until it prints `ready`.
     #[track_caller]
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program can be started");
-        let stdout = child.stdout.take().expect("it was piped");
-        let (said, hear) = mpsc::channel();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout);
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
-                let _ = said.send(std::mem::take(&mut line));
+                let _ = sender.send(std::mem::take(&mut line));
             }
             // A full pipe must not stop the program.
             let _ = lines.read_to_end(&mut Vec::new());
@@ -134,7 +136,7 @@ impl Service {
         let (mut urls, end) = (BTreeMap::new(), Instant::now() + PATIENCE);
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match hear.recv_timeout(left) {
+            match receiver.recv_timeout(left) {
                 Ok(line) if line.trim() == "ready" => return Self { child, urls },
                 Ok(line) => {
                     if let Some((name, url)) = line.trim().split_once(": ") {
@@ -150,18 +152,18 @@ impl Service {
         }
     }
 
-    /// The URL of one of its listeners.
+    /// Returns the URL of one of the listeners.
     #[track_caller]
     pub(crate) fn url(&self, name: &str) -> &str {
         self.urls.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", self.urls))
     }
 
-    /// Its process.
+    /// Returns the id of the process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is our child");
         let _ = self.child.wait();
@@ -173,7 +175,7 @@ impl Service {
         assert!(sent.expect("there is a kill command").success());
     }
 
-    /// Waits for its end.
+    /// Waits until the process has ended.
     #[track_caller]
     pub(crate) fn ended(mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;

@@ -18,8 +18,8 @@ use crate::service::KeyedService;
 
 /// A layer that makes services idempotent, for one protocol and in one [`Mode`].
 ///
-/// Its aliases are [`IdempotencyLayer`](crate::http::IdempotencyLayer) for HTTP and `GrpcLayer` for
-/// gRPC.
+/// The aliases of this type are [`IdempotencyLayer`](crate::http::IdempotencyLayer) for HTTP and
+/// `GrpcLayer` for gRPC.
 pub struct KeyedLayer<P: Protocol, S: Store, M = Fenced> {
     pub(crate) config: Arc<LayerConfig<P, S>>,
     mode: PhantomData<M>,

@@ -1,4 +1,4 @@
-//! How the requests of a route are treated, by any protocol.
+//! The rules for the requests of a route, as far as all protocols share them.
 //!
 //! Rules are settings only: this module neither reads requests nor writes responses.
 

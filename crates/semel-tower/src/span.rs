@@ -1,4 +1,4 @@
-//! One `tracing` span for each request with a key.
+//! Creates one `tracing` span for each request with a key.
 //!
 //! The names of fields follow OpenTelemetry's conventions where there is one. A span has the digest
 //! of a key, never the key, the tenant or the caller. The operation of a route without a template

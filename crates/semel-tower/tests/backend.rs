@@ -1,7 +1,7 @@
-//! What the suites over sockets stand on: a store of each kind, a server, and clients.
+//! Test support for the suites over sockets: a store of each kind, a server, and clients.
 //!
-//! Included by `#[path = "../backend.rs"] mod backend;`. Nothing in it asserts anything about the
-//! layers; those sentences are in the suites.
+//! Included by `#[path = "../backend.rs"] mod backend;`. It asserts nothing about the layers; the
+//! suites do.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each suite uses its own part")]
 
@@ -24,25 +24,27 @@ pub(crate) use client::{Answer, Client, Protocol, Sent, body, chunked, get, keye
 pub(crate) use server::Server;
 pub(crate) use stores::{MariaDb, Memory, MemoryOverH2, Postgres, Redis, Sqlite};
 
-/// No test takes so long, on any machine; one that hangs must say so.
+/// The time limit of a test. It is longer than any test takes on any machine, and ends a test that
+/// hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A place for one test's records. [`Fixture::store`] gives another handle on the same records, and
-/// [`Fixture::advance`] lets their time pass. In memory and in SQLite the clock stands still until
-/// then.
+/// The records of one test. [`Fixture::store`] returns another handle on the same records, and
+/// [`Fixture::advance`] advances their clock. In memory and in SQLite the clock does not advance
+/// otherwise.
 pub(crate) trait Backend: Fixture {
-    /// A fresh one.
+    /// Creates a backend without records.
     fn open() -> impl Future<Output = Self> + Send;
 
-    /// What the tests on this backend speak when they do not say. Every test speaks both in memory.
+    /// Returns the default protocol of the tests on this backend. In memory every test runs with
+    /// both protocols.
     fn protocol(&self) -> Protocol;
 
-    /// An executor of its own on the backend's records: a second one is another process.
+    /// Creates an executor on the backend's records. A second executor stands for another process.
     fn executor(&self) -> impl Future<Output = Executor<Self::Store>> + Send {
         self.executor_with(|builder| builder)
     }
 
-    /// The same with settings.
+    /// Creates an executor with these settings on the backend's records.
     fn executor_with(
         &self,
         settings: impl FnOnce(Builder<Self::Store>) -> Builder<Self::Store> + Send,
@@ -52,41 +54,41 @@ pub(crate) trait Backend: Fixture {
         }
     }
 
-    /// A handle on the records whose type is the same on every backend: what is built on it is
-    /// compiled once.
+    /// Returns a handle on the records whose type is the same on every backend, so that code that
+    /// uses it is compiled once.
     fn any_store(&self) -> impl Future<Output = AnyStore> + Send {
         async { AnyStore::new(self.store().await) }
     }
 }
 
-/// A backend whose store joins transactions, with a table `orders (note text)` for handlers.
+/// A backend whose store supports transactions, with a table `orders (note text)` for handlers.
 pub(crate) trait AtomicBackend: Backend<Store: TransactionalStore> {
-    /// Writes a row in a handler's transaction.
+    /// Inserts a row in a handler's transaction.
     fn insert<'c>(
         connection: &'c mut <Self::Store as TransactionalStore>::Connection,
         note: &'c str,
     ) -> impl Future<Output = ()> + Send + 'c;
 
-    /// The rows that are committed, in the order of their notes.
+    /// Returns the committed rows, ordered by their notes.
     fn rows(&self) -> impl Future<Output = Vec<String>> + Send;
 }
 
-/// Runs one test on its own runtime of two workers, and not for ever.
+/// Runs one test on a separate runtime with two workers, with a time limit.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     semel_testkit::fixture::run(async {
         tokio::time::timeout(PATIENCE, test).await.expect("the test hangs");
     });
 }
 
-/// Waits until `met` holds; a test that has no signal to wait for polls with this.
+/// Polls until `met` returns true, for tests that have no signal to wait for.
 pub(crate) async fn until<Fut: Future<Output = bool>>(mut met: impl FnMut() -> Fut) {
     while !met().await {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Makes one `#[test]` per store of each `async fn name<G: Backend>(backend: G)` in this module; in
-/// memory over HTTP/1.1 and over HTTP/2.
+/// Creates one `#[test]` per store for each `async fn name<G: Backend>(backend: G)` in the module;
+/// in memory over HTTP/1.1 and over HTTP/2.
 macro_rules! on_every_store {
     ($($test:ident,)*) => {
         crate::backend::tests_on! { memory Memory $($test)* }
@@ -98,7 +100,7 @@ macro_rules! on_every_store {
     };
 }
 
-/// The same where the store does not matter.
+/// Creates the tests of `on_every_store` for memory only, where the store does not matter.
 macro_rules! in_memory {
     ($($test:ident,)*) => {
         crate::backend::tests_on! { memory_only Memory $($test)* }
@@ -106,7 +108,8 @@ macro_rules! in_memory {
     };
 }
 
-/// The same for `async fn name<G: AtomicBackend>(backend: G)`, on the stores that join transactions.
+/// Creates the tests for each `async fn name<G: AtomicBackend>(backend: G)`, on the stores that
+/// support transactions.
 macro_rules! on_every_database {
     ($($test:ident,)*) => {
         crate::backend::tests_on! { sqlite Sqlite $($test)* }

@@ -1,4 +1,4 @@
-//! What the layer tells an OpenAPI document.
+//! Tests of the layer's description in an OpenAPI document.
 #![allow(dead_code, reason = "operations and schemas are described here, not used")]
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn json_of(document: &OpenApi) -> Value {
     serde_json::to_value(document).expect("a document has a JSON form")
 }
 
-/// `describe`d, as JSON.
+/// Returns the document as JSON after `describe` of one operation.
 fn described(operation: &str, rules: &Rules) -> Value {
     let mut document = Api::openapi();
     openapi::describe(&mut document, operation, rules).expect("it is there");
@@ -71,7 +71,7 @@ fn statuses(operation: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_key_is_a_header_with_the_length_that_is_taken() {
+fn the_key_is_a_header_with_its_greatest_length() {
     for (rules, required) in [(Rules::new(), false), (Rules::new().required(), true)] {
         let document = described("POST /orders", &rules);
         let operation = &document["paths"]["/orders"]["post"];
@@ -137,7 +137,7 @@ fn a_problem_has_a_schema_with_all_its_members() {
 }
 
 #[test]
-fn rules_decide_what_there_is() {
+fn rules_decide_what_is_described() {
     let rules = Rules::new().respond_async(false).mismatch_status(StatusCode::CONFLICT);
     let document = described("POST /orders", &rules);
     let operation = &document["paths"]["/orders"]["post"];
@@ -150,7 +150,7 @@ fn rules_decide_what_there_is() {
 }
 
 #[test]
-fn an_answer_can_be_asked_for_later() {
+fn asynchronous_responses_are_described() {
     let document = described("POST /orders", &Rules::new());
     let operation = &document["paths"]["/orders"]["post"];
     assert!(parameter(operation, "Prefer").is_some());
@@ -179,7 +179,7 @@ fn responses_that_are_kept_may_be_replays() {
 }
 
 #[test]
-fn what_the_document_says_itself_stays() {
+fn the_rest_of_the_document_is_kept() {
     let before = json_of(&Api::openapi());
     let after = described("POST /orders", &Rules::new());
     let conflict =
@@ -220,14 +220,20 @@ fn the_last_description_holds() {
 }
 
 #[test]
-fn an_unknown_operation_is_an_error_that_names_the_known_ones() {
+fn an_unknown_operation_is_an_error_with_the_known_ones() {
     let before = json_of(&Api::openapi());
     for unknown in ["POST /order", "DELETE /orders", "/orders", "post /orders", ""] {
         let mut document = Api::openapi();
         let error = openapi::describe(&mut document, unknown, &Rules::new()).expect_err(unknown);
-        let said = error.to_string();
-        assert!(said.starts_with(&format!("the document has no operation `{unknown}`")), "{said}");
-        assert!(said.contains("`POST /orders`") && said.contains("`GET /orders/{id}`"), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.starts_with(&format!("the document has no operation `{unknown}`")),
+            "{message}"
+        );
+        assert!(
+            message.contains("`POST /orders`") && message.contains("`GET /orders/{id}`"),
+            "{message}"
+        );
         assert_eq!(json_of(&document), before);
     }
 }
@@ -252,7 +258,7 @@ fn layer() -> IdempotencyLayer<MemoryStore> {
 }
 
 #[test]
-fn a_layer_describes_what_it_does() {
+fn a_layer_describes_its_rules() {
     let layer = layer()
         .key_headers([header::HeaderName::from_static("x-request-token")])
         .route("POST /orders/{id}/refunds", Rules::new().required())

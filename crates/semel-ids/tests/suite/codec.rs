@@ -1,4 +1,4 @@
-//! One spelling per id: vectors, round trips, and everything that is refused.
+//! Tests that each id has one spelling: test vectors, round trips, and refused texts.
 
 use proptest::prelude::*;
 use semel_ids::codec::HidingKey;
@@ -16,7 +16,7 @@ fn prefix(text: &str) -> Prefix {
 }
 
 #[test]
-fn the_documented_vectors_hold_both_ways() {
+fn the_documented_vectors_are_encoded_and_decoded() {
     let ulid = Ulid::from_string("01ARZ3NDEKTSV4RRFFQ69G5FAV").expect("a ULID").0;
     let (zero, ones) = (0, u128::MAX);
     let (base32, base62) = (Codec::new(), Codec::new().base62());
@@ -83,21 +83,21 @@ fn other_spellings_are_refused() {
 }
 
 #[test]
-fn a_hidden_id_shows_no_time_and_reads_under_old_keys() {
+fn a_hidden_id_shows_no_time_and_is_decoded_by_old_keys() {
     let (old, new) = (HidingKey::new([1; 16]), HidingKey::new([2; 16]));
     let before = Codec::new().hiding_time([old.clone()]);
     let after = Codec::new().hiding_time([new, old]);
     let (one, two) = (Ulid::from_parts(1_000, 7), Ulid::from_parts(1_000, 8));
     let written = before.encode(prefix("ord"), one);
-    assert_ne!(written[..14], before.encode(prefix("ord"), two)[..14], "no common time");
+    assert_ne!(written[..14], before.encode(prefix("ord"), two)[..14], "the time is not visible");
     let candidates = after.read(prefix("ord"), &written).expect("an id");
     assert!(candidates.contains(one));
     assert_eq!(after.decode(&after.encode(prefix("ord"), two)), Ok((prefix("ord"), two)));
 }
 
-/// Reports how many single-character changes a checksum finds; CRC-8 finds all of them.
+/// CRC-8 detects every change of a single character.
 #[test]
-fn every_single_character_change_of_a_checksummed_id_is_found() {
+fn every_change_of_one_character_of_a_checksummed_id_is_detected() {
     let alphabet: Vec<char> =
         ('0'..='9').chain('A'..='Z').chain('a'..='z').chain(['_', '-']).collect();
     for codec in [Codec::new().checksum(), Codec::new().base62().checksum()] {
@@ -116,7 +116,7 @@ fn every_single_character_change_of_a_checksummed_id_is_found() {
 
 proptest! {
     #[test]
-    fn every_codec_reads_what_it_writes_and_only_that(id: u128, name in "[a-z][a-z0-9]{1,9}") {
+    fn every_codec_decodes_the_ids_that_it_encodes(id: u128, name in "[a-z][a-z0-9]{1,9}") {
         for codec in codecs() {
             let text = codec.encode(prefix(&name), Ulid(id));
             prop_assert_eq!(codec.decode(&text), Ok((prefix(&name), Ulid(id))));
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_the_same(text in "[a-z]{2,4}_[0-9A-Za-z]{20,27}(_[0-9A-Z]{2})?") {
+    fn a_decoded_text_is_encoded_to_the_same_text(text in "[a-z]{2,4}_[0-9A-Za-z]{20,27}(_[0-9A-Z]{2})?") {
         for codec in codecs() {
             if let Ok((name, id)) = codec.decode(&text) {
                 prop_assert_eq!(codec.encode(name, id).to_string(), text.as_str());
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_a_codec_panic(text: String) {
+    fn no_text_makes_a_codec_panic(text: String) {
         for codec in codecs() {
             let _ = (codec.decode(&text), codec.read(prefix("ord"), &text));
         }

@@ -1,4 +1,4 @@
-//! New ids: in order, without duplicates, whatever the clock does.
+//! Tests that new ids are in order and without duplicates, even if the clock is set back.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -24,27 +24,28 @@ fn ids_of_one_millisecond_are_in_order() {
 }
 
 #[test]
-fn ids_of_many_threads_are_all_different_and_each_threads_are_in_order() {
+fn ids_of_many_threads_are_distinct_and_in_order_for_each_thread() {
     for (generator, each) in [(Generator::new(), 20_000), (Generator::striped(8), 1_250_000)] {
-        let made: Vec<Vec<Ulid>> = std::thread::scope(|scope| {
-            let make = || (0..each).map(|_| generator.generate().expect("an id")).collect();
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+        let generated: Vec<Vec<Ulid>> = std::thread::scope(|scope| {
+            let generate = || (0..each).map(|_| generator.generate().expect("an id")).collect();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(generate)).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
-        for of_one in &made {
+        for of_one in &generated {
             assert!(of_one.is_sorted_by(|one, next| one < next));
         }
-        assert_eq!(all_different(&made), 8 * each);
+        assert_eq!(count_distinct(&generated), 8 * each);
     }
 }
 
-/// How many there are. Each list is in order, so what is equal meets at their heads.
-fn all_different(lists: &[Vec<Ulid>]) -> usize {
+/// Returns the number of ids, and panics if two are equal. Each list is sorted, so equal ids are at
+/// the heads of their lists at the same time.
+fn count_distinct(lists: &[Vec<Ulid>]) -> usize {
     let mut heads: BinaryHeap<_> =
         lists.iter().enumerate().map(|(list, ids)| Reverse((ids[0], list, 0))).collect();
     let (mut count, mut last) = (0, None);
     while let Some(Reverse((id, list, at))) = heads.pop() {
-        assert_ne!(last, Some(id), "made twice");
+        assert_ne!(last, Some(id), "an id was generated twice");
         (count, last) = (count + 1, Some(id));
         if let Some(next) = lists[list].get(at + 1) {
             heads.push(Reverse((*next, list, at + 1)));
@@ -53,7 +54,7 @@ fn all_different(lists: &[Vec<Ulid>]) -> usize {
     count
 }
 
-/// A clock that has gone back by ten seconds since the first id.
+/// Returns a generator whose clock was set back by ten seconds after the first id.
 fn rolled_back(policy: OnRollback) -> (Generator, Clock, Ulid) {
     let start = 1_700_000_000_000_000;
     let clock = Clock::manual(Timestamp::from_micros(start));
@@ -64,7 +65,7 @@ fn rolled_back(policy: OnRollback) -> (Generator, Clock, Ulid) {
 }
 
 #[test]
-fn a_clock_that_goes_back_leaves_the_ids_in_order() {
+fn ids_stay_in_order_when_the_clock_is_set_back() {
     let (generator, clock, first) = rolled_back(OnRollback::UseLast);
     let second = generator.generate().expect("an id");
     assert!(second > first);
@@ -75,7 +76,7 @@ fn a_clock_that_goes_back_leaves_the_ids_in_order() {
 }
 
 #[test]
-fn a_clock_that_goes_back_is_an_error_where_the_policy_says_so() {
+fn a_clock_that_is_set_back_is_an_error_under_the_policy_fail() {
     let (generator, clock, first) = rolled_back(OnRollback::Fail);
     let error = generator.generate().expect_err("the clock went back");
     assert_eq!(error.behind, Duration::from_secs(10));
@@ -84,7 +85,7 @@ fn a_clock_that_goes_back_is_an_error_where_the_policy_says_so() {
 }
 
 #[test]
-fn waiting_for_a_clock_that_went_back_has_an_end() {
+fn waiting_for_a_clock_that_was_set_back_is_limited() {
     let (generator, _, _) = rolled_back(OnRollback::Wait(Duration::from_millis(20)));
     assert!(generator.generate().is_err());
 }
@@ -100,7 +101,7 @@ fn waiting_ends_when_the_clock_has_caught_up() {
 }
 
 #[test]
-fn a_stripe_keeps_its_number_in_its_ids() {
+fn the_ids_of_a_stripe_contain_its_number() {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let generator = Generator::striped(8).clock(clock.clone());
     let mut numbers = HashSet::new();

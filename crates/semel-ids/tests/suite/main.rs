@@ -1,4 +1,4 @@
-//! The tests of ids that need no server, one program.
+//! The tests of ids that need no server, as one program.
 
 mod codec;
 mod generator;

@@ -1,4 +1,4 @@
-//! Moving into the map: what a backfill, a verification and a repair do, and what they never do.
+//! Tests the migration into the map: backfill, verify and repair.
 
 mod backfill;
 mod checkpoints;

@@ -1,5 +1,5 @@
-//! The resolver over a map in memory that counts, waits and fails on command, and a shared cache
-//! that does the same. Time stands still unless a test moves it.
+//! Tests the resolver with a map and a shared cache in memory that count calls, delay answers and
+//! fail on command. The clock of the runtime is paused in most tests.
 
 mod counting;
 mod levels;

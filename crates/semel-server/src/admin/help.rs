@@ -2,7 +2,7 @@
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-const COUNTERS: [(&str, &str); 21] = [
+pub(crate) const COUNTERS: [(&str, &str); 21] = [
     ("semel_executions_total", "Calls with an idempotency key, by protocol and outcome."),
     ("semel_lease_lost_total", "Leases lost while the work was running."),
     (
@@ -25,11 +25,14 @@ const COUNTERS: [(&str, &str); 21] = [
         "Requests received by the gateway, by method, route and status.",
     ),
     ("semel_gateway_upstream_requests_total", "Requests sent to the upstream, by result."),
-    ("semel_outbox_published_total", "Events handed to the broker, by result."),
+    ("semel_outbox_published_total", "Events that the relay has claimed, by result."),
     ("semel_inbox_deliveries_total", "Event deliveries, by consumer group and result."),
     ("semel_idresolve_lookups_total", "Public id lookups, by where the id was found."),
     ("semel_idresolve_l2_errors_total", "Failed calls to the shared cache (L2), by operation."),
-    ("semel_idresolve_l2_skipped_total", "Lookups that skipped the shared cache (L2)."),
+    (
+        "semel_idresolve_l2_skipped_total",
+        "Writes to the shared cache (L2) that were skipped because too many were in flight.",
+    ),
     (
         "semel_idresolve_l2_damaged_total",
         "Entries of the shared cache (L2) that could not be decoded.",
@@ -47,7 +50,7 @@ const COUNTERS: [(&str, &str); 21] = [
     ("semel_nats_duplicates_total", "Events that NATS dropped as duplicates."),
 ];
 
-const GAUGES: [(&str, &str); 8] = [
+pub(crate) const GAUGES: [(&str, &str); 8] = [
     (
         "semel_records",
         "Records in the ledger, by state; running counts claims held by this process.",
@@ -61,11 +64,11 @@ const GAUGES: [(&str, &str); 8] = [
     ("semel_inbox_dead", "Events given up after the last attempt, by consumer group."),
 ];
 
-const HISTOGRAMS: [(&str, &str); 4] = [
+pub(crate) const HISTOGRAMS: [(&str, &str); 4] = [
     ("semel_claim_duration_seconds", "Time to claim a key."),
     ("semel_wait_duration_seconds", "Time a duplicate waited for the first call's outcome."),
     ("semel_gateway_request_duration_seconds", "Time to serve a request through the gateway."),
-    ("semel_outbox_publish_delay_seconds", "Time between appending an event and publishing it."),
+    ("semel_outbox_publish_delay_seconds", "Age of an event when the relay claims it."),
 ];
 
 /// Registers the descriptions with the recorder of this process.
@@ -86,7 +89,7 @@ mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     #[test]
-    fn what_is_counted_is_shown_with_its_help() {
+    fn metrics_are_rendered_with_their_help() {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, || {
             super::describe();

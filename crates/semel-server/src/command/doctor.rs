@@ -155,7 +155,7 @@ fn promise(kind: StoreKind, guarantee: Guarantee, found: &[Finding]) -> Check {
         .collect();
     if !broken.is_empty() && guarantee != Guarantee::BestEffort {
         let found = format!(
-            "the guarantee is only best effort in this setup ({}): a claim that was acknowledged \
+            "the guarantee is best effort in this setup ({}): a claim that was acknowledged \
              can be lost, or cannot be written",
             broken.join(", ")
         );

@@ -18,9 +18,9 @@ use semel_core::store::{
 use semel_core::{AnyStore, Hint, Key, Lease, Version};
 use semel_ids::map::{Binding, Inserted, MapKey, MapRow};
 use semel_ids::{IdMap, PublicId, ResourceType};
-use semel_sql::mysql::MySqlStore;
-use semel_sql::postgres::PgStore;
-use semel_sql::sqlite::SqliteStore;
+use semel_sql::mysql::{MySqlStore, MySqlTransaction};
+use semel_sql::postgres::{PgStore, PgTransaction};
+use semel_sql::sqlite::{SqliteStore, SqliteTransaction};
 
 /// A SQL database that holds a ledger. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -36,29 +36,11 @@ enum SqlStore {
     MySql(MySqlStore),
 }
 
-impl From<SqliteStore> for Database {
-    fn from(store: SqliteStore) -> Self {
-        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::Sqlite(store) }
-    }
-}
-
-impl From<PgStore> for Database {
-    fn from(store: PgStore) -> Self {
-        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::Postgres(store) }
-    }
-}
-
-impl From<MySqlStore> for Database {
-    fn from(store: MySqlStore) -> Self {
-        Self { ledger: AnyStore::new(store.clone()), store: SqlStore::MySql(store) }
-    }
-}
-
 /// An open transaction of a [`Database`], and the connection that its statements run on.
 pub(crate) enum DatabaseTransaction {
-    Sqlite(<SqliteStore as TransactionalStore>::Transaction),
-    Postgres(<PgStore as TransactionalStore>::Transaction),
-    MySql(<MySqlStore as TransactionalStore>::Transaction),
+    Sqlite(SqliteTransaction),
+    Postgres(PgTransaction),
+    MySql(MySqlTransaction),
 }
 
 /// The connection of an open transaction, for statements of the caller's.
@@ -83,53 +65,72 @@ impl DatabaseTransaction {
     }
 }
 
+macro_rules! kinds {
+    ($($kind:ident: $store:ty, $transaction:ty;)*) => {$(
+        impl From<$store> for Database {
+            fn from(store: $store) -> Self {
+                Self { ledger: AnyStore::new(store.clone()), store: SqlStore::$kind(store) }
+            }
+        }
+
+        impl From<$transaction> for DatabaseTransaction {
+            fn from(open: $transaction) -> Self {
+                Self::$kind(open)
+            }
+        }
+    )*};
+}
+
+kinds! {
+    Sqlite: SqliteStore, SqliteTransaction;
+    Postgres: PgStore, PgTransaction;
+    MySql: MySqlStore, MySqlTransaction;
+}
+
 /// The executor hands every transaction back to the store that began it.
 const FOREIGN: &str = "the transaction belongs to a database of another kind";
+
+/// Evaluates `$work` with the store inside as `$store`, and a transaction of its kind as `$open`.
+macro_rules! of_kind {
+    ($database:expr, $store:ident => $work:expr) => {
+        match &$database.store {
+            SqlStore::Sqlite($store) => $work,
+            SqlStore::Postgres($store) => $work,
+            SqlStore::MySql($store) => $work,
+        }
+    };
+    ($database:expr, $transaction:expr, $store:ident, $open:ident => $work:expr) => {
+        match (&$database.store, $transaction) {
+            (SqlStore::Sqlite($store), DatabaseTransaction::Sqlite($open)) => $work,
+            (SqlStore::Postgres($store), DatabaseTransaction::Postgres($open)) => $work,
+            (SqlStore::MySql($store), DatabaseTransaction::MySql($open)) => $work,
+            _ => unreachable!("{FOREIGN}"),
+        }
+    };
+}
 
 /// Awaits `$work` with the store inside as `$store`. Boxed: one future must not be as large as three.
 macro_rules! with_store {
     ($database:expr, $store:ident => $work:expr) => {
-        match &$database.store {
-            SqlStore::Sqlite($store) => Box::pin($work).await,
-            SqlStore::Postgres($store) => Box::pin($work).await,
-            SqlStore::MySql($store) => Box::pin($work).await,
-        }
+        of_kind!($database, $store => Box::pin($work).await)
     };
 }
 
 /// Awaits `$work` with the store inside as `$store` and the transaction's connection as `$connection`.
 macro_rules! in_transaction {
     ($database:expr, $transaction:expr, $store:ident, $connection:ident => $work:expr) => {
-        match (&$database.store, $transaction) {
-            (SqlStore::Sqlite($store), DatabaseTransaction::Sqlite(open)) => {
-                let $connection = SqliteStore::connection(open);
-                Box::pin($work).await
-            }
-            (SqlStore::Postgres($store), DatabaseTransaction::Postgres(open)) => {
-                let $connection = PgStore::connection(open);
-                Box::pin($work).await
-            }
-            (SqlStore::MySql($store), DatabaseTransaction::MySql(open)) => {
-                let $connection = MySqlStore::connection(open);
-                Box::pin($work).await
-            }
-            _ => unreachable!("{FOREIGN}"),
-        }
+        of_kind!($database, $transaction, $store, open => {
+            let $connection = connection($store, open);
+            Box::pin($work).await
+        })
     };
 }
 
-/// Awaits `$work` with the store inside as `$store` and the transaction, which it ends, as `$open`.
-macro_rules! end_transaction {
-    ($database:expr, $transaction:expr, $store:ident, $open:ident => $work:expr) => {
-        match (&$database.store, $transaction) {
-            (SqlStore::Sqlite($store), DatabaseTransaction::Sqlite($open)) => Box::pin($work).await,
-            (SqlStore::Postgres($store), DatabaseTransaction::Postgres($open)) => {
-                Box::pin($work).await
-            }
-            (SqlStore::MySql($store), DatabaseTransaction::MySql($open)) => Box::pin($work).await,
-            _ => unreachable!("{FOREIGN}"),
-        }
-    };
+fn connection<'t, S: TransactionalStore>(
+    _of: &S,
+    open: &'t mut S::Transaction,
+) -> &'t mut S::Connection {
+    S::connection(open)
 }
 
 #[deny(clippy::missing_trait_methods, reason = "every call is passed on")]
@@ -215,13 +216,7 @@ impl TransactionalStore for Database {
     type Transaction = DatabaseTransaction;
 
     async fn begin(&self) -> Result<DatabaseTransaction> {
-        Ok(match &self.store {
-            SqlStore::Sqlite(store) => DatabaseTransaction::Sqlite(Box::pin(store.begin()).await?),
-            SqlStore::Postgres(store) => {
-                DatabaseTransaction::Postgres(Box::pin(store.begin()).await?)
-            }
-            SqlStore::MySql(store) => DatabaseTransaction::MySql(Box::pin(store.begin()).await?),
-        })
+        of_kind!(self, store => Ok(Box::pin(store.begin()).await?.into()))
     }
 
     fn connection(transaction: &mut DatabaseTransaction) -> &mut DatabaseTransaction {
@@ -264,19 +259,9 @@ impl TransactionalStore for Database {
     }
 
     async fn begin_and_open(&self, draft: &Draft) -> Result<(DatabaseTransaction, Opened)> {
-        Ok(match &self.store {
-            SqlStore::Sqlite(store) => {
-                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
-                (DatabaseTransaction::Sqlite(open), opened)
-            }
-            SqlStore::Postgres(store) => {
-                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
-                (DatabaseTransaction::Postgres(open), opened)
-            }
-            SqlStore::MySql(store) => {
-                let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
-                (DatabaseTransaction::MySql(open), opened)
-            }
+        of_kind!(self, store => {
+            let (open, opened) = Box::pin(store.begin_and_open(draft)).await?;
+            Ok((open.into(), opened))
         })
     }
 
@@ -286,25 +271,21 @@ impl TransactionalStore for Database {
         lease: &Lease,
         settlement: &Settlement,
     ) -> Committed {
-        end_transaction!(self, transaction, store, open => {
-            store.settle_and_commit(open, lease, settlement)
+        of_kind!(self, transaction, store, open => {
+            Box::pin(store.settle_and_commit(open, lease, settlement)).await
         })
     }
 
     async fn commit(&self, transaction: DatabaseTransaction) -> Result<()> {
-        end_transaction!(self, transaction, store, open => store.commit(open))
+        of_kind!(self, transaction, store, open => Box::pin(store.commit(open)).await)
     }
 
     async fn rollback(&self, transaction: DatabaseTransaction) {
-        end_transaction!(self, transaction, store, open => store.rollback(open));
+        of_kind!(self, transaction, store, open => Box::pin(store.rollback(open)).await);
     }
 
     fn work_limit(&self, lease: Duration) -> Option<Duration> {
-        match &self.store {
-            SqlStore::Sqlite(store) => store.work_limit(lease),
-            SqlStore::Postgres(store) => store.work_limit(lease),
-            SqlStore::MySql(store) => store.work_limit(lease),
-        }
+        of_kind!(self, store => store.work_limit(lease))
     }
 }
 
@@ -356,11 +337,7 @@ impl Outbox for Database {
     }
 
     fn bell(&self) -> &Bell {
-        match &self.store {
-            SqlStore::Sqlite(store) => store.bell(),
-            SqlStore::Postgres(store) => store.bell(),
-            SqlStore::MySql(store) => store.bell(),
-        }
+        of_kind!(self, store => store.bell())
     }
 }
 

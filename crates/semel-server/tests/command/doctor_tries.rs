@@ -1,4 +1,5 @@
-//! What `semel doctor` finds by trying: a store that cannot be written to, a gateway that would not start.
+//! Tests of problems that `semel doctor` finds by trying: a store that cannot be written to, a
+//! gateway that would not start.
 
 use futures_util::future::join_all;
 use semel_core::State;
@@ -7,13 +8,13 @@ use semel_servers::{Options, Redis};
 use serde_json::Value;
 
 use crate::doctor::codes;
-use crate::ground::{Ground, Scratch, sql, unique};
+use crate::fixture::{Fixture, Scratch, sql, unique};
 use crate::program::{Ended, semel};
 use crate::seeds::{HOUR, dead, ended, key};
 
-/// The same database as a user with read permission only.
-async fn looking_at(ground: &Ground) -> String {
-    let (scheme, rest) = ground.url.split_once("://").unwrap();
+/// Returns the URL of the same database for a new user that may only read.
+async fn looking_at(fixture: &Fixture) -> String {
+    let (scheme, rest) = fixture.url.split_once("://").unwrap();
     let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let name = format!("semel_looks_{}", unique());
     let database = host.rsplit_once('/').unwrap().1.split('?').next().unwrap();
@@ -26,41 +27,41 @@ async fn looking_at(ground: &Ground) -> String {
             "CREATE USER '{name}'@'%' IDENTIFIED BY 'pw'; GRANT SELECT ON {database}.* TO '{name}'@'%'"
         ),
     };
-    sql(ground, &grants).await;
+    sql(fixture, &grants).await;
     format!("{scheme}://{name}:pw@{host}")
 }
 
 /// A user that may only read makes every call fail.
-async fn a_user_without_write_permission_is_found(ground: Ground) {
-    ground.json(&["doctor"]);
-    let url = looking_at(&ground).await;
-    let looked = semel(ground.scratch.path(), ["doctor", "--json", "--store", &url]).output();
+async fn a_user_without_write_permission_is_found(fixture: Fixture) {
+    fixture.json(&["doctor"]);
+    let url = looking_at(&fixture).await;
+    let looked = semel(fixture.scratch.path(), ["doctor", "--json", "--store", &url]).output();
     let looked = Ended::from(looked.unwrap());
-    let said: Value = serde_json::from_str(&looked.stdout).unwrap();
-    assert!(codes(&said).contains(&"store-reached"), "it can be read: {said}");
-    assert!(codes(&said).contains(&"store-unwritable"), "{said}");
+    let printed: Value = serde_json::from_str(&looked.stdout).unwrap();
+    assert!(codes(&printed).contains(&"store-reached"), "the store can be read: {printed}");
+    assert!(codes(&printed).contains(&"store-unwritable"), "{printed}");
     looked.badly(3);
     let name = url.split("://").nth(1).unwrap().split(':').next().unwrap().to_owned();
-    let gone = match ground.url.starts_with("postgres") {
+    let gone = match fixture.url.starts_with("postgres") {
         true => format!("DROP OWNED BY {name}; DROP ROLE {name}"),
         false => format!("DROP USER '{name}'@'%'"),
     };
-    sql(&ground, &gone).await;
+    sql(&fixture, &gone).await;
 }
 
-crate::ground::on!(a_user_without_write_permission_is_found: postgres, mysql);
+crate::fixture::on!(a_user_without_write_permission_is_found: postgres, mysql);
 
-/// However many wait for an operator, all are counted, and the worst is found wherever it lies.
-async fn more_than_a_page_is_counted(ground: Ground) {
+/// All records that wait for an operator are counted, even if they take more than one page.
+async fn more_than_a_page_is_counted(fixture: Fixture) {
     const RECORDS: u64 = 1_100;
-    let place = ground.place().await;
-    let ledger = place.ledger();
+    let handle = fixture.open_store().await;
+    let ledger = handle.ledger();
     let keys: Vec<semel_core::Key> = (0..RECORDS).map(|at| key("PAY", &format!("d{at}"))).collect();
     let last = keys.iter().map(semel_core::Key::digest).max().unwrap();
     for some in keys.chunks(100) {
         join_all(some.iter().map(|key| async {
             ended(&ledger, key, dead("no")).await;
-            // What a listing by digest comes to last has been tried most often.
+            // The record that a listing by digest reaches last has the most attempts.
             if key.digest() == last {
                 let found = ledger.peek(key).await.unwrap().unwrap().record;
                 let draft = retried(key, found.operation_id);
@@ -80,15 +81,17 @@ async fn more_than_a_page_is_counted(ground: Ground) {
     assert_eq!(ledger.tally(&of(State::Failed)).await.unwrap(), Tally::default());
     let all = Filter { tenant: Some("acme".into()), ..Filter::default() };
     assert_eq!(ledger.tally(&all).await.unwrap().records, RECORDS);
-    place.close().await;
-    let text = ground.run(&["doctor"]).well();
+    handle.close().await;
+    let text = fixture.run(&["doctor"]).well();
     assert!(text.contains("1100 records are dead"), "{text}");
     let purge = ["records", "purge", "--all", "--scope", "PAY"];
-    assert!(ground.run(&purge).badly(2).contains("would remove 1100; confirm it with --yes"));
-    assert!(ground.run(&[&purge[..], &["--max", "1100"]].concat()).well().contains("1100 records"));
+    assert!(fixture.run(&purge).badly(2).contains("would remove 1100; confirm it with --yes"));
+    assert!(
+        fixture.run(&[&purge[..], &["--max", "1100"]].concat()).well().contains("1100 records")
+    );
 }
 
-crate::ground::on!(more_than_a_page_is_counted: sqlite, postgres, mysql, redis);
+crate::fixture::on!(more_than_a_page_is_counted: sqlite, postgres, mysql, redis);
 
 fn retried(key: &semel_core::Key, operation_id: semel_core::OperationId) -> Draft {
     Draft {
@@ -105,36 +108,36 @@ fn retried(key: &semel_core::Key, operation_id: semel_core::OperationId) -> Draf
     }
 }
 
-/// What was tried leaves nothing behind.
+/// The records and events that the check writes are removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_doctor_writes_is_gone_afterwards() {
-    let ground = Ground::sqlite().await;
-    let said = ground.json(&["doctor"]);
+async fn records_that_doctor_writes_are_removed() {
+    let fixture = Fixture::sqlite().await;
+    let printed = fixture.json(&["doctor"]);
     for code in ["store-writable", "outbox-writable"] {
-        assert!(codes(&said).contains(&code), "{said}");
+        assert!(codes(&printed).contains(&code), "{printed}");
     }
-    let records = ground.json(&["records", "list"]);
+    let records = fixture.json(&["records", "list"]);
     assert_eq!(records["records"].as_array().map(Vec::len), Some(0), "{records}");
-    let events = ground.json(&["outbox", "list"]);
+    let events = fixture.json(&["outbox", "list"]);
     assert_eq!(events["events"].as_array().map(Vec::len), Some(0), "{events}");
 }
 
-/// A server that has no room answers reads, and takes nothing.
+/// A server without free memory answers reads, and refuses writes.
 #[test]
 fn a_store_that_is_full_is_found() {
-    let server = Redis::start(Options::new()).expect("a server of our own");
+    let server = Redis::start(Options::new()).expect("a private server");
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
     redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).exec(&mut connection).unwrap();
     let scratch = Scratch::new();
     let looked = semel(scratch.path(), ["doctor", "--json", "--store", server.url()]).output();
     let looked = Ended::from(looked.unwrap());
-    let said: Value = serde_json::from_str(&looked.stdout).unwrap();
-    assert!(codes(&said).contains(&"store-full"), "{said}");
+    let printed: Value = serde_json::from_str(&looked.stdout).unwrap();
+    assert!(codes(&printed).contains(&"store-full"), "{printed}");
     looked.badly(3);
 }
 
-/// A Redis that forgets what it acknowledged is not called fenced.
+/// A Redis that can lose acknowledged writes is not reported as fenced.
 #[test]
 fn a_redis_without_a_log_has_no_guarantee() {
     let server = Redis::start(Options::new().flags(["--appendonly", "no"])).expect("a server");
@@ -146,13 +149,13 @@ fn a_redis_without_a_log_has_no_guarantee() {
     looked.badly(3);
 }
 
-/// What `semel gateway` refuses to start with is found, in its own words.
+/// Settings with which `semel gateway` refuses to start are found, with the same message.
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_that_the_gateway_refuses_are_found() {
-    let ground = Ground::sqlite().await;
+    let fixture = Fixture::sqlite().await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let upstream = listener.local_addr().unwrap();
-    let absent = ground.scratch.path().join("absent.pem");
+    let absent = fixture.scratch.path().join("absent.pem");
     let absent = absent.display();
     let route = |more: &str| format!("[[route]]\npath = \"/orders\"\n{more}\n");
     let gateway = |more: &str| format!("[gateway]\nupstream = \"http://{upstream}\"\n{more}\n");
@@ -170,24 +173,24 @@ async fn settings_that_the_gateway_refuses_are_found() {
         ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "http://127.0.0.1:1"),
         ("[gateway]\nupstream = \"http://127.0.0.1:1\"".to_owned(), "gets 502"),
     ] {
-        let file = ground.scratch.file("semel.toml", &settings);
-        let looked = ground.run(&["doctor", "--config", &file]);
+        let file = fixture.scratch.file("semel.toml", &settings);
+        let looked = fixture.run(&["doctor", "--config", &file]);
         assert!(looked.stdout.contains(named), "{settings}: {}", looked.stdout);
         assert!(looked.stdout.contains("error    gateway:"), "{settings}: {}", looked.stdout);
         looked.badly(3);
     }
-    let file = ground.scratch.file("semel.toml", &(gateway("") + &route("lease = \"1m\"")));
-    let said = ground.json(&["doctor", "--config", &file]);
+    let file = fixture.scratch.file("semel.toml", &(gateway("") + &route("lease = \"1m\"")));
+    let printed = fixture.json(&["doctor", "--config", &file]);
     for code in ["gateway-builds", "upstream-reached"] {
-        assert!(codes(&said).contains(&code), "{said}");
+        assert!(codes(&printed).contains(&code), "{printed}");
     }
 }
 
-/// A file that is not there is no question of addresses and passwords.
+/// The fix for a missing file does not mention addresses and passwords.
 #[test]
-fn a_missing_file_is_told_with_what_to_do_about_files() {
-    let ground = Ground::bare_sqlite();
-    let looked = ground.run(&["doctor"]);
+fn a_missing_file_is_reported_with_a_fix_for_files() {
+    let fixture = Fixture::bare_sqlite();
+    let looked = fixture.run(&["doctor"]);
     assert!(looked.stdout.contains("semel migrate apply"), "{}", looked.stdout);
     assert!(!looked.stdout.contains("password"), "{}", looked.stdout);
     looked.badly(4);

@@ -1,14 +1,14 @@
-//! `semel ids`.
+//! Tests of `semel ids`.
 
 use serde_json::Value;
 
-use crate::ground::Scratch;
+use crate::fixture::Scratch;
 use crate::program::run;
 
 const ULID: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 #[test]
-fn ids_are_written_as_the_vectors_say() {
+fn ids_are_written_as_in_the_test_vectors() {
     let scratch = Scratch::new();
     let nil = "0".repeat(26);
     let ones = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ";
@@ -34,20 +34,20 @@ fn ids_are_written_as_the_vectors_say() {
 #[test]
 fn several_ulids_are_several_ids() {
     let scratch = Scratch::new();
-    let said = run(scratch.path(), ["ids", "encode", "ord", ULID, &ULID.to_lowercase()]).well();
-    assert_eq!(said, "ord_01arz3ndektsv4rrffq69g5fav\n".repeat(2));
+    let output = run(scratch.path(), ["ids", "encode", "ord", ULID, &ULID.to_lowercase()]).well();
+    assert_eq!(output, "ord_01arz3ndektsv4rrffq69g5fav\n".repeat(2));
 }
 
 #[test]
 fn an_id_is_decoded_to_its_parts() {
     let scratch = Scratch::new();
     let id = "ord_01arz3ndektsv4rrffq69g5fav";
-    let said = run(scratch.path(), ["ids", "decode", id, "--json"]).well();
-    let said: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(said["prefix"], "ord");
-    assert_eq!(said["ulid"], ULID);
-    assert_eq!(said["timestamp"], "2016-07-30T23:54:10.259Z");
-    assert_eq!(said["hex"], "01563e3ab5d3d6764c61efb99302bd5b");
+    let output = run(scratch.path(), ["ids", "decode", id, "--json"]).well();
+    let output: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(output["prefix"], "ord");
+    assert_eq!(output["ulid"], ULID);
+    assert_eq!(output["timestamp"], "2016-07-30T23:54:10.259Z");
+    assert_eq!(output["hex"], "01563e3ab5d3d6764c61efb99302bd5b");
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn a_bad_id_is_code_2_with_the_reason() {
         (&[""], "empty"),
         (&["ord_01arz3ndektsv4rrffq69g5fav\n"], "'\\n'"),
     ] {
-        let said = run(scratch.path(), ["ids", "decode"].iter().chain(words)).badly(2);
-        assert!(said.contains(reason), "{words:?}: {said}");
+        let output = run(scratch.path(), ["ids", "decode"].iter().chain(words)).badly(2);
+        assert!(output.contains(reason), "{words:?}: {output}");
     }
     run(scratch.path(), ["ids", "encode", "ord", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"]).badly(2);
 }
@@ -72,10 +72,10 @@ fn a_bad_id_is_code_2_with_the_reason() {
 #[test]
 fn new_ids_differ_and_grow() {
     let scratch = Scratch::new();
-    let said = run(scratch.path(), ["ids", "new", "ord", "--count", "100", "--checksum"]).well();
-    let ids: Vec<&str> = said.lines().collect();
+    let output = run(scratch.path(), ["ids", "new", "ord", "--count", "100", "--checksum"]).well();
+    let ids: Vec<&str> = output.lines().collect();
     assert_eq!(ids.len(), 100);
-    // The time and the count are in front of the checksum.
+    // The time and the counter come before the checksum.
     let payloads: Vec<&str> = ids.iter().map(|id| &id[..30]).collect();
     assert!(payloads.is_sorted_by(|a, b| a < b), "{payloads:?}");
     run(scratch.path(), ["ids", "decode", ids[7], "--checksum"]).well();

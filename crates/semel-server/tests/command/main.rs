@@ -1,5 +1,5 @@
-//! What operators do by hand: each command of the built program, on a file and on a server.
-#![allow(clippy::unwrap_used, reason = "tests say what they mean with it, their helpers too")]
+//! Tests of the operators' commands: each command of the built program, on a file and on a server.
+#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
 
 #[allow(unreachable_pub, reason = "several test targets include it")]
 #[path = "../program.rs"]
@@ -8,7 +8,7 @@ mod program;
 mod auditing;
 mod doctor;
 mod doctor_tries;
-mod ground;
+mod fixture;
 mod ids;
 mod inbox;
 mod map;

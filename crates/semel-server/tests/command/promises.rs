@@ -1,12 +1,12 @@
-//! What others have written down or compiled in: ports, and the demo's protocol.
+//! Tests of values on which other programs rely: ports, and the demo's protocol.
 
 use std::collections::BTreeSet;
 
-use crate::ground::Scratch;
+use crate::fixture::Scratch;
 use crate::program::run;
 
 #[test]
-fn the_usual_ports_stay_where_they_are() {
+fn the_default_ports_do_not_change() {
     let scratch = Scratch::new();
     for (command, flag, address) in [
         ("demo", "--listen", "127.0.0.1:7070"),
@@ -18,8 +18,8 @@ fn the_usual_ports_stay_where_they_are() {
         let help = run(scratch.path(), [command, "--help"]).well();
         let about = help.split_once(&format!("      {flag} ")).map(|(_, about)| about);
         let about = about.and_then(|about| about.split("\n      --").next());
-        let said = format!("[default: {address}]");
-        assert!(about.is_some_and(|about| about.contains(&said)), "{command} {flag}: {help}");
+        let output = format!("[default: {address}]");
+        assert!(about.is_some_and(|about| about.contains(&output)), "{command} {flag}: {help}");
     }
     let example = include_str!("../../../../semel.example.toml");
     for line in ["listen = \"127.0.0.1:7080\"", "admin_listen = \"127.0.0.1:7090\""] {
@@ -27,12 +27,12 @@ fn the_usual_ports_stay_where_they_are() {
     }
 }
 
-/// A number that a field once had is its number for ever: other programs were built with it.
+/// The number of a field must never change, because other programs were built with it.
 #[test]
 fn the_demos_protocol_keeps_its_names_and_numbers() {
     let text = include_str!("../../proto/semel/demo/v1/orders.proto");
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("//"));
-    let said: BTreeSet<&str> = lines.filter(|line| line.ends_with(';')).collect();
+    let output: BTreeSet<&str> = lines.filter(|line| line.ends_with(';')).collect();
     let expected = [
         "syntax = \"proto3\";",
         "package semel.demo.v1;",
@@ -45,7 +45,7 @@ fn the_demos_protocol_keeps_its_names_and_numbers() {
         "uint32 quantity = 3;",
         "uint64 amount_cents = 4;",
     ];
-    assert_eq!(said, BTreeSet::from(expected));
+    assert_eq!(output, BTreeSet::from(expected));
     let (request, order) = text.split_once("message Order {").unwrap();
     assert!(request.contains("message CreateOrderRequest {") && request.contains("sku = 1"));
     assert!(order.contains("order_id = 1"), "each in its own message");

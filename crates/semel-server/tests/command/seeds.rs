@@ -1,4 +1,4 @@
-//! Records and events to look at.
+//! Records and events for the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn key(scope: &str, id: &str) -> Key {
     Key::command("acme", scope, id).expect("a key")
 }
 
-/// A claim that its holder keeps for an hour.
+/// Claims a key for an hour.
 pub(crate) async fn claimed(
     ledger: &AnyStore,
     key: &Key,
@@ -46,7 +46,7 @@ pub(crate) async fn claimed(
     }
 }
 
-/// A claim that ended so.
+/// Claims a key and settles the claim with `ending`.
 pub(crate) async fn ended(ledger: &AnyStore, key: &Key, ending: Settlement) {
     let lease = claimed(ledger, key, OnCrash::Rerun, HOUR).await;
     let settled = ledger.settle(&lease, &ending).await.expect("the store answers");
@@ -71,10 +71,10 @@ pub(crate) fn uncertain(error: &str) -> Settlement {
     Settlement::Uncertain { error: ErrorText::new(error) }
 }
 
-/// Something for each database.
+/// Evaluates an expression for each kind of database.
 macro_rules! each {
-    ($place:expr, $store:ident => $work:expr) => {
-        match $place {
+    ($handle:expr, $store:ident => $work:expr) => {
+        match $handle {
             StoreHandle::Sqlite($store) => $work,
             StoreHandle::Postgres($store) => $work,
             StoreHandle::MySql($store) => $work,
@@ -83,9 +83,9 @@ macro_rules! each {
     };
 }
 
-/// Places orders `order-1`, `order-2`, …, each of which tells `order.placed`.
-pub(crate) async fn orders(place: &StoreHandle, count: usize) -> Vec<EventId> {
-    each!(place, store => {
+/// Places orders `order-1`, `order-2`, …, each of which appends the event `order.placed`.
+pub(crate) async fn orders(handle: &StoreHandle, count: usize) -> Vec<EventId> {
+    each!(handle, store => {
         let mut events = Vec::new();
         for at in 1..=count {
             events.push(order(store, &format!("order-{at}")).await);
@@ -115,22 +115,22 @@ where
     name
 }
 
-/// A relay has been at every event that is due.
-pub(crate) async fn relayed(place: &StoreHandle, disposition: Disposition) {
-    each!(place, store => {
+/// Marks every due event with `disposition`, as a relay does.
+pub(crate) async fn relayed(handle: &StoreHandle, disposition: Disposition) {
+    each!(handle, store => {
         let leased = store.claim(Ask::new(100, HOUR)).await.expect("claimed");
         let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
         store.mark(&marks).await.expect("marked");
     });
 }
 
-/// The group has been at the order's event, and it went so. What failed is due in an hour: no test
-/// takes that long.
-pub(crate) async fn handled(place: &StoreHandle, group: &str, id: EventId, well: bool) {
+/// Handles the order's event in the group, with success or failure. A failed event is due in an
+/// hour, which is longer than any test.
+pub(crate) async fn handled(handle: &StoreHandle, group: &str, id: EventId, well: bool) {
     let event = Event::builder("acme", "order.placed", "/orders").id(id).build();
     let on_failure = OnFailure::Backoff { base: HOUR, cap: HOUR };
     let policy = Policy { on_failure, ..Inbox::<AnyStore>::default_policy() };
-    let inbox = Inbox::new(Executor::new(place.ledger())).policy(policy);
+    let inbox = Inbox::new(Executor::new(handle.ledger())).policy(policy);
     let group = inbox.group(group).on_fenced("order.placed", move |_, _| async move {
         if well { Ok(()) } else { Err("the shelf is empty".to_owned()) }
     });

@@ -1,16 +1,16 @@
-//! `semel sweep`.
+//! Tests of `semel sweep`.
 
 use std::time::Duration;
 
 use semel_core::OnCrash;
 
-use crate::ground::{Ground, on};
+use crate::fixture::{Fixture, on};
 use crate::seeds::{HOUR, claimed, dead, ended, key, succeeded};
 
-/// What has expired goes, what lapsed under Hold is suspended, everything else stays.
-async fn expired_records_are_swept(ground: Ground) {
-    let place = ground.place().await;
-    let ledger = place.ledger();
+/// Expired records are removed, lapsed claims under Hold are suspended, all others stay.
+async fn expired_records_are_swept(fixture: Fixture) {
+    let store = fixture.open_store().await;
+    let ledger = store.ledger();
     for at in 0..5 {
         ended(&ledger, &key("PAY", &format!("old-{at}")), succeeded("1", "r", Duration::ZERO))
             .await;
@@ -20,19 +20,19 @@ async fn expired_records_are_swept(ground: Ground) {
     claimed(&ledger, &key("PAY", "held"), OnCrash::Hold, HOUR).await;
     claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
 
-    let planned = ground.json(&["sweep", "--dry-run"]);
+    let planned = fixture.json(&["sweep", "--dry-run"]);
     assert_eq!((&planned["removed"], &planned["suspended"]), (&5.into(), &1.into()), "{planned}");
-    let some = ground.json(&["sweep", "--limit", "2"]);
+    let some = fixture.json(&["sweep", "--limit", "2"]);
     assert_eq!(some["removed"].as_u64().unwrap() + some["suspended"].as_u64().unwrap(), 2);
-    let rest = ground.json(&["sweep"]);
+    let rest = fixture.json(&["sweep"]);
     let total = rest["removed"].as_u64().unwrap() + rest["suspended"].as_u64().unwrap();
     assert_eq!(total, 4, "{rest}");
-    assert!(ground.run(&["sweep"]).well().contains("0 records removed, 0 suspended"));
-    let left = ground.json(&["records", "list"]);
+    assert!(fixture.run(&["sweep"]).well().contains("0 records removed, 0 suspended"));
+    let left = fixture.json(&["records", "list"]);
     assert_eq!(left["records"].as_array().unwrap().len(), 4, "{left}");
-    let uncertain = ground.json(&["records", "list", "--state", "uncertain"]);
+    let uncertain = fixture.json(&["records", "list", "--state", "uncertain"]);
     assert_eq!(uncertain["records"][0]["id"], "lapsed");
-    place.close().await;
+    store.close().await;
 }
 
 on!(expired_records_are_swept: sqlite, redis);

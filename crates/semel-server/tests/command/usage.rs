@@ -1,4 +1,4 @@
-//! What was written wrongly, and what is not there: one line, and a code that scripts can read.
+//! Tests of invalid usage and of missing stores: one line, and an exit code for scripts.
 
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use semel_core::{ErrorText, OnCrash};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use crate::ground::{Ground, Scratch, on};
+use crate::fixture::{Fixture, Scratch, on};
 use crate::program::{run, semel};
 use crate::seeds::{claimed, ended, handled, key, orders, relayed, succeeded, uncertain};
 
@@ -45,13 +45,13 @@ fn an_unknown_flag_is_one_line_and_code_2() {
         &["doctor", "--store", "postgres://db:port/x"],
         &["sweep", "--limit", "none"],
     ] {
-        let said = run(scratch.path(), words).badly(2);
-        assert!(said.starts_with("semel: "), "{words:?}: {said}");
+        let printed = run(scratch.path(), words).badly(2);
+        assert!(printed.starts_with("semel: "), "{words:?}: {printed}");
     }
 }
 
 #[test]
-fn what_is_no_text_is_one_line_and_code_2() {
+fn arguments_that_are_not_utf_8_are_one_line_and_code_2() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
     let scratch = Scratch::new();
@@ -68,13 +68,13 @@ fn what_is_no_text_is_one_line_and_code_2() {
             true => OsStr::from_bytes(b"k\xff\xfe").to_owned(),
             false => OsStr::new(word).to_owned(),
         };
-        let said = run(scratch.path(), words.iter().map(bytes)).badly(2);
-        assert!(said.starts_with("semel: "), "{words:?}: {said}");
+        let printed = run(scratch.path(), words.iter().map(bytes)).badly(2);
+        assert!(printed.starts_with("semel: "), "{words:?}: {printed}");
     }
 }
 
 #[test]
-fn help_is_whole() {
+fn every_command_has_help() {
     let scratch = Scratch::new();
     let help = run(scratch.path(), ["records", "resolve", "--help"]).well();
     for flag in ["--succeeded <FILE>", "--failed", "--rerun", "--reason", "--force", "--dry-run"] {
@@ -100,13 +100,13 @@ fn no_password_is_shown_whatever_goes_wrong() {
     ] {
         let ended = run(scratch.path(), words);
         assert_ne!(ended.code, Some(0), "{words:?}");
-        let said = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(!said.contains("hush"), "{words:?}: {said}");
+        let printed = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(!printed.contains("hush"), "{words:?}: {printed}");
     }
 }
 
 #[test]
-fn settings_that_cannot_be_read_or_meant_are_code_2() {
+fn settings_that_are_unreadable_or_invalid_are_code_2() {
     let scratch = Scratch::new();
     let directory = scratch.path();
     let missing = run(directory, ["doctor", "--config", "nowhere.toml"]).badly(2);
@@ -118,8 +118,8 @@ fn settings_that_cannot_be_read_or_meant_are_code_2() {
         ("[relay]\nbase_backoff = \"1h\"\nmax_backoff = \"1s\"", "relay.max_backoff"),
     ] {
         scratch.file("semel.toml", text);
-        let said = run(directory, ["records", "list", "--config", "semel.toml"]).badly(2);
-        assert!(said.contains(named), "{said}");
+        let printed = run(directory, ["records", "list", "--config", "semel.toml"]).badly(2);
+        assert!(printed.contains(named), "{printed}");
     }
     let mut command = semel(directory, ["records", "list"]);
     command.env("SEMEL_LEDGER__LOCK_TTL", "0s");
@@ -127,7 +127,7 @@ fn settings_that_cannot_be_read_or_meant_are_code_2() {
     assert!(ended.badly(2).contains("SEMEL_LEDGER__LOCK_TTL"));
 }
 
-/// Commands that need a store, each with the least that it wants.
+/// Commands that need a store, each with its required arguments.
 const COMMANDS: [&[&str]; 9] = [
     &["migrate", "verify"],
     &["migrate", "apply"],
@@ -149,16 +149,16 @@ fn a_store_that_refuses_is_code_4() {
                 continue;
             }
             let words: Vec<&str> = command.iter().copied().chain(["--store", url]).collect();
-            let said = run(scratch.path(), words).badly(4);
-            assert!(said.contains("127.0.0.1:1"), "{said}");
+            let printed = run(scratch.path(), words).badly(4);
+            assert!(printed.contains("127.0.0.1:1"), "{printed}");
         }
     }
 }
 
 #[test]
-fn a_store_that_says_nothing_is_code_4() {
+fn a_store_that_does_not_answer_is_code_4() {
     let scratch = Scratch::new();
-    // Connections wait in its queue and are never accepted.
+    // Connections wait in the queue of the listener and are never accepted.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let urls = ["postgres", "mysql", "redis"].map(|scheme| format!("{scheme}://{address}/x"));
@@ -177,13 +177,13 @@ fn a_store_that_says_nothing_is_code_4() {
 fn a_file_that_is_not_there_or_is_no_database_is_code_4() {
     let scratch = Scratch::new();
     for command in COMMANDS.iter().filter(|command| command[1..] != ["apply"]) {
-        let said = run(scratch.path(), *command).badly(4);
-        assert!(said.contains("no such file"), "{said}");
-        assert!(!scratch.path().join("semel.db").exists(), "{command:?} made a file");
+        let printed = run(scratch.path(), *command).badly(4);
+        assert!(printed.contains("no such file"), "{printed}");
+        assert!(!scratch.path().join("semel.db").exists(), "{command:?} created a file");
     }
     scratch.file("semel.db", "this is no database, and long enough to be seen as none at all ....");
-    let said = run(scratch.path(), ["records", "list"]).badly(4);
-    assert!(said.contains("semel.db"), "{said}");
+    let printed = run(scratch.path(), ["records", "list"]).badly(4);
+    assert!(printed.contains("semel.db"), "{printed}");
 }
 
 #[tokio::test]
@@ -196,22 +196,22 @@ async fn reading_another_programs_database_changes_nothing() {
     connection.close().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     for words in [&["records", "list"][..], &["sweep", "--dry-run"], &["outbox", "status"]] {
-        let said = run(scratch.path(), words).badly(1);
-        assert!(said.contains("semel migrate apply"), "{said}");
+        let printed = run(scratch.path(), words).badly(1);
+        assert!(printed.contains("semel migrate apply"), "{printed}");
         assert_eq!(std::fs::read(&path).unwrap(), before, "{words:?}");
     }
 }
 
 #[test]
-fn memory_cannot_be_looked_at_from_outside() {
+fn a_memory_store_cannot_be_opened_from_outside() {
     let scratch = Scratch::new();
-    let said = run(scratch.path(), ["records", "list", "--store", "memory:"]).badly(2);
-    assert!(said.contains("inside one process"), "{said}");
+    let printed = run(scratch.path(), ["records", "list", "--store", "memory:"]).badly(2);
+    assert!(printed.contains("inside the process"), "{printed}");
 }
 
 #[tokio::test]
-async fn a_closed_pipe_is_no_failure() {
-    let ground = Ground::sqlite().await;
+async fn a_closed_pipe_is_not_an_error() {
+    let fixture = Fixture::sqlite().await;
     for words in [
         &["records", "list"][..],
         &["records", "list", "--json"],
@@ -221,8 +221,8 @@ async fn a_closed_pipe_is_no_failure() {
         &["--help"],
     ] {
         let mut command = match words[0] {
-            "records" => ground.command(words),
-            _ => semel(ground.scratch.path(), words),
+            "records" => fixture.command(words),
+            _ => semel(fixture.scratch.path(), words),
         };
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
@@ -231,10 +231,10 @@ async fn a_closed_pipe_is_no_failure() {
     }
 }
 
-/// With --json a command that has an answer prints one document, however little there is to say.
+/// With --json a successful command prints one document, even for an empty store.
 #[tokio::test]
 async fn an_empty_store_is_answered_with_one_document() {
-    let ground = Ground::sqlite().await;
+    let fixture = Fixture::sqlite().await;
     for words in [
         &["records", "list"][..],
         &["records", "purge", "--all", "--scope", "X"],
@@ -253,21 +253,24 @@ async fn an_empty_store_is_answered_with_one_document() {
         &["migrate", "verify"],
         &["doctor"],
     ] {
-        // Fails unless it is one document and nothing else.
-        assert!(ground.json(words).is_object(), "{words:?}");
+        // This fails unless the output is one document and nothing else.
+        assert!(fixture.json(words).is_object(), "{words:?}");
     }
     for words in
         [&["ids", "new", "ord"][..], &["ids", "encode", "ord", "01ARZ3NDEKTSV4RRFFQ69G5FAV"]]
     {
-        let said = run(ground.scratch.path(), words.iter().copied().chain(["--json"])).well();
-        assert!(serde_json::from_str::<serde_json::Value>(&said).unwrap().is_object(), "{said}");
+        let printed = run(fixture.scratch.path(), words.iter().copied().chain(["--json"])).well();
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&printed).unwrap().is_object(),
+            "{printed}"
+        );
     }
 }
 
-/// A command that fails has no answer: nothing on stdout that a machine could take for one.
+/// A command that fails prints nothing to stdout that a program could take for a result.
 #[tokio::test]
 async fn a_failure_prints_no_half_document() {
-    let ground = Ground::sqlite().await;
+    let fixture = Fixture::sqlite().await;
     for (words, code) in [
         (&["records", "show", "nobody"][..], 2),
         (&["records", "release", "nobody"], 2),
@@ -276,27 +279,27 @@ async fn a_failure_prints_no_half_document() {
         (&["map", "verify", "--table", "nowhere", "--type", "ORDER"], 2),
         (&["records", "list", "--after", "zz"], 2),
     ] {
-        let ended = ground.run(&[words, &["--json"]].concat());
+        let ended = fixture.run(&[words, &["--json"]].concat());
         assert_eq!(ended.stdout, "", "{words:?}");
         ended.badly(code);
     }
 }
 
-/// Every verb that changes something, on a store that holds something for it to change.
-async fn a_dry_run_changes_nothing(ground: Ground) {
-    let place = ground.place().await;
-    let events = orders(&place, 2).await;
-    relayed(&place, Disposition::Dead { error: ErrorText::new("no"), holds_partition: false })
+/// Runs every verb that changes something as a dry run, on a store with records and events.
+async fn a_dry_run_changes_nothing(fixture: Fixture) {
+    let store = fixture.open_store().await;
+    let events = orders(&store, 2).await;
+    relayed(&store, Disposition::Dead { error: ErrorText::new("no"), holds_partition: false })
         .await;
-    handled(&place, "NOTIFY", events[0], false).await;
-    let ledger = place.ledger();
+    handled(&store, "NOTIFY", events[0], false).await;
+    let ledger = store.ledger();
     ended(&ledger, &key("PAY", "old"), succeeded("1", "r", Duration::ZERO)).await;
     ended(&ledger, &key("PAY", "maybe"), uncertain("?")).await;
     claimed(&ledger, &key("PAY", "lapsed"), OnCrash::Hold, Duration::ZERO).await;
-    place.close().await;
-    let look = || (ground.json(&["records", "list"]), ground.json(&["outbox", "list"]));
+    store.close().await;
+    let look = || (fixture.json(&["records", "list"]), fixture.json(&["outbox", "list"]));
     let before = look();
-    let (answer, event) = (ground.scratch.file("answer.json", "1"), events[0].to_string());
+    let (answer, event) = (fixture.scratch.file("answer.json", "1"), events[0].to_string());
     for words in [
         &["records", "release", "maybe"][..],
         &["records", "resolve", "maybe", "--rerun", "--reason", "x"],
@@ -314,7 +317,7 @@ async fn a_dry_run_changes_nothing(ground: Ground) {
         &["inbox", "discard", "--all", "--group", "NOTIFY", "--reason", "x"],
         &["migrate", "apply"],
     ] {
-        let planned = ground.run(&[words, &["--dry-run"]].concat());
+        let planned = fixture.run(&[words, &["--dry-run"]].concat());
         assert_eq!(planned.stderr, "", "{words:?}: nothing was decided, so nothing is audited");
         planned.well();
         assert_eq!(look(), before, "{words:?}");

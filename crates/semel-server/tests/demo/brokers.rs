@@ -1,18 +1,18 @@
-//! What is said about a broker that is there, and about one that is not.
+//! Tests of the checks of brokers that are reachable and of one that is not.
 
 use semel_nats::async_nats::jetstream::{self, stream};
 use semel_server::Code;
 use semel_server::broker::BrokerHandle;
 use semel_servers::{Options, Redis};
 
-use crate::ground::{server, unique};
+use crate::fixture::{server, unique};
 
 fn broker(url: &str, name: &str) -> BrokerHandle {
     BrokerHandle::new(url.parse().expect("a broker"), name).expect("a name")
 }
 
 #[tokio::test]
-async fn a_broker_that_is_as_it_should_be_is_not_complained_of() {
+async fn a_correct_broker_has_no_findings() {
     for name in ["SEMEL_TEST_NATS_URL", "SEMEL_TEST_AMQP_URL"] {
         let found = broker(&server(name), &unique()).check().await;
         assert_eq!(found, Ok(Vec::new()), "{name}");
@@ -21,7 +21,7 @@ async fn a_broker_that_is_as_it_should_be_is_not_complained_of() {
 }
 
 #[tokio::test]
-async fn a_stream_that_will_not_do_is_complained_of_and_left_as_it_is() {
+async fn an_unsuitable_stream_is_a_finding_and_not_changed() {
     let (url, name) = (server("SEMEL_TEST_NATS_URL"), unique());
     let client = semel_nats::connect(&url).await.expect("the server");
     let context = jetstream::new(client);
@@ -35,8 +35,8 @@ async fn a_stream_that_will_not_do_is_complained_of_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_redis_that_can_lose_events_is_complained_of() {
-    // Servers of this test's own: what the shared one keeps is not for it to say.
+async fn a_redis_that_can_lose_events_is_a_finding() {
+    // The test has private servers, because it changes their persistence settings.
     for (flags, wanted) in [
         (["--appendonly", "yes", "--appendfsync", "always"], &[][..]),
         (
@@ -52,7 +52,7 @@ async fn a_redis_that_can_lose_events_is_complained_of() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_is_unreachable() {
+async fn a_broker_that_is_down_is_unreachable() {
     for url in ["nats://127.0.0.1:1", "amqp://127.0.0.1:1/%2f", "redis://127.0.0.1:1"] {
         let failure = broker(url, "x").check().await.expect_err("nothing listens");
         assert_eq!(failure.code(), Code::Unreachable, "{failure}");

@@ -1,4 +1,4 @@
-//! An HTTP client on real sockets.
+//! An HTTP client for the demo, on real sockets.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
@@ -8,14 +8,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-/// The order of all tests.
+/// The order that all tests place.
 pub(crate) const TEA: &str = r#"{"sku":"tea","quantity":2,"amount_cents":1999}"#;
 
 /// A client of the tenant `acme`.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller(Client<HttpConnector, Full<Bytes>>);
 
-/// What was answered.
+/// A response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -41,7 +41,7 @@ impl Answer {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// It is a problem of this status and code.
+    /// Checks that the response is a problem with this status and code.
     #[track_caller]
     pub(crate) fn is_problem(&self, status: u16, code: &str) {
         assert_eq!(self.status, status, "{}", self.text());
@@ -51,7 +51,7 @@ impl Answer {
         assert_eq!(problem["status"], status, "{problem}");
     }
 
-    /// The public id of an order that was placed.
+    /// Returns the public id of the placed order.
     #[track_caller]
     pub(crate) fn order_id(&self) -> String {
         assert_eq!(self.status, 201, "{}", self.text());
@@ -64,8 +64,8 @@ impl Caller {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
 
-    /// Sends a request and returns the response; `None` without one.
-    pub(crate) async fn say(
+    /// Sends a request and returns the response; `None` if there was none.
+    pub(crate) async fn send(
         &self,
         method: Method,
         url: &str,
@@ -90,17 +90,17 @@ impl Caller {
             ("idempotency-key", key),
             ("content-type", "application/json"),
         ];
-        self.say(Method::POST, &format!("{base}/orders"), &headers, order).await
+        self.send(Method::POST, &format!("{base}/orders"), &headers, order).await
     }
 
-    /// Sends a request and returns the response.
+    /// Places an order and returns the response, which must exist.
     pub(crate) async fn place(&self, base: &str, key: &str, order: &str) -> Answer {
         self.try_place(base, key, order).await.expect("an answer")
     }
 
-    /// Asks for something of the tenant's.
+    /// Sends a GET request of the tenant.
     pub(crate) async fn get(&self, url: &str) -> Answer {
-        let answer = self.say(Method::GET, url, &[("x-tenant-id", "acme")], "").await;
+        let answer = self.send(Method::GET, url, &[("x-tenant-id", "acme")], "").await;
         answer.expect("an answer")
     }
 }

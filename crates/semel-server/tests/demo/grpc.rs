@@ -1,4 +1,4 @@
-//! What callers see over gRPC.
+//! Tests of the demo over gRPC.
 
 use semel_server::demo::proto::CreateOrderRequest;
 use semel_server::demo::proto::orders_client::OrdersClient;
@@ -6,7 +6,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 
 use crate::caller::{Caller, TEA};
-use crate::ground::{Ground, done, until_effects};
+use crate::fixture::{Fixture, done, until_effects};
 
 async fn client(url: &str) -> OrdersClient<Channel> {
     let endpoint = Endpoint::from_shared(url.to_owned()).expect("a URL");
@@ -17,7 +17,7 @@ fn tea() -> CreateOrderRequest {
     CreateOrderRequest { sku: "tea".to_owned(), quantity: 2, amount_cents: 1_999 }
 }
 
-/// A call with this metadata; what is empty is left out.
+/// Creates a call with this tenant and key; empty ones are left out.
 fn call(tenant: &str, key: &str, order: CreateOrderRequest) -> Request<CreateOrderRequest> {
     let mut request = Request::new(order);
     for (name, value) in [("x-tenant-id", tenant), ("idempotency-key", key)] {
@@ -30,8 +30,8 @@ fn call(tenant: &str, key: &str, order: CreateOrderRequest) -> Request<CreateOrd
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_key_over_http_and_grpc_is_two_operations() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let (base, mut grpc) = (service.url("orders"), client(service.url("grpc")).await);
     let over_http = caller.place(base, "k", TEA).await.order_id();
     let first = grpc.create_order(call("acme", "k", tea())).await.expect("an order");
@@ -41,18 +41,18 @@ async fn the_same_key_over_http_and_grpc_is_two_operations() {
     let again = grpc.create_order(call("acme", "k", tea())).await.expect("an order");
     assert_eq!(again.get_ref(), &order);
     assert_eq!(caller.place(base, "k", TEA).await.order_id(), over_http);
-    // Whichever door it came by, it is an order like any other.
+    // An order over gRPC can be read over HTTP.
     let shown = caller.get(&format!("{base}/orders/{}", order.order_id)).await;
     assert_eq!(shown.json()["order_id"], order.order_id);
     assert_eq!(until_effects(&caller, base, &done(2)).await, done(2));
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_cannot_be_meant_is_refused_by_its_code() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn an_invalid_call_is_refused_with_its_code() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let mut grpc = client(service.url("grpc")).await;
     grpc.create_order(call("acme", "k", tea())).await.expect("an order");
     let none = CreateOrderRequest { quantity: 0, ..tea() };
@@ -71,5 +71,5 @@ async fn a_call_that_cannot_be_meant_is_refused_by_its_code() {
     let base = service.url("orders");
     assert_eq!(until_effects(&caller, base, &done(2)).await, done(2));
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }

@@ -1,4 +1,4 @@
-//! `semel demo`, started as people start it, on every database and broker that it promises.
+//! Tests of `semel demo`, started as users start it, on every supported database and broker.
 
 #[allow(unreachable_pub, reason = "shared by all test targets")]
 #[path = "../program.rs"]
@@ -7,9 +7,9 @@ mod program;
 mod brokers;
 mod caller;
 mod chaos;
-mod doors;
-mod ground;
+mod fixture;
 mod grpc;
+mod http;
 mod kills;
 mod proto;
 mod starting;

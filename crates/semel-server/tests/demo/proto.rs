@@ -1,4 +1,4 @@
-//! The code that is generated from the demo's .proto file.
+//! Tests of the code that is generated from the demo's .proto file.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn the_code_of_the_proto_file_is_up_to_date() {
     let directory = std::env::temp_dir().join(format!("semel-proto-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let described = protox::compile([FILE], [&protos]).unwrap();
-    // Clients bring a channel of their own: the program only serves.
+    // Clients have their own channel; the program only serves.
     let builder = tonic_prost_build::configure().build_transport(false).out_dir(&directory);
     builder.compile_fds(described).unwrap();
     let generated = std::fs::read_to_string(directory.join("semel.demo.v1.rs")).unwrap();

@@ -1,15 +1,15 @@
-//! What each kind of request is answered: the table of the protocol, over sockets.
+//! Tests of the response to each kind of request, over sockets.
 
 use http::Method;
 
 use crate::caller::{Caller, full};
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_reaches_the_upstream_once_and_repeats_get_its_answer() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn a_request_reaches_the_upstream_once_and_repeats_get_its_response() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
     let first = caller.post("/orders", "k-1", "{\"sku\":\"a\"}").await;
     let again = caller.post("/orders", "k-1", "{ \"sku\": \"a\" }").await;
@@ -17,9 +17,9 @@ async fn a_request_reaches_the_upstream_once_and_repeats_get_its_answer() {
     assert_eq!(first.headers["set-cookie"], "session=secret");
     assert_eq!((again.status, again.replayed()), (first.status, true));
     assert_eq!((again.body, &again.headers["location"]), (first.body, &first.headers["location"]));
-    assert!(!again.headers.contains_key("set-cookie"), "a cookie is one caller's");
+    assert!(!again.headers.contains_key("set-cookie"), "a cookie belongs to one caller");
     let quoted = caller.post("/orders", "\"k-1\"", "{\"sku\":\"a\"}").await;
-    assert!(quoted.replayed(), "quoted and bare spell one key");
+    assert!(quoted.replayed(), "quoted and bare values are the same key");
 
     let seen = shop.seen("/orders");
     assert_eq!(seen.len(), 1);
@@ -32,9 +32,9 @@ async fn a_request_reaches_the_upstream_once_and_repeats_get_its_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_for_one_request() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/pay\"\nmismatch_status = 409\nignored = [\"/sent_at\"]";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     caller.post("/orders", "k", "{\"sku\":\"a\"}").await;
     let other = caller.post("/orders", "k", "{\"sku\":\"b\"}").await;
@@ -49,11 +49,11 @@ async fn a_key_is_for_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_of_a_running_request_is_told_so_or_waits() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), "[[route]]\npath = \"/{*rest}\"\nwait = \"60s\"");
+async fn a_repeat_of_a_running_request_gets_in_progress_or_waits() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), "[[route]]\npath = \"/{*rest}\"\nwait = \"60s\"");
     let patient = Caller::new(&gateway);
-    let other = Ground::new();
+    let other = Fixture::new();
     let gateway = other.gateway(&shop.url(), &[]);
     let hasty = Caller::new(&gateway);
 
@@ -62,10 +62,10 @@ async fn a_repeat_of_a_running_request_is_told_so_or_waits() {
         async move { hasty.post("/slow", "k", "{}").await }
     });
     shop.arrived(1).await;
-    let told = hasty.post("/slow", "k", "{}").await;
-    assert_eq!(told.problem(), (409, "in-progress".to_owned()));
-    assert_eq!(told.headers["retry-after"], "1");
-    assert_eq!(told.json()["operation_id"].as_str().map(str::len), Some(26));
+    let reply = hasty.post("/slow", "k", "{}").await;
+    assert_eq!(reply.problem(), (409, "in-progress".to_owned()));
+    assert_eq!(reply.headers["retry-after"], "1");
+    assert_eq!(reply.json()["operation_id"].as_str().map(str::len), Some(26));
     shop.let_go(1);
     assert_eq!(first.await.unwrap().status, 201);
 
@@ -84,10 +84,10 @@ async fn a_repeat_of_a_running_request_is_told_so_or_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_wanted_where_the_route_says_so_and_must_be_one() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_route_may_require_a_valid_key() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/pay\"\nmethods = [\"POST\", \"PUT\"]\nrequired = true";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     for method in [Method::POST, Method::PUT] {
         let request = caller.request(method, "/pay").body(full("{}")).unwrap();
@@ -95,7 +95,7 @@ async fn a_key_is_wanted_where_the_route_says_so_and_must_be_one() {
     }
     let grpc = caller.request(Method::POST, "/pay").header("content-type", "application/grpc");
     let refused = caller.send(grpc.body(full("")).unwrap()).await;
-    assert_eq!(refused.problem(), (400, "key-missing".to_owned()), "no way round it");
+    assert_eq!(refused.problem(), (400, "key-missing".to_owned()), "the key cannot be avoided");
     for key in ["", "a,b", "\"a", &"x".repeat(256)] {
         let refused = caller.post("/pay", key, "{}").await;
         assert_eq!(refused.problem(), (400, "key-invalid".to_owned()), "{key:?}");
@@ -105,17 +105,17 @@ async fn a_key_is_wanted_where_the_route_says_so_and_must_be_one() {
     twice.headers_mut().append("idempotency-key", "b".parse().unwrap());
     assert_eq!(caller.send(twice).await.problem(), (400, "key-invalid".to_owned()));
     let free = caller.request(Method::POST, "/orders").body(full("{}")).unwrap();
-    assert_eq!(caller.send(free).await.status, 201, "other routes want none");
+    assert_eq!(caller.send(free).await.status, 201, "other routes require no key");
     assert_eq!(shop.seen("/pay").len(), 0);
     let seen = caller.keyed("/pay", "a", "{}");
     assert_eq!(caller.send(seen).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_have_limits_where_there_is_a_key() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn bodies_of_requests_with_a_key_are_limited() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/small\"\nmax_request = 4\nmax_response = 4";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     assert_eq!(caller.post("/small", "a", "12345").await.problem().1, "body-too-large");
     assert_eq!(shop.seen("/small").len(), 0);
@@ -125,16 +125,16 @@ async fn bodies_have_limits_where_there_is_a_key() {
     assert_eq!(again.problem(), (409, "result-unavailable".to_owned()), "never run again");
     let unlimited = "x".repeat(2 << 20);
     let free = caller.request(Method::POST, "/small").body(full(&unlimited)).unwrap();
-    assert_eq!(caller.send(free).await.status, 201, "what has no key has no limit");
-    // Over HTTP/1.1 a client that still writes may lose the answer to its own broken pipe.
+    assert_eq!(caller.send(free).await.status, 201, "a request without a key has no limit");
+    // Over HTTP/1.1 a client that is still writing may lose the response to a broken pipe.
     let large = Caller::http2(&gateway).post("/orders", "c", &unlimited).await;
     assert_eq!(large.problem(), (413, "body-too-large".to_owned()), "1 MiB by default");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_upstream_refuses_is_forgotten_and_what_it_fails_at_is_run_again() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn refusals_of_the_upstream_are_released_and_failures_run_again() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
     let refused = caller.post("/refuse", "k", "{\"sku\":\"?\"}").await;
     assert_eq!((refused.status.as_u16(), refused.text()), (422, "{\"error\":\"no\"}"));
@@ -158,11 +158,11 @@ async fn what_the_upstream_refuses_is_forgotten_and_what_it_fails_at_is_run_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_preset_says_what_is_kept() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_preset_decides_what_is_kept() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/refuse\"\npreset = \"below_500\"\nkept_headers = [\"x-count\"]\n\
                   [[route]]\npath = \"/fail\"\npreset = \"stripe_v1\"";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     for (target, status) in [("/refuse", 422), ("/fail", 500)] {
         let first = caller.post(target, "k", "{}").await;
@@ -170,14 +170,14 @@ async fn a_preset_says_what_is_kept() {
         assert_eq!((first.status.as_u16(), again.status.as_u16()), (status, status));
         assert_eq!((again.replayed(), shop.seen(target).len()), (true, 1));
         let kept = again.headers.get("x-count").is_some();
-        assert_eq!(kept, target == "/refuse", "only headers that are named");
+        assert_eq!(kept, target == "/refuse", "only headers that are listed");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_can_be_asked_for_later() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn a_response_can_be_fetched_later() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
     let mut request = caller.keyed("/slow", "k", "{}");
     request.headers_mut().insert("prefer", "respond-async".parse().unwrap());
@@ -198,10 +198,10 @@ async fn an_answer_can_be_asked_for_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_response_can_be_fetched_later_behind_the_prefix_of_a_proxy() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[gateway]\npublic_path = \"/api\"\ntrust_forwarded = true";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let accepted = async |prefix: Option<&str>| {
         let mut request = caller.keyed("/slow", "k", "{}");
@@ -215,9 +215,9 @@ async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() 
     };
     let place = accepted(None).await;
     assert!(place.starts_with("/api/.well-known/semel/operations/"), "{place}");
-    let said = accepted(Some("/shop/v1")).await;
-    assert!(said.starts_with("/shop/v1/.well-known/semel/operations/"), "{said}");
-    // Whether what is in front takes its path away or not, the place is found; and asked after briefly.
+    let output = accepted(Some("/shop/v1")).await;
+    assert!(output.starts_with("/shop/v1/.well-known/semel/operations/"), "{output}");
+    // The URL works whether or not the proxy in front removes its prefix.
     for place in [place.as_str(), place.strip_prefix("/api").unwrap()] {
         let head = caller.request(Method::HEAD, place).body(full("")).unwrap();
         let head = caller.send(head).await;
@@ -226,51 +226,51 @@ async fn an_answer_can_be_asked_for_later_behind_a_path_of_something_in_front() 
     }
     shop.let_go(1);
     shop.arrived(1).await;
-    assert_eq!(shop.all(), 1, "the upstream was asked once");
+    assert_eq!(shop.all(), 1, "the upstream was called once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn problems_have_an_error_object_if_it_is_enabled() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), "[gateway]\nerror_object = true\nmax_calls = 1");
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), "[gateway]\nerror_object = true\nmax_calls = 1");
     let caller = Caller::new(&gateway);
     let under_way = tokio::spawn({
         let caller = caller.clone();
         async move { caller.post("/slow", "k", "{}").await }
     });
     shop.arrived(1).await;
-    let told = caller.post("/slow", "k", "{\"a\":1}").await.json();
-    assert_eq!(told["error"]["type"], "idempotency_error", "{told}");
+    let reply = caller.post("/slow", "k", "{\"a\":1}").await.json();
+    assert_eq!(reply["error"]["type"], "idempotency_error", "{reply}");
     assert_eq!(
-        (&told["error"]["code"], &told["code"]),
+        (&reply["error"]["code"], &reply["code"]),
         (&"key_reused".into(), &"KEY_REUSED".into())
     );
-    assert_eq!(told["error"]["message"], told["detail"]);
-    let told = caller.post("/orders", "other", "{}").await.json();
-    assert_eq!(told["error"]["type"], "api_error", "of the forwarder too: {told}");
+    assert_eq!(reply["error"]["message"], reply["detail"]);
+    let reply = caller.post("/orders", "other", "{}").await.json();
+    assert_eq!(reply["error"]["type"], "api_error", "of the forwarder too: {reply}");
     shop.let_go(1);
     assert_eq!(under_way.await.unwrap().status, 201);
 
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway).by("");
-    let told = caller.post("/orders", "k", "{}").await.json();
-    assert_eq!(told.get("error"), None, "{told}");
+    let reply = caller.post("/orders", "k", "{}").await.json();
+    assert_eq!(reply.get("error"), None, "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_events_under_a_key_is_begun_once() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn an_event_stream_under_a_key_begins_once() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
-    let asked = || {
+    let events_request = || {
         let mut request = caller.keyed("/events", "k", "{}");
         request.headers_mut().insert("accept", "text/event-stream".parse().unwrap());
         request
     };
-    let first = caller.begin(asked()).await.unwrap();
+    let first = caller.begin(events_request()).await.unwrap();
     assert_eq!(first.headers()["content-type"], "text/event-stream");
-    let again = caller.send(asked()).await;
+    let again = caller.send(events_request()).await;
     assert_eq!(again.problem(), (409, "result-unavailable".to_owned()));
     assert_eq!(shop.seen("/events").len(), 1, "its effect happens once");
 }

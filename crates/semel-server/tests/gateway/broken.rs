@@ -1,4 +1,5 @@
-//! An upstream that is away, slow, or breaks off: what is told, and what becomes of the claim.
+//! Tests of an upstream that is down, slow, or breaks off: the response, and how the claim is
+//! settled.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::caller::{Caller, full, get};
-use crate::ground::{Ground, PATIENCE, nowhere};
+use crate::fixture::{Fixture, PATIENCE, nowhere};
 use crate::program::Service;
 use crate::raw::Raw;
 use crate::shop::Shop;
@@ -17,18 +18,18 @@ fn is(slug: &str, status: u16) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_is_away_leaves_the_key_free() {
-    let ground = Ground::new();
+async fn an_upstream_that_is_down_leaves_the_key_free() {
+    let fixture = Fixture::new();
     let (_kept, address) = nowhere();
     let config = "[[route]]\npath = \"/pay\"\non_crash = \"hold\"\npreset = \"stripe_v1\"";
-    let gateway = ground.configured(&format!("http://{address}"), config);
+    let gateway = fixture.configured(&format!("http://{address}"), config);
     let caller = Caller::new(&gateway);
     for target in ["/orders", "/pay"] {
         let refused = caller.post(target, "k", "{\"a\":1}").await;
         assert_eq!(refused.problem(), is("upstream-unreachable", 502));
         assert_eq!(refused.json()["retryable"], true);
         assert_eq!(refused.json()["instance"], target);
-        // Another body: nothing is left of the first.
+        // Another body is accepted, because nothing is left of the first request.
         let again = caller.post(target, "k", "{\"a\":2}").await;
         assert_eq!(
             again.problem(),
@@ -44,13 +45,13 @@ async fn an_upstream_that_is_away_leaves_the_key_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_an_answer_is_in_doubt_and_run_again_only_when_asked() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn a_request_without_a_response_is_in_doubt_and_runs_again_only_with_a_repeat() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
     let cut = caller.post("/hang-up-once", "k", "{}").await;
     assert_eq!(cut.problem(), is("upstream-ambiguous", 504));
-    assert_eq!(shop.seen("/hang-up-once").len(), 1, "it was not sent again by itself");
+    assert_eq!(shop.seen("/hang-up-once").len(), 1, "the gateway did not send it again by itself");
     let other = caller.post("/hang-up-once", "k", "{\"a\":1}").await;
     assert_eq!(other.problem(), is("key-reused", 422), "the failure keeps its request");
     let again = caller.post("/hang-up-once", "k", "{}").await;
@@ -62,10 +63,10 @@ async fn a_request_without_an_answer_is_in_doubt_and_run_again_only_when_asked()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_an_answer_is_held_where_the_route_says_so() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_request_without_a_response_is_held_if_the_route_is_hold() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/hang-up\"\non_crash = \"hold\"";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     assert_eq!(caller.post("/hang-up", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
     for _ in 0..2 {
@@ -76,12 +77,12 @@ async fn a_request_without_an_answer_is_held_where_the_route_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_5xx_of_the_upstream_may_be_held() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/fail\"\non_crash = \"hold\"\ndoubt_5xx = true\n\
                   [[route]]\npath = \"/fail-once\"\non_crash = \"hold\"";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
-    // Where the route does not say so, a 5xx is the upstream's word that it failed.
+    // Without this setting, a 5xx means that the upstream failed.
     assert_eq!(caller.post("/fail-once", "k", "{}").await.status, 503);
     assert_eq!(caller.post("/fail-once", "k", "{}").await.status, 201);
     assert_eq!(caller.post("/fail", "k", "{}").await.status, 500, "the upstream's own answer");
@@ -94,11 +95,11 @@ async fn a_5xx_of_the_upstream_may_be_held() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duplicate_that_waited_for_a_broken_call_runs_next_or_gets_uncertain() {
     for (on_crash, sent) in [("rerun", 2), ("hold", 1)] {
-        let (ground, shop) = (Ground::new(), Shop::open().await);
+        let (fixture, shop) = (Fixture::new(), Shop::open().await);
         let config = format!(
             "[[route]]\npath = \"/hang-up-slowly-once\"\nwait = \"60s\"\non_crash = \"{on_crash}\""
         );
-        let gateway = ground.configured(&shop.url(), &config);
+        let gateway = fixture.configured(&shop.url(), &config);
         let asks = |caller: &Caller| {
             let caller = caller.clone();
             tokio::spawn(async move { caller.post("/hang-up-slowly-once", "k", "{}").await })
@@ -107,7 +108,7 @@ async fn a_duplicate_that_waited_for_a_broken_call_runs_next_or_gets_uncertain()
         let first = asks(&caller);
         shop.arrived(1).await;
         let waiting = asks(&caller);
-        // Time to begin to wait; a later duplicate gets the same.
+        // Gives the duplicate time to begin to wait; a later duplicate gets the same response.
         tokio::time::sleep(Duration::from_millis(200)).await;
         shop.let_go(1);
         assert_eq!(first.await.unwrap().problem(), is("upstream-ambiguous", 504));
@@ -125,11 +126,11 @@ async fn a_duplicate_that_waited_for_a_broken_call_runs_next_or_gets_uncertain()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_takes_too_long_is_in_doubt() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    // Long enough to connect on a busy machine: before that nothing is in doubt.
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    // Long enough to connect on a busy machine: a request that was not sent is not in doubt.
     let config = "[gateway]\nupstream_timeout = \"3s\"\n[[route]]\npath = \"/slow\"\n\
                   upstream_timeout = \"3s\"\non_crash = \"hold\"";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     let caller = Caller::new(&gateway);
     let free = caller.request(Method::POST, "/slow").body(full("")).unwrap();
     let put = caller.request(Method::PUT, "/slow").body(full("")).unwrap();
@@ -148,8 +149,8 @@ async fn an_upstream_that_takes_too_long_is_in_doubt() {
     assert_eq!(shop.seen("/slow").len(), 3);
 }
 
-/// The value of a header in the text of a request.
-fn said<'t>(text: &'t str, name: &str) -> &'t str {
+/// Returns the value of a header in the text of a request.
+fn header_in<'t>(text: &'t str, name: &str) -> &'t str {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("no {name} in {text}"))
 }
@@ -161,29 +162,33 @@ async fn an_answer_that_breaks_off_in_its_body_is_in_doubt() {
         "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel",
         "HTTP/1.1 422 Unprocessable\r\ncontent-length: 9\r\n\r\nno",
     ] {
-        let ground = Ground::new();
-        let (url, heard) = closing(answer).await;
+        let fixture = Fixture::new();
+        let (url, received) = closing(answer).await;
         let config =
             "[[route]]\npath = \"/held\"\non_crash = \"hold\"\n[ledger]\nstore = \"memory:\"";
-        let gateway = ground.configured(&url, config);
+        let gateway = fixture.configured(&url, config);
         let caller = Caller::new(&gateway);
         for attempt in ["1", "2"] {
             let cut = caller.post("/cut", "k", "{}").await;
             assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "{answer}");
-            let text = heard.borrow().last().unwrap().clone();
-            assert_eq!(said(&text, "semel-attempt"), attempt, "failed, and run again when asked");
-            let operation = said(&text, "semel-operation-id");
-            assert_eq!(cut.json()["operation_id"], operation, "which one it is can be looked up");
+            let text = received.borrow().last().unwrap().clone();
+            assert_eq!(
+                header_in(&text, "semel-attempt"),
+                attempt,
+                "failed, and run again when asked"
+            );
+            let operation = header_in(&text, "semel-operation-id");
+            assert_eq!(cut.json()["operation_id"], operation, "the operation can be looked up");
         }
         let other = caller.post("/cut", "k", "[{}").await;
         assert_eq!(other.problem(), is("key-reused", 422), "the failure keeps its request");
         assert_eq!(caller.post("/held", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
         assert_eq!(caller.post("/held", "k", "{}").await.problem(), is("uncertain", 409));
-        assert_eq!(heard.borrow().len(), 3, "{answer}");
+        assert_eq!(received.borrow().len(), 3, "{answer}");
     }
 }
 
-/// The number of calls that came to `result`.
+/// Returns the number of calls with this `result` in the metrics.
 async fn counted(gateway: &Service, result: &str) -> Option<String> {
     let metrics = get(&format!("{}/metrics", gateway.url("admin"))).await;
     let name = format!("semel_gateway_upstream_requests_total{{result=\"{result}\"}} ");
@@ -192,67 +197,67 @@ async fn counted(gateway: &Service, result: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_its_caller_breaks_off_is_the_callers_mistake() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--store", "memory:"]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--store", "memory:"]);
     let mut raw = Raw::connect(&gateway).await;
-    raw.say("POST /orders HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
+    raw.send("POST /orders HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
         .await;
-    // The upstream has the beginning of it.
-    raw.say("what is this\r\n").await;
-    let told = raw.hear("}").await;
-    assert!(told.starts_with("HTTP/1.1 400") && told.contains("body-incomplete"), "{told}");
-    assert!(told.contains("\"retryable\":false"), "{told}");
+    // The upstream has received the beginning of the body.
+    raw.send("what is this\r\n").await;
+    let reply = raw.read_until("}").await;
+    assert!(reply.starts_with("HTTP/1.1 400") && reply.contains("body-incomplete"), "{reply}");
+    assert!(reply.contains("\"retryable\":false"), "{reply}");
     raw.closed().await;
 
     let mut raw = Raw::connect(&gateway).await;
-    raw.say("PUT /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
+    raw.send("PUT /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
     raw.finish().await;
-    let told = async {
+    let counted_calls = async {
         while counted(&gateway, "incomplete").await.as_deref() != Some("2") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("both are counted");
+    tokio::time::timeout(PATIENCE, counted_calls).await.expect("both are counted");
     assert_eq!(counted(&gateway, "ambiguous").await, None);
-    assert_eq!(shop.seen("/orders").len(), 0, "it never got a whole one");
+    assert_eq!(shop.seen("/orders").len(), 0, "the upstream never got a whole request");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_stands_still_is_the_callers_to_finish() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--upstream-timeout", "2s"]);
+async fn an_upload_without_progress_is_a_body_timeout() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--upstream-timeout", "2s"]);
     let mut raw = Raw::connect(&gateway).await;
-    raw.say("POST /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
-    let told = raw.hear("}").await;
-    assert!(told.starts_with("HTTP/1.1 408") && told.contains("body-timeout"), "{told}");
-    assert!(told.contains("connection: close"), "{told}");
+    raw.send("POST /orders HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
+    let reply = raw.read_until("}").await;
+    assert!(reply.starts_with("HTTP/1.1 408") && reply.contains("body-timeout"), "{reply}");
+    assert!(reply.contains("connection: close"), "{reply}");
     raw.closed().await;
     assert_eq!(counted(&gateway, "incomplete").await.as_deref(), Some("1"));
     assert_eq!(counted(&gateway, "ambiguous").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_before_it_says_anything_is_in_doubt() {
+async fn a_response_that_breaks_off_in_its_head_is_in_doubt() {
     for head in ["", "HTTP/1.1 20", "HTTP/1.1 201 Created\r\ncontent-le", "nonsense\r\n\r\n"] {
-        let ground = Ground::new();
-        let (url, heard) = closing(head).await;
-        let gateway = ground.gateway(&url, &["--store", "memory:"]);
+        let fixture = Fixture::new();
+        let (url, received) = closing(head).await;
+        let gateway = fixture.gateway(&url, &["--store", "memory:"]);
         let caller = Caller::new(&gateway);
         let cut = caller.post("/cut", "k", "{}").await;
         assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "{head:?}");
-        assert_eq!(heard.borrow().len(), 1, "{head:?}");
+        assert_eq!(received.borrow().len(), 1, "{head:?}");
     }
 }
 
-/// An upstream that closes each connection after one answer, without having said so.
+/// Starts an upstream that closes each connection after one response, without announcing it.
 async fn closing(answer: &'static str) -> (String, tokio::sync::watch::Receiver<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let (heard, hear) = tokio::sync::watch::channel(Vec::new());
+    let (received, receiver) = tokio::sync::watch::channel(Vec::new());
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            let heard = heard.clone();
+            let received = received.clone();
             tokio::spawn(async move {
                 let mut text = String::new();
                 while !text.ends_with("{}") {
@@ -264,22 +269,22 @@ async fn closing(answer: &'static str) -> (String, tokio::sync::watch::Receiver<
                         Ok(_) | Err(_) => return,
                     }
                 }
-                heard.send_modify(|all: &mut Vec<String>| all.push(text));
+                received.send_modify(|all: &mut Vec<String>| all.push(text));
                 stream.write_all(answer.as_bytes()).await.unwrap();
             });
         }
     });
-    (url, hear)
+    (url, receiver)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_died_in_the_pool_costs_no_request_twice() {
-    let ground = Ground::new();
-    let (url, heard) = closing("HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok").await;
-    let gateway = ground.gateway(&url, &["--store", "memory:"]);
+async fn a_connection_that_died_in_the_pool_sends_no_request_twice() {
+    let fixture = Fixture::new();
+    let (url, received) = closing("HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok").await;
+    let gateway = fixture.gateway(&url, &["--store", "memory:"]);
     let caller = Caller::new(&gateway);
-    // Each connection is closed the moment it goes back to the pool, while the next request is taken
-    // from the caller: sometimes it is noticed in time, sometimes not.
+    // Each connection is closed when it returns to the pool, while the next request arrives: the
+    // gateway notices it in time or not.
     for n in 0..40 {
         let key = format!("k-{n}");
         loop {
@@ -291,34 +296,34 @@ async fn a_connection_that_died_in_the_pool_costs_no_request_twice() {
             }
         }
     }
-    let heard = heard.borrow().clone();
+    let received = received.borrow().clone();
     for n in 0..40 {
         let key = format!("idempotency-key: k-{n}\r\n");
-        let times = heard.iter().filter(|text| text.contains(&key)).count();
+        let times = received.iter().filter(|text| text.contains(&key)).count();
         assert_eq!(times, 1, "{key:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_never_reads_is_no_reason_to_wait_for_ever() {
-    let ground = Ground::new();
+async fn an_upstream_that_never_reads_times_out() {
+    let fixture = Fixture::new();
     // The system completes connections that are not accepted.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    // Long enough to connect on a busy machine: before that nothing is in doubt.
-    let gateway = ground.gateway(&url, &["--upstream-timeout", "3s"]);
+    // Long enough to connect on a busy machine: a request that was not sent is not in doubt.
+    let gateway = fixture.gateway(&url, &["--upstream-timeout", "3s"]);
     let caller = Caller::new(&gateway);
     let since = std::time::Instant::now();
     assert_eq!(caller.post("/orders", "k", "{}").await.problem(), is("upstream-ambiguous", 504));
     assert!(since.elapsed() >= Duration::from_secs(3));
 }
 
-/// How long an upstream may take in the tests of answers that pause: time enough to begin one on a busy
-/// machine.
+/// The time limit of the upstream in the tests of responses that pause, long enough to begin a
+/// response on a busy machine.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// An upstream that begins its answer with one text and goes on with the other when the limit is over;
-/// without another it says no more.
+/// Starts an upstream that begins its response with one text and continues with the other after the
+/// limit; without another text it sends no more.
 async fn pausing(begins: &'static str, goes_on: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -326,9 +331,9 @@ async fn pausing(begins: &'static str, goes_on: Option<&'static str>) -> String 
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             tokio::spawn(async move {
-                let mut asked = Vec::new();
-                while !asked.ends_with(b"{}") {
-                    assert_ne!(stream.read_buf(&mut asked).await.unwrap(), 0);
+                let mut request_text = Vec::new();
+                while !request_text.ends_with(b"{}") {
+                    assert_ne!(stream.read_buf(&mut request_text).await.unwrap(), 0);
                 }
                 stream.write_all(begins.as_bytes()).await.unwrap();
                 if let Some(goes_on) = goes_on {
@@ -343,16 +348,16 @@ async fn pausing(begins: &'static str, goes_on: Option<&'static str>) -> String 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
+async fn a_response_is_waited_for_only_as_far_as_it_is_stored() {
     let config = format!(
         "[gateway]\nupstream_timeout = \"{}s\"\n[[route]]\npath = \"/{{*rest}}\"\n\
          max_response = 4",
         LIMIT.as_secs()
     );
-    // Its answer, and that it was kept no further than it had to be.
-    let asked = async |url: String| {
-        let ground = Ground::new();
-        let gateway = ground.configured(&url, &config);
+    // Returns the response to a request and to its repeat.
+    let both_responses = async |url: String| {
+        let fixture = Fixture::new();
+        let gateway = fixture.configured(&url, &config);
         let caller = Caller::new(&gateway);
         let first = caller.post("/a", "k", "{}").await;
         (first, caller.post("/a", "k", "{}").await)
@@ -364,13 +369,16 @@ async fn an_answer_is_waited_for_only_as_far_as_it_is_kept() {
         Some("data: hello\n"),
     );
     let stalled = pausing("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n\r\n01", None);
-    let (more, endless, stalled) =
-        tokio::join!(asked(more_than_is_kept.await), asked(endless.await), asked(stalled.await));
+    let (more, endless, stalled) = tokio::join!(
+        both_responses(more_than_is_kept.await),
+        both_responses(endless.await),
+        both_responses(stalled.await)
+    );
     for (whole, again) in [more, endless] {
         assert_eq!(whole.body.len(), 12, "however long it takes: {whole:?}");
         assert_eq!(again.problem(), is("result-unavailable", 409));
     }
     let (cut, again) = stalled;
-    assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "its claim is not held for ever");
+    assert_eq!(cut.problem(), is("upstream-ambiguous", 504), "the claim is not held for ever");
     assert_eq!(again.problem(), is("upstream-ambiguous", 504), "and is run again");
 }

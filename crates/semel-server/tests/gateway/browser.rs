@@ -1,4 +1,5 @@
-//! A page of another origin, in a real browser: what it may read of what the gateway answers.
+//! Tests with a page of another origin in a real browser: which responses of the gateway it may
+//! read.
 
 use std::convert::Infallible;
 use std::process::{Child, Command, Stdio};
@@ -16,11 +17,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::caller::{Answer, Caller};
-use crate::ground::{Ground, PATIENCE};
+use crate::fixture::{Fixture, PATIENCE};
 use crate::program::Service;
 use crate::shop::Shop;
 
-/// An origin with one page, which is written later.
+/// An origin that serves one page, which a test sets later.
 struct Origin {
     url: String,
     page: Arc<Mutex<String>>,
@@ -50,14 +51,15 @@ impl Origin {
         Self { url, page }
     }
 
-    /// What a page of this origin could read of what the gateway answered these requests.
-    async fn reads(&self, ground: &Ground, gateway: &Service, requests: &Value) -> Vec<Value> {
+    /// Sends these requests from a page of this origin, and returns what the page could read.
+    async fn reads(&self, fixture: &Fixture, gateway: &Service, requests: &Value) -> Vec<Value> {
         *self.page.lock().unwrap() = page(gateway, requests);
-        visited(ground, &self.url).await
+        visited(fixture, &self.url).await
     }
 }
 
-/// A page that sends these requests one after the other and writes down what it could read of each.
+/// Returns a page that sends these requests one after the other and records what it could read of
+/// each response.
 fn page(gateway: &Service, requests: &Value) -> String {
     let script = r#"
         (async () => {
@@ -101,19 +103,19 @@ impl Drop for Browser {
     }
 }
 
-/// What a page wrote into itself.
-async fn visited(ground: &Ground, url: &str) -> Vec<Value> {
+/// Opens a page in a browser, and returns the results that the page has written into its document.
+async fn visited(fixture: &Fixture, url: &str) -> Vec<Value> {
     let browser = install::chromium().unwrap();
-    let profile = ground.path().join("profile");
+    let profile = fixture.path().join("profile");
     let mut command = Command::new(browser);
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update"])
         .args(["--disable-sync", "--disable-dev-shm-usage"])
         .arg(format!("--user-data-dir={}", profile.display()))
-        // The page's own time, which stands still while it waits for an answer.
+        // The virtual time of the page, which does not advance while it waits for a response.
         .args(["--virtual-time-budget=600000", "--dump-dom", url])
-        .env("HOME", ground.path())
+        .env("HOME", fixture.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
@@ -134,29 +136,29 @@ fn order(path: &str, key: &str, body: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_reads_a_replay_as_it_reads_the_first_answer() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    // Nothing is set: what the upstream allows is kept with its answer.
-    let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user"]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    // Without settings: the cross-origin headers of the upstream are stored with the response.
+    let gateway = fixture.gateway(&shop.url(), &["--principal", "header:x-user"]);
     let origin = Origin::open().await;
     let requests = json!([order("/cors/orders", "k", "tea"), order("/cors/orders", "k", "tea")]);
-    let told = origin.reads(&ground, &gateway, &requests).await;
-    let seen = |n: usize| (told[n]["status"].clone(), told[n]["replayed"].clone());
-    assert_eq!(seen(0), (json!(201), json!(null)), "{told:?}");
-    assert_eq!(seen(1), (json!(201), json!("true")), "{told:?}");
-    assert_eq!(told[1]["body"], told[0]["body"]);
+    let reply = origin.reads(&fixture, &gateway, &requests).await;
+    let seen = |n: usize| (reply[n]["status"].clone(), reply[n]["replayed"].clone());
+    assert_eq!(seen(0), (json!(201), json!(null)), "{reply:?}");
+    assert_eq!(seen(1), (json!(201), json!("true")), "{reply:?}");
+    assert_eq!(reply[1]["body"], reply[0]["body"]);
     assert_eq!(shop.seen("/cors/orders").len(), 1);
-    // A page that the upstream did not name gets none of it.
+    // A page of an origin that the upstream does not allow cannot read the response.
     let other = Origin::open().await;
-    let told = other.reads(&ground, &gateway, &json!([order("/cors/orders", "k", "tea")])).await;
-    assert_eq!(told[0]["error"], "TypeError: Failed to fetch", "{told:?}");
+    let reply = other.reads(&fixture, &gateway, &json!([order("/cors/orders", "k", "tea")])).await;
+    assert_eq!(reply[0]["error"], "TypeError: Failed to fetch", "{reply:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_reads_problems_and_asks_for_answers_later_where_its_origin_may() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_page_of_an_allowed_origin_reads_problems_and_later_responses() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let (origin, other) = (Origin::open().await, Origin::open().await);
     let config = format!("[gateway]\nprincipal = \"header:x-user\"\ncors = [\"{}\"]\n", origin.url);
-    let gateway = ground.configured(&shop.url(), &config);
+    let gateway = fixture.configured(&shop.url(), &config);
     let mut later = order("/cors/slow", "later", "tea");
     later["headers"] = json!({"Prefer": "respond-async"});
     let requests = json!([
@@ -166,23 +168,23 @@ async fn a_page_reads_problems_and_asks_for_answers_later_where_its_origin_may()
         order("/cors/slow", "later", "tea"),
         {"path": "$place", "key": "none", "method": "GET"},
     ]);
-    let told = origin.reads(&ground, &gateway, &requests).await;
-    assert_eq!(told[0]["status"], 201, "{told:?}");
-    assert_eq!(told[1]["status"], 422, "{told:?}");
-    assert!(told[1]["body"].as_str().unwrap().contains("key-reused"), "{told:?}");
-    assert_eq!(told[2]["status"], 202, "{told:?}");
-    assert_eq!((&told[3]["status"], &told[3]["after"]), (&json!(409), &json!("1")), "{told:?}");
-    assert_eq!(told[4]["status"], 202, "what is asked after is under way: {told:?}");
-    let told = other.reads(&ground, &gateway, &requests).await;
-    assert_eq!(told[0]["error"], "TypeError: Failed to fetch", "{told:?}");
-    assert_eq!(told[1]["error"], "TypeError: Failed to fetch", "{told:?}");
+    let reply = origin.reads(&fixture, &gateway, &requests).await;
+    assert_eq!(reply[0]["status"], 201, "{reply:?}");
+    assert_eq!(reply[1]["status"], 422, "{reply:?}");
+    assert!(reply[1]["body"].as_str().unwrap().contains("key-reused"), "{reply:?}");
+    assert_eq!(reply[2]["status"], 202, "{reply:?}");
+    assert_eq!((&reply[3]["status"], &reply[3]["after"]), (&json!(409), &json!("1")), "{reply:?}");
+    assert_eq!(reply[4]["status"], 202, "the operation is under way: {reply:?}");
+    let reply = other.reads(&fixture, &gateway, &requests).await;
+    assert_eq!(reply[0]["error"], "TypeError: Failed to fetch", "{reply:?}");
+    assert_eq!(reply[1]["error"], "TypeError: Failed to fetch", "{reply:?}");
     shop.let_go(1);
 }
 
-/// Names of origins: one that the upstream lets read its answer, and one that only the gateway knows.
+/// Two origins: one that the upstream allows, and one that only the gateway's setting allows.
 const ORIGINS: [&str; 2] = ["https://shop.example", "https://other.example"];
 
-/// What a page of an origin gets for an order under this key.
+/// Sends an order under this key with this origin.
 async fn ordered(caller: &Caller, target: &str, key: &str, body: &str, origin: &str) -> Answer {
     let mut request = caller.keyed(target, key, body);
     request.headers_mut().insert("origin", HeaderValue::from_str(origin).unwrap());
@@ -190,13 +192,14 @@ async fn ordered(caller: &Caller, target: &str, key: &str, body: &str, origin: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_setting_lets_no_origin_read_what_the_upstream_did_not() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn the_setting_exposes_no_response_of_the_upstream() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     for origins in [format!("{ORIGINS:?}"), "\"*\"".to_owned()] {
-        let gateway = ground.configured(&shop.url(), &format!("[gateway]\ncors = {origins}\n"));
+        let gateway = fixture.configured(&shop.url(), &format!("[gateway]\ncors = {origins}\n"));
         let caller = Caller::new(&gateway);
         let allowed = |answer: &Answer| answer.headers.get("access-control-allow-origin").cloned();
-        // The upstream names the first origin, and says nothing at all to any at the other path.
+        // The upstream allows the first origin, and sends no cross-origin headers at the other
+        // path.
         let key = format!("k-{}", origins.len());
         let first = ordered(&caller, "/cors/orders", &key, "1", ORIGINS[0]).await;
         assert_eq!(allowed(&first).unwrap(), ORIGINS[0], "{first:?}");
@@ -210,10 +213,10 @@ async fn the_setting_lets_no_origin_read_what_the_upstream_did_not() {
         {
             let replay = ordered(&caller, target, &key, "1", origin).await;
             assert!(replay.replayed());
-            let said = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");
-            assert_eq!(replay.headers.keys().find(said), None, "{origins} {origin}: {replay:?}");
+            let is_cors = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");
+            assert_eq!(replay.headers.keys().find(is_cors), None, "{origins} {origin}: {replay:?}");
         }
-        // A problem is the gateway's own, and any origin of the setting may read it.
+        // A problem comes from the gateway, and every origin in the setting may read it.
         for origin in ORIGINS {
             let problem = ordered(&caller, "/cors/orders", &key, "2", origin).await;
             assert_eq!(problem.problem(), (422, "key-reused".to_owned()));

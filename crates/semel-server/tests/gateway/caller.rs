@@ -12,7 +12,7 @@ use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
-use crate::ground::PATIENCE;
+use crate::fixture::PATIENCE;
 use crate::program::Service;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -27,7 +27,7 @@ pub(crate) struct Caller {
     client: Client<HttpsConnector<HttpConnector>, Sending>,
 }
 
-/// What came back, whole.
+/// A whole response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -46,7 +46,7 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error}: {} {:?}", self.status, self.body))
     }
 
-    /// The status and the kind of problem.
+    /// Returns the status and the slug of a problem.
     pub(crate) fn problem(&self) -> (u16, String) {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
         let kind = self.json()["type"].as_str().unwrap().to_owned();
@@ -71,17 +71,17 @@ fn roots(pem: Option<&str>) -> ClientConfig {
 }
 
 impl Caller {
-    /// Speaks HTTP/1.1.
+    /// Creates a client that uses HTTP/1.1.
     pub(crate) fn new(gateway: &Service) -> Self {
         Self::with(gateway.url("gateway"), false, None)
     }
 
-    /// Speaks HTTP/2 and nothing else.
+    /// Creates a client that uses only HTTP/2.
     pub(crate) fn http2(gateway: &Service) -> Self {
         Self::with(gateway.url("gateway"), true, None)
     }
 
-    /// Speaks TLS, and trusts this certificate only.
+    /// Creates a client that uses TLS and trusts only this certificate.
     pub(crate) fn secure(gateway: &Service, http2: bool, certificate: &str) -> Self {
         let by_name = gateway.url("gateway").replace("127.0.0.1", "localhost");
         Self::with(&by_name, http2, Some(certificate))
@@ -112,7 +112,7 @@ impl Caller {
         self
     }
 
-    /// A request to be filled in.
+    /// Returns the builder of a request.
     pub(crate) fn request(&self, method: Method, target: &str) -> http::request::Builder {
         let request = Request::builder().method(method).uri(format!("{}{target}", self.base));
         match self.token.is_empty() {
@@ -121,7 +121,7 @@ impl Caller {
         }
     }
 
-    /// Sends it, and gives the answer as it begins.
+    /// Sends a request, and returns the response as soon as its head has arrived.
     pub(crate) async fn begin(
         &self,
         request: Request<Sending>,
@@ -129,7 +129,7 @@ impl Caller {
         Ok(tokio::time::timeout(PATIENCE, self.client.request(request)).await??)
     }
 
-    /// Sends it, and reads the answer to its end.
+    /// Sends a request, and reads the whole response.
     pub(crate) async fn try_send(&self, request: Request<Sending>) -> Result<Answer, BoxError> {
         let (parts, body) = self.begin(request).await?.into_parts();
         let read = tokio::time::timeout(PATIENCE, body.collect()).await??;
@@ -161,7 +161,7 @@ pub(crate) fn full(body: &str) -> Sending {
     Full::from(body.to_owned()).map_err(|never| match never {}).boxed()
 }
 
-/// What a plain GET of a URL gives, such as an admin listener's.
+/// Sends a plain GET to a URL, such as that of an admin listener.
 pub(crate) async fn get(url: &str) -> Answer {
     Caller::with(url, false, None).get("").await
 }

@@ -1,11 +1,11 @@
-//! gRPC through the gateway.
+//! Tests of gRPC through the gateway.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt as _, Full};
 
 use crate::caller::{Answer, Caller, Sending};
-use crate::ground::{Ground, nowhere};
+use crate::fixture::{Fixture, nowhere};
 use crate::shop::Shop;
 
 const METHOD: &str = "/shop.v1.Orders/Create";
@@ -24,7 +24,7 @@ fn call(caller: &Caller, key: Option<&str>, message: &'static [u8]) -> Request<S
     request.body(body.boxed()).unwrap()
 }
 
-/// The code that an answer ends with.
+/// Returns the gRPC code of a response.
 fn code(answer: &Answer) -> u32 {
     let of = |map: &HeaderMap| map.get("grpc-status").map(|code| code.to_str().unwrap().to_owned());
     let code = of(&answer.headers).or_else(|| answer.trailers.as_ref().and_then(of));
@@ -32,9 +32,9 @@ fn code(answer: &Answer) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unary_call_runs_once_and_its_repeat_says_so_in_its_trailers() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), ROUTE);
+async fn a_unary_call_runs_once_and_its_repeat_is_marked_in_its_trailers() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), ROUTE);
     let caller = Caller::http2(&gateway);
     let first = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
     let again = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
@@ -53,9 +53,9 @@ async fn a_unary_call_runs_once_and_its_repeat_says_so_in_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_too_many_ends_as_calls_end() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), &format!("[gateway]\nmax_calls = 1\n{ROUTE}"));
+async fn a_call_above_the_limit_gets_a_grpc_status() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), &format!("[gateway]\nmax_calls = 1\n{ROUTE}"));
     let caller = Caller::http2(&gateway);
     let under_way = tokio::spawn({
         let caller = caller.clone();
@@ -68,17 +68,17 @@ async fn a_call_too_many_ends_as_calls_end() {
     shop.let_go(1);
     assert_eq!(under_way.await.unwrap().status, 201);
     let again = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
-    assert_eq!(code(&again), 0, "its key was free");
+    assert_eq!(code(&again), 0, "the key was free");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_without_an_upstream_ends_as_calls_end() {
-    let ground = Ground::new();
+async fn a_call_without_an_upstream_gets_a_grpc_status() {
+    let fixture = Fixture::new();
     let (_kept, address) = nowhere();
-    let gateway = ground.configured(&format!("http://{address}"), ROUTE);
+    let gateway = fixture.configured(&format!("http://{address}"), ROUTE);
     let caller = Caller::http2(&gateway);
     let away = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01a")).await;
     assert_eq!((away.status.as_u16(), code(&away)), (200, 14), "UNAVAILABLE");
     let other = caller.send(call(&caller, Some("k"), b"\0\0\0\0\x01b")).await;
-    assert_eq!(code(&other), 14, "the key was given back");
+    assert_eq!(code(&other), 14, "the key was released");
 }

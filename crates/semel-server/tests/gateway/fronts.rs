@@ -1,4 +1,4 @@
-//! What people put in front: the recipes of `ops/`, run by the programs they are for.
+//! Tests of the recipes in `ops/` for proxies in front of the gateway, with the real programs.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use semel_servers::install;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::ground::{Ground, PATIENCE};
+use crate::fixture::{Fixture, PATIENCE};
 use crate::program::Service;
 use crate::shop::Shop;
 
 const GATEWAY: &str = "[gateway]\nprincipal = \"header:x-user-id\"\ntrust_forwarded = true\n[ledger]\nstore = \"memory:\"";
-/// What a client says that is none of its business.
+/// Headers that a client must not be able to set.
 const SPOOFED: &str = "X-Forwarded-For: 192.0.2.66\r\nX-Real-IP: 192.0.2.66\r\n\
     Forwarded: for=192.0.2.66\r\nX-Forwarded-Proto: gopher\r\nX-Forwarded-Host: evil\r\n\
     X-Forwarded-Port: 66\r\nX-Forwarded-Prefix: /evil\r\nX-Forwarded-Server: evil\r\n\
     X_Forwarded_For: 192.0.2.66\r\nX-Tenant-Id: evil\r\nX-User-Id: evil\r\nX_User_Id: evil\r\n";
 
-/// A program in front of a gateway. Killed when it is dropped.
+/// A proxy in front of a gateway. It is killed when it is dropped.
 struct Front {
     child: Child,
     address: SocketAddr,
@@ -43,14 +43,14 @@ fn recipe(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Replaces what is there once.
+/// Replaces a text that must occur exactly once.
 fn with(text: &str, there: &str, ours: &str) -> String {
     assert_eq!(text.matches(there).count(), 1, "{there}: {text}");
     text.replace(there, ours)
 }
 
 impl Front {
-    /// Starts a program whose settings `write` makes for an address.
+    /// Starts a proxy on a free address, with the settings that `write` creates.
     async fn start(write: impl Fn(SocketAddr) -> (PathBuf, Vec<String>)) -> Self {
         // Another process may take a port between its choice and its use.
         for _ in 0..5 {
@@ -69,11 +69,11 @@ impl Front {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        panic!("it never listened");
+        panic!("the proxy never listened");
     }
 
-    async fn nginx(ground: &Ground, gateway: &Service) -> Self {
-        let place = ground.path().to_owned();
+    async fn nginx(fixture: &Fixture, gateway: &Service) -> Self {
+        let place = fixture.path().to_owned();
         let upstream = gateway.url("gateway").trim_start_matches("http://").to_owned();
         Self::start(move |address| {
             let server = recipe("nginx.conf");
@@ -103,8 +103,8 @@ impl Front {
         .await
     }
 
-    async fn haproxy(ground: &Ground, gateway: &Service) -> Self {
-        let place = ground.path().to_owned();
+    async fn haproxy(fixture: &Fixture, gateway: &Service) -> Self {
+        let place = fixture.path().to_owned();
         let upstream = gateway.url("gateway").trim_start_matches("http://").to_owned();
         Self::start(move |address| {
             let text = recipe("haproxy.cfg");
@@ -124,45 +124,46 @@ impl Front {
         .await
     }
 
-    /// A client from another address than the front's own.
+    /// Connects from an address other than that of the proxy.
     async fn client(&self) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::new(127, 0, 0, 9), 0).into()).unwrap();
         socket.connect(self.address).await.unwrap()
     }
 
-    /// What is answered to `text`, until `end` was said.
-    async fn asked(&self, text: &str, end: &str) -> String {
+    /// Sends `text`, and reads the response until it contains `end`.
+    async fn answer_to(&self, text: &str, end: &str) -> String {
         let mut stream = self.client().await;
         stream.write_all(text.as_bytes()).await.unwrap();
-        heard(&mut stream, end).await
+        read_until(&mut stream, end).await
     }
 }
 
-async fn heard(stream: &mut TcpStream, end: &str) -> String {
-    let mut heard = Vec::new();
-    while !String::from_utf8_lossy(&heard).contains(end) {
-        let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut heard)).await;
-        let read = read.unwrap_or_else(|_| panic!("only {:?}", String::from_utf8_lossy(&heard)));
-        assert_ne!(read.unwrap(), 0, "only {:?}", String::from_utf8_lossy(&heard));
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut received = Vec::new();
+    while !String::from_utf8_lossy(&received).contains(end) {
+        let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut received)).await;
+        let read = read.unwrap_or_else(|_| panic!("only {:?}", String::from_utf8_lossy(&received)));
+        assert_ne!(read.unwrap(), 0, "only {:?}", String::from_utf8_lossy(&received));
     }
-    String::from_utf8(heard).unwrap()
+    String::from_utf8(received).unwrap()
 }
 
 fn is_root() -> bool {
-    let said = Command::new("id").arg("-u").output().unwrap().stdout;
-    said == b"0\n"
+    let printed = Command::new("id").arg("-u").output().unwrap().stdout;
+    printed == b"0\n"
 }
 
-/// What every recipe promises: the real address and nothing that a client made up, replays, WebSockets.
-async fn keeps_its_promises(front: &Front, shop: &Shop, ground: &Ground) {
+/// Checks what every recipe promises: the real address of the client, no spoofed headers, replays,
+/// WebSockets.
+async fn check_recipe(front: &Front, shop: &Shop, fixture: &Fixture) {
     let request = format!(
         "POST /orders HTTP/1.1\r\nHost: api.example.com\r\nIdempotency-Key: k\r\n{SPOOFED}\
          Content-Length: 2\r\n\r\n{{}}"
     );
-    let first = front.asked(&request, "\"order\":1}").await;
+    let first = front.answer_to(&request, "\"order\":1}").await;
     assert!(first.starts_with("HTTP/1.1 201"), "{first}");
-    let again = front.asked(&request, "\"order\":1}").await;
+    let again = front.answer_to(&request, "\"order\":1}").await;
     assert!(again.to_ascii_lowercase().contains("idempotent-replayed: true"), "{again}");
 
     let seen = &shop.seen("/orders")[0].headers;
@@ -180,33 +181,33 @@ async fn keeps_its_promises(front: &Front, shop: &Shop, ground: &Ground) {
     );
     assert_eq!(seen["x-forwarded-proto"], "http");
     assert_eq!(seen["x-forwarded-host"], "api.example.com");
-    ground.logged("peer=127.0.0.9", 2).await;
+    fixture.logged("peer=127.0.0.9", 2).await;
 
     let mut socket = front.client().await;
     let upgrade = "GET /socket HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\n\
                    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     socket.write_all(upgrade.as_bytes()).await.unwrap();
-    let head = heard(&mut socket, "\r\n\r\n").await;
+    let head = read_until(&mut socket, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
     for word in ["hello", "again"] {
         socket.write_all(word.as_bytes()).await.unwrap();
-        assert_eq!(heard(&mut socket, word).await, word);
+        assert_eq!(read_until(&mut socket, word).await, word);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_recipe_for_nginx_keeps_its_promises() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), GATEWAY);
-    let front = Front::nginx(&ground, &gateway).await;
-    keeps_its_promises(&front, &shop, &ground).await;
+async fn the_recipe_for_nginx_works() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), GATEWAY);
+    let front = Front::nginx(&fixture, &gateway).await;
+    check_recipe(&front, &shop, &fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_recipe_for_haproxy_keeps_its_promises() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), GATEWAY);
-    let front = Front::haproxy(&ground, &gateway).await;
-    keeps_its_promises(&front, &shop, &ground).await;
+async fn the_recipe_for_haproxy_works() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), GATEWAY);
+    let front = Front::haproxy(&fixture, &gateway).await;
+    check_recipe(&front, &shop, &fixture).await;
 }

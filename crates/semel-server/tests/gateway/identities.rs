@@ -1,4 +1,4 @@
-//! Whose key it is: callers, tenants, tokens.
+//! Tests of callers, tenants and tokens, which separate keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,14 +7,14 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 
 use crate::caller::Caller;
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::raw::Raw;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_a_principal_has_no_key_and_passes_otherwise() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn a_request_without_a_principal_passes_only_without_a_key() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let nobody = Caller::new(&gateway).by("");
     let refused = nobody.post("/orders", "k", "{}").await;
     assert_eq!(refused.problem(), (401, "principal-unknown".to_owned()));
@@ -29,14 +29,14 @@ async fn a_request_without_a_principal_has_no_key_and_passes_otherwise() {
     let ann = Caller::new(&gateway);
     let bob = ann.clone().by("Bearer bob");
     assert!(!ann.post("/orders", "k", "{}").await.replayed());
-    assert!(!bob.post("/orders", "k", "{}").await.replayed(), "hers is not his");
+    assert!(!bob.post("/orders", "k", "{}").await.replayed(), "the key belongs to another caller");
     assert!(bob.post("/orders", "k", "{}").await.replayed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_are_apart_and_absent_is_one_of_them() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--tenant-header", "x-shop"]);
+async fn tenants_are_separate_and_a_missing_header_is_the_default_tenant() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--tenant-header", "x-shop"]);
     let caller = Caller::new(&gateway);
     let of = async |tenant: Option<&str>| {
         let mut request = caller.keyed("/orders", "k", "{}");
@@ -60,9 +60,9 @@ async fn tenants_are_apart_and_absent_is_one_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cookie_or_nothing_may_tell_callers_apart() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--principal", "cookie:sid"]);
+async fn callers_may_be_distinguished_by_a_cookie_or_not_at_all() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--principal", "cookie:sid"]);
     let caller = Caller::new(&gateway).by("");
     let with = |cookie: &str| {
         let mut request = caller.keyed("/orders", "k", "{}");
@@ -76,7 +76,7 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
     assert_eq!(refused.problem().0, 401);
     assert_eq!(refused.headers["www-authenticate"], "Semel cookie=\"sid\"");
 
-    let other = Ground::new();
+    let other = Fixture::new();
     let gateway = other.gateway(&shop.url(), &["--principal", "global"]);
     let nobody = Caller::new(&gateway).by("");
     assert!(!nobody.post("/orders", "k", "{}").await.replayed());
@@ -86,8 +86,8 @@ async fn a_cookie_or_nothing_may_tell_callers_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_is_the_same_before_and_behind_the_gateway() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user"]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--principal", "header:x-user"]);
     let head = "host: a\r\nx-user: ann\r\nx-tenant-id: acme\r\nidempotency-key: k\r\n\
                 content-length: 0\r\n";
     for (named, status, slug) in [
@@ -98,27 +98,31 @@ async fn a_caller_is_the_same_before_and_behind_the_gateway() {
     ] {
         for method in ["POST", "GET"] {
             let mut raw = Raw::connect(&gateway).await;
-            let asked = format!("{method} /orders HTTP/1.1\r\n{head}connection: {named}\r\n\r\n");
-            raw.say(&asked).await;
-            let told = raw.hear("}").await;
-            assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{named}: {told}");
-            assert!(told.contains(slug) && told.contains("Connection lists"), "{named}: {told}");
+            let request_text =
+                format!("{method} /orders HTTP/1.1\r\n{head}connection: {named}\r\n\r\n");
+            raw.send(&request_text).await;
+            let answer = raw.read_until("}").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{named}: {answer}");
+            assert!(
+                answer.contains(slug) && answer.contains("Connection lists"),
+                "{named}: {answer}"
+            );
         }
     }
     assert_eq!(shop.seen("/orders").len(), 0);
     let mut raw = Raw::connect(&gateway).await;
-    raw.say(&format!("POST /orders HTTP/1.1\r\n{head}connection: x-other\r\n\r\n")).await;
-    assert!(raw.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+    raw.send(&format!("POST /orders HTTP/1.1\r\n{head}connection: x-other\r\n\r\n")).await;
+    assert!(raw.read_until("\"order\":1}").await.starts_with("HTTP/1.1 201"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_cookie_or_a_token_comes_in_is_nobodys_to_take_away() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn the_header_of_a_cookie_or_token_cannot_be_removed() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     for (principal, named) in [("cookie:sid", "cookie"), ("jwt-claim:sub", "authorization")] {
-        let gateway = ground.gateway(&shop.url(), &["--principal", principal]);
+        let gateway = fixture.gateway(&shop.url(), &["--principal", principal]);
         let mut raw = Raw::connect(&gateway).await;
-        raw.say(&format!("GET /a HTTP/1.1\r\nhost: a\r\nconnection: {named}\r\n\r\n")).await;
-        assert!(raw.hear("}").await.contains("principal-unknown"), "{principal}");
+        raw.send(&format!("GET /a HTTP/1.1\r\nhost: a\r\nconnection: {named}\r\n\r\n")).await;
+        assert!(raw.read_until("}").await.contains("principal-unknown"), "{principal}");
     }
     assert_eq!(shop.seen("/a").len(), 0);
 }
@@ -145,12 +149,12 @@ impl Signer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_nobody() {
-    let (ground, shop, signer) = (Ground::new(), Shop::open().await, Signer::new());
-    ground.write("keys.json", signer.keys());
+async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_refused() {
+    let (fixture, shop, signer) = (Fixture::new(), Shop::open().await, Signer::new());
+    fixture.write("keys.json", signer.keys());
     let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json"];
-    let gateway = ground.gateway(&shop.url(), &flags);
-    assert!(!ground.log().contains("unverified"), "{}", ground.log());
+    let gateway = fixture.gateway(&shop.url(), &flags);
+    assert!(!fixture.log().contains("unverified"), "{}", fixture.log());
     let caller = Caller::new(&gateway);
     let with = async |token| caller.clone().by(token).post("/orders", "k", "{}").await;
     let far = 4_000_000_000_u64;
@@ -174,10 +178,10 @@ async fn a_renewed_token_is_the_same_caller_and_a_forged_one_is_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_name_from_two_issuers_is_two_callers() {
-    let (ground, shop, signer) = (Ground::new(), Shop::open().await, Signer::new());
-    ground.write("keys.json", signer.keys());
+    let (fixture, shop, signer) = (Fixture::new(), Shop::open().await, Signer::new());
+    fixture.write("keys.json", signer.keys());
     let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json", "--jwt-audience", "shop"];
-    let gateway = ground.gateway(&shop.url(), &flags);
+    let gateway = fixture.gateway(&shop.url(), &flags);
     let caller = Caller::new(&gateway);
     let with = async |issuer: &str, audience: &str| {
         let claims =
@@ -191,29 +195,29 @@ async fn the_same_name_from_two_issuers_is_two_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_a_claim_is_believed_and_that_is_said() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--principal", "jwt-claim:sub"]);
+async fn without_keys_a_claim_is_accepted_with_a_warning() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--principal", "jwt-claim:sub"]);
     let (ann, eve) = (Signer::new(), Signer::new());
     let caller = Caller::new(&gateway);
     let with = async |token| caller.clone().by(token).post("/orders", "k", "{}").await;
     assert!(!with(ann.token("EdDSA", &json!({"sub": "ann"}))).await.replayed());
     assert!(with(eve.token("none", &json!({"sub": "ann"}))).await.replayed());
-    assert!(ground.log().contains("is not verified"), "{}", ground.log());
+    assert!(fixture.log().contains("is not verified"), "{}", fixture.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_were_rotated_are_read_again_when_asked() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn rotated_keys_are_read_again_on_sighup() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let (old, new) = (Signer::new(), Signer::new());
-    ground.write("keys.json", old.keys());
+    fixture.write("keys.json", old.keys());
     let flags = ["--principal", "jwt-claim:sub", "--jwks", "keys.json"];
-    let gateway = ground.gateway(&shop.url(), &flags);
+    let gateway = fixture.gateway(&shop.url(), &flags);
     let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64});
     let caller = Caller::new(&gateway).by(new.token("EdDSA", &claims));
     assert_eq!(caller.post("/orders", "k", "{}").await.problem().0, 401);
-    ground.write("keys.json", new.keys());
+    fixture.write("keys.json", new.keys());
     gateway.signal("HUP");
-    ground.logged("settings reloaded", 1).await;
+    fixture.logged("settings reloaded", 1).await;
     assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
 }

@@ -1,17 +1,17 @@
-//! What a gateway tells about itself, and what it keeps to itself.
+//! Tests of the logs, metrics and traces of a gateway, and that they contain no secrets.
 
 use serde_json::Value;
 
 use crate::caller::{Caller, get};
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    ground.write("semel.toml", "[[route]]\npath = \"/orders/{id}\"\nrequired = true");
+async fn a_line_for_every_request_has_its_route_and_never_its_key_or_query() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    fixture.write("semel.toml", "[[route]]\npath = \"/orders/{id}\"\nrequired = true");
     let flags = ["--config", "semel.toml", "--log", "json"];
-    let mut command = ground.command(&shop.url(), &flags);
+    let mut command = fixture.command(&shop.url(), &flags);
     command.env("RUST_LOG", "trace");
     let gateway = crate::program::Service::start(command);
     let caller = Caller::new(&gateway).by("Bearer very-secret-token");
@@ -19,11 +19,11 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
     caller.post("/orders/7?card=4111", "very-secret-key", "{\"pin\":\"very-secret-pin\"}").await;
     caller.post("/orders/7?card=4111", "very-secret-key", "{}").await;
     caller.get("/plain?card=4111").await;
-    // Read when the process has ended: the last line is complete then.
+    // The log is read after the process has ended, when its last line is complete.
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
 
-    let log = ground.log();
+    let log = fixture.log();
     let ours: Vec<Value> = log
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
@@ -52,7 +52,7 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
     assert_eq!(ours[0]["operation"], ours[1]["operation"]);
     assert_eq!((&ours[2]["problem"], &ours[3]["path"]), (&"key-reused".into(), &"/plain".into()));
     assert_eq!(ours[3].get("key"), None);
-    // Not even at the level where libraries tell all they have: that is for what we log ourselves.
+    // The key does not occur even at the trace level, in the lines that Semel itself logs.
     let by_us = log.lines().filter(|line| line.contains("semel"));
     for line in by_us {
         assert!(!line.contains("very-secret") && !line.contains("4111"), "{line}");
@@ -60,9 +60,9 @@ async fn a_line_for_every_request_names_its_route_and_never_its_key_or_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_count_requests_by_route_and_what_became_of_them() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.configured(&shop.url(), "[[route]]\npath = \"/orders/{id}\"");
+async fn metrics_count_requests_by_route_and_result() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.configured(&shop.url(), "[[route]]\npath = \"/orders/{id}\"");
     let caller = Caller::new(&gateway);
     for _ in 0..3 {
         caller.post("/orders/7", "k", "{}").await;
@@ -79,13 +79,13 @@ async fn metrics_count_requests_by_route_and_what_became_of_them() {
     ] {
         assert!(metrics.text().contains(line), "{line}: {}", metrics.text());
     }
-    assert_eq!(caller.get("/metrics").await.status, 201, "that is the upstream's own");
+    assert_eq!(caller.get("/metrics").await.status, 201, "the path belongs to the upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_listener_for_operators_can_be_left_out() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--admin-listen", "off"]);
+async fn the_admin_listener_can_be_turned_off() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--admin-listen", "off"]);
     assert_eq!(Caller::new(&gateway).post("/orders", "k", "{}").await.status, 201);
     let urls = format!("{gateway:?}");
     assert!(!urls.contains("admin"), "{urls}");
@@ -94,8 +94,8 @@ async fn the_listener_for_operators_can_be_left_out() {
 #[cfg(feature = "otlp")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_a_span_of_its_callers_trace() {
-    let (ground, shop, collector) = (Ground::new(), Shop::open().await, Shop::open().await);
-    let mut command = ground.command(&shop.url(), &[]);
+    let (fixture, shop, collector) = (Fixture::new(), Shop::open().await, Shop::open().await);
+    let mut command = fixture.command(&shop.url(), &[]);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
     let gateway = crate::program::Service::start(command);
     let caller = Caller::new(&gateway);
@@ -109,9 +109,10 @@ async fn a_request_is_a_span_of_its_callers_trace() {
     assert_ne!(handed_on, parent, "the upstream's parent is the gateway's span");
     gateway.signal("TERM");
     assert_eq!(gateway.ended().code(), Some(0));
-    let told = collector.seen("/opentelemetry.proto.collector.trace.v1.TraceService/Export");
-    assert!(!told.is_empty(), "what was traced is told before the end");
-    let said =
-        |words: &[u8]| told.iter().any(|one| one.body.windows(words.len()).any(|at| at == words));
-    assert!(said(b"/orders") && !said(b"very-secret-key"));
+    let exports = collector.seen("/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+    assert!(!exports.is_empty(), "traces are exported before the end");
+    let contains = |words: &[u8]| {
+        exports.iter().any(|one| one.body.windows(words.len()).any(|at| at == words))
+    };
+    assert!(contains(b"/orders") && !contains(b"very-secret-key"));
 }

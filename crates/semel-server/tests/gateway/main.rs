@@ -1,12 +1,13 @@
-//! `semel gateway`, started the way people start it, in front of a service that knows nothing of keys.
+//! Tests of `semel gateway`, started as users start it, in front of a service that does not handle
+//! keys.
 
-#![expect(clippy::unwrap_used, reason = "what a test prepares is there, or the test has failed")]
+#![expect(clippy::unwrap_used, reason = "a failed helper fails its test")]
 
 #[path = "../program.rs"]
 mod program;
 
 mod caller;
-mod ground;
+mod fixture;
 mod raw;
 mod shop;
 

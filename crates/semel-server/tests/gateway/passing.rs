@@ -1,4 +1,5 @@
-//! What a proxy must not get in the way of: streams, upgrades, trailers, headers, targets.
+//! Tests of requests and responses that the gateway must pass on unchanged: streams, upgrades,
+//! trailers, headers, targets.
 
 use std::time::Duration;
 
@@ -9,75 +10,75 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use crate::caller::{BoxError, Caller, Sending, full};
-use crate::ground::{Ground, PATIENCE};
+use crate::fixture::{Fixture, PATIENCE};
 use crate::raw::Raw;
 use crate::shop::Shop;
 
-/// A body that is written while it is sent.
+/// Returns a body that the test writes while it is sent.
 fn written() -> (mpsc::UnboundedSender<&'static str>, Sending) {
-    let (say, mut said) = mpsc::unbounded_channel::<&'static str>();
+    let (writer, mut texts) = mpsc::unbounded_channel::<&'static str>();
     let frames = futures_util::stream::poll_fn(move |cx| {
-        said.poll_recv(cx).map(|text| {
+        texts.poll_recv(cx).map(|text| {
             text.map(|text| Ok::<_, BoxError>(Frame::data(Bytes::from_static(text.as_bytes()))))
         })
     });
-    (say, BodyExt::boxed(StreamBody::new(frames)))
+    (writer, BodyExt::boxed(StreamBody::new(frames)))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_no_key_streams_both_ways_while_it_is_written() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn requests_without_a_key_are_streamed_in_both_directions() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
-        let (say, body) = written();
-        say.send("one").unwrap();
+        let (writer, body) = written();
+        writer.send("one").unwrap();
         let request = caller.request(Method::POST, "/echo").body(body).unwrap();
         let mut answer = caller.begin(request).await.unwrap().into_body();
         for next in ["two", "three"] {
-            let heard = tokio::time::timeout(PATIENCE, answer.frame()).await.unwrap();
-            let heard = heard.unwrap().unwrap().into_data().unwrap();
-            assert!(!heard.is_empty(), "the echo of what was said comes before more is said");
-            say.send(next).unwrap();
+            let echo = tokio::time::timeout(PATIENCE, answer.frame()).await.unwrap();
+            let echo = echo.unwrap().unwrap().into_data().unwrap();
+            assert!(!echo.is_empty(), "the echo arrives before more is sent");
+            writer.send(next).unwrap();
         }
-        drop(say);
+        drop(writer);
         let rest = answer.collect().await.unwrap().to_bytes();
         assert!(rest.ends_with(b"three"), "{rest:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--upstream-timeout", "5s"]);
+async fn an_upload_may_take_longer_than_the_upstream_timeout() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--upstream-timeout", "5s"]);
     let caller = Caller::new(&gateway);
-    let (say, body) = written();
+    let (writer, body) = written();
     let request = caller.request(Method::POST, "/orders").body(body).unwrap();
     let sending = tokio::spawn(async move { caller.send(request).await });
-    // Longer than the limit in all, never silent for anything like it.
+    // The upload takes longer than the limit in total, but never pauses that long.
     for _ in 0..12 {
-        say.send("more").unwrap();
+        writer.send("more").unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    drop(say);
+    drop(writer);
     assert_eq!(sending.await.unwrap().status, 201);
     assert_eq!(shop.seen("/orders")[0].body.len(), 48);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_protocol_passes_once_it_is_agreed_on() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn an_upgraded_connection_passes_in_both_directions() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let mut raw = Raw::upgraded(&gateway).await;
-    raw.say("hello").await;
-    assert_eq!(raw.hear("hello").await, "hello");
-    raw.say("again").await;
-    assert_eq!(raw.hear("again").await, "again");
+    raw.send("hello").await;
+    assert_eq!(raw.read_until("hello").await, "hello");
+    raw.send("again").await;
+    assert_eq!(raw.read_until("again").await, "again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trailers_come_through_in_both_directions() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--upstream-http2"]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--upstream-http2"]);
     let caller = Caller::http2(&gateway);
     let trailers = HeaderMap::from_iter([("x-check".parse().unwrap(), "9".parse().unwrap())]);
     let frames = [Ok(Frame::data(Bytes::from_static(b"sum"))), Ok(Frame::trailers(trailers))];
@@ -93,8 +94,8 @@ async fn trailers_come_through_in_both_directions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cookies_that_came_a_line_each_reach_the_upstream_in_one() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::http2(&gateway);
     for (target, key) in [("/free", None), ("/keyed", Some("k"))] {
         let mut request = caller.request(Method::POST, target);
@@ -115,15 +116,15 @@ async fn cookies_that_came_a_line_each_reach_the_upstream_in_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_unknown_length_comes_through_whatever_the_method() {
     for flags in [&[][..], &["--upstream-http2"]] {
-        let (ground, shop) = (Ground::new(), Shop::open().await);
-        let gateway = ground.gateway(&shop.url(), flags);
+        let (fixture, shop) = (Fixture::new(), Shop::open().await);
+        let gateway = fixture.gateway(&shop.url(), flags);
         for caller in [Caller::new(&gateway), Caller::http2(&gateway)] {
             for method in [Method::GET, Method::DELETE, Method::OPTIONS] {
-                let (say, body) = written();
-                say.send("find").unwrap();
-                say.send(" this").unwrap();
-                drop(say);
-                // So that a client of HTTP/1.1 sends it at all.
+                let (writer, body) = written();
+                writer.send("find").unwrap();
+                writer.send(" this").unwrap();
+                drop(writer);
+                // The header makes the HTTP/1.1 client send the body.
                 let request = caller.request(method.clone(), "/search");
                 let mut request = request.body(body).unwrap();
                 if !caller.speaks_http2() {
@@ -146,17 +147,17 @@ async fn a_body_of_unknown_length_comes_through_whatever_the_method() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connection() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn the_upstream_gets_the_origin_of_a_request_and_no_hop_by_hop_headers() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let mut raw = Raw::connect(&gateway).await;
-    raw.say(
+    raw.send(
         "GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nconnection: keep-alive, x-mine\r\nx-mine: 1\r\n\
          x-forwarded-for: 192.0.2.1\r\nx-forwarded-proto: https\r\nvia: 1.0 fred\r\n\
          semel-operation-id: mine\r\nproxy-authorization: x\r\nx-theirs: 2\r\n\r\n",
     )
     .await;
-    let answer = raw.hear("\"order\":1}").await;
+    let answer = raw.read_until("\"order\":1}").await;
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     let seen = &shop.seen("/a?b=c")[0].headers;
     let port = shop.address.port();
@@ -176,9 +177,9 @@ async fn the_upstream_learns_where_a_request_came_from_and_nothing_of_its_connec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_chooses_where_it_goes() {
-    let (ground, shop, elsewhere) = (Ground::new(), Shop::open().await, Shop::open().await);
-    let gateway = ground.gateway(&format!("{}/api", shop.url()), &[]);
+async fn no_request_chooses_its_upstream() {
+    let (fixture, shop, elsewhere) = (Fixture::new(), Shop::open().await, Shop::open().await);
+    let gateway = fixture.gateway(&format!("{}/api", shop.url()), &[]);
     let evil = elsewhere.address;
     for (target, status) in [
         (format!("GET http://{evil}/x"), "201"),
@@ -190,8 +191,8 @@ async fn no_request_chooses_where_it_goes() {
         ("OPTIONS *".to_owned(), "4"),
     ] {
         let mut raw = Raw::connect(&gateway).await;
-        raw.say(&format!("{target} HTTP/1.1\r\nhost: {evil}\r\n\r\n")).await;
-        let answer = raw.hear("\r\n\r\n").await;
+        raw.send(&format!("{target} HTTP/1.1\r\nhost: {evil}\r\n\r\n")).await;
+        let answer = raw.read_until("\r\n\r\n").await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{target}: {answer}");
     }
     assert_eq!(shop.seen("/api/x").len(), 1);
@@ -202,9 +203,9 @@ async fn no_request_chooses_where_it_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_is_the_callers_and_a_head_has_no_body() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn a_redirect_is_passed_on_and_a_head_has_no_body() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::new(&gateway);
     let moved = caller.post("/moved", "k", "{}").await;
     assert_eq!(
@@ -220,18 +221,18 @@ async fn a_redirect_is_the_callers_and_a_head_has_no_body() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_expects_100_continue_gets_it_or_a_refusal() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let head = "POST /orders HTTP/1.1\r\nhost: a\r\nauthorization: x\r\ncontent-length: 2\r\n\
                 expect: 100-continue\r\n";
     let mut raw = Raw::connect(&gateway).await;
-    raw.say(&format!("{head}idempotency-key: k\r\n\r\n")).await;
-    assert!(raw.hear("\r\n\r\n").await.starts_with("HTTP/1.1 100"));
-    raw.say("{}").await;
-    assert!(raw.hear("\"order\":1}").await.starts_with("HTTP/1.1 201"));
+    raw.send(&format!("{head}idempotency-key: k\r\n\r\n")).await;
+    assert!(raw.read_until("\r\n\r\n").await.starts_with("HTTP/1.1 100"));
+    raw.send("{}").await;
+    assert!(raw.read_until("\"order\":1}").await.starts_with("HTTP/1.1 201"));
     let mut raw = Raw::connect(&gateway).await;
-    raw.say(&format!("{head}idempotency-key: a, b\r\n\r\n")).await;
-    let refused = raw.hear("\r\n\r\n").await;
+    raw.send(&format!("{head}idempotency-key: a, b\r\n\r\n")).await;
+    let refused = raw.read_until("\r\n\r\n").await;
     assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
     assert_eq!(shop.seen("/orders").len(), 1);
     assert!(!shop.seen("/orders")[0].headers.contains_key("expect"));

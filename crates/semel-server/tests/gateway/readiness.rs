@@ -1,4 +1,4 @@
-//! Whether a gateway says that it can serve while its ledger takes no new keys.
+//! Tests of the readiness of a gateway while its ledger accepts no new keys.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,26 +8,28 @@ use std::time::Duration;
 use semel_servers::{Options, Redis};
 
 use crate::caller::{Answer, Caller, get};
-use crate::ground::{Ground, PATIENCE};
+use crate::fixture::{Fixture, PATIENCE};
 use crate::program::Service;
 use crate::shop::Shop;
 
 /// Waits until `/readyz` answers with this status.
 async fn becomes(gateway: &Service, status: u16) -> Answer {
     let ready = format!("{}/readyz", gateway.url("admin"));
-    let told = async {
+    let answered = async {
         loop {
-            let told = get(&ready).await;
-            if told.status == status {
-                return told;
+            let reply = get(&ready).await;
+            if reply.status == status {
+                return reply;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("/readyz says so in the end")
+    tokio::time::timeout(PATIENCE, answered)
+        .await
+        .expect("/readyz answers with this status in the end")
 }
 
-/// Sends orders under new keys until one is refused for want of room.
+/// Sends orders under new keys until one is refused because the store is full.
 async fn refused(caller: &Caller) {
     for n in 0..2_000 {
         let answer = caller.post("/orders", &format!("new-{n}"), "{}").await;
@@ -36,7 +38,7 @@ async fn refused(caller: &Caller) {
             return;
         }
     }
-    panic!("2,000 orders found room");
+    panic!("2,000 orders were accepted");
 }
 
 fn set_maxmemory(server: &str, bytes: u32) {
@@ -46,26 +48,26 @@ fn set_maxmemory(server: &str, bytes: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_at_its_maxmemory_is_not_ready_until_there_is_room() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let server = Redis::start(Options::new()).expect("a server of our own");
-    let gateway = ground.gateway(&shop.url(), &["--store", server.url()]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let server = Redis::start(Options::new()).expect("a private server");
+    let gateway = fixture.gateway(&shop.url(), &["--store", server.url()]);
     let caller = Caller::new(&gateway);
     assert_eq!(caller.post("/orders", "before", "{}").await.status, 201);
     becomes(&gateway, 200).await;
 
     set_maxmemory(server.url(), 1);
     refused(&caller).await;
-    let told = becomes(&gateway, 503).await;
-    assert!(told.text().contains("does not accept writes"), "{}", told.text());
-    assert!(told.text().contains("maxmemory"), "{}", told.text());
-    // Asked again it says the same, and what is there is still answered.
+    let reply = becomes(&gateway, 503).await;
+    assert!(reply.text().contains("does not accept writes"), "{}", reply.text());
+    assert!(reply.text().contains("maxmemory"), "{}", reply.text());
+    // A second check gives the same result, and stored responses are still replayed.
     assert_eq!(becomes(&gateway, 503).await.status, 503);
     assert!(caller.post("/orders", "before", "{}").await.replayed());
     becomes(&gateway, 503).await;
     let health = get(&format!("{}/healthz", gateway.url("admin"))).await;
     assert_eq!(health.status, 200);
 
-    // No caller comes to a gateway that is not ready: it finds out by itself.
+    // A gateway that is not ready gets no requests, so it must detect the change by itself.
     set_maxmemory(server.url(), 0);
     becomes(&gateway, 200).await;
     assert_eq!(caller.post("/orders", "after", "{}").await.status, 201);
@@ -73,20 +75,20 @@ async fn a_redis_at_its_maxmemory_is_not_ready_until_there_is_room() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_under_sqlite_is_not_ready_until_there_is_room() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let disk = ground.path().join("disk");
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let disk = fixture.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    ground.write("semel.toml", "[[route]]\npath = \"/orders\"\nlease = \"1s\"\n");
+    fixture.write("semel.toml", "[[route]]\npath = \"/orders\"\nlease = \"1s\"\n");
     let store = format!("sqlite:{}", disk.join("ledger.db").display());
-    let command = ground.command(&shop.url(), &["--config", "semel.toml", "--store", &store]);
+    let command = fixture.command(&shop.url(), &["--config", "semel.toml", "--store", &store]);
     let script =
         format!("mount -t tmpfs -o size=2m tmpfs {} && exec \"$0\" \"$@\"", disk.display());
-    // A disk of the process's own, which goes with it.
+    // A private disk of the process, which is unmounted when it ends.
     let mounts = ["unshare", "--mount", "--propagation", "private", "sh", "-c", &script];
     let user = ["unshare", "--user", "--map-root-user"];
     let root = std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").unwrap()) == 0;
     let runner = if root { mounts.to_vec() } else { [&user[..], &mounts[1..]].concat() };
-    let gateway = Service::start(ground.under(&runner, &command));
+    let gateway = Service::start(fixture.under(&runner, &command));
     let caller = Caller::new(&gateway);
     assert_eq!(caller.post("/orders", "before", "{}").await.status, 201);
     becomes(&gateway, 200).await;
@@ -96,8 +98,8 @@ async fn a_full_disk_under_sqlite_is_not_ready_until_there_is_room() {
     let mut file = File::create(&ballast).unwrap();
     while file.write_all(&[0; 1024]).is_ok() {}
     refused(&caller).await;
-    let told = becomes(&gateway, 503).await;
-    assert!(told.text().contains("the disk is full"), "{}", told.text());
+    let reply = becomes(&gateway, 503).await;
+    assert!(reply.text().contains("the disk is full"), "{}", reply.text());
     assert!(caller.post("/orders", "before", "{}").await.replayed());
 
     drop(file);

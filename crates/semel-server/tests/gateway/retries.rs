@@ -1,15 +1,15 @@
-//! True retries of real clients: the same request, wrapped anew.
+//! Tests of retries by real clients, which encode the same request differently.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::program::Service;
 use crate::shop::Shop;
 
-/// Sends a request with curl, as ann, and says its status and whether it was a replay.
+/// Sends a request with curl, as ann. Returns the status and whether the response was a replay.
 fn curl(gateway: &Service, key: &str, arguments: &[&str]) -> (String, bool) {
-    let said = Command::new("curl")
+    let printed = Command::new("curl")
         .args(["-sS", "-o", "/dev/null", "-w", "%{http_code} %header{idempotent-replayed}"])
         .args(["-H", "Authorization: Bearer ann", "-H", &format!("Idempotency-Key: {key}")])
         .args(arguments)
@@ -17,26 +17,26 @@ fn curl(gateway: &Service, key: &str, arguments: &[&str]) -> (String, bool) {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let text = String::from_utf8(said.stdout).unwrap();
+    let text = String::from_utf8(printed.stdout).unwrap();
     let (status, replayed) = text.split_once(' ').unwrap_or_else(|| panic!("{text}"));
     (status.to_owned(), replayed == "true")
 }
 
-/// Compresses a file as it is now.
+/// Compresses a file with its current modification time.
 fn gzip(path: &Path) -> Vec<u8> {
-    let said = Command::new("gzip").arg("-c").arg(path).output().unwrap();
-    assert!(said.status.success());
-    said.stdout
+    let printed = Command::new("gzip").arg("-c").arg(path).output().unwrap();
+    assert!(printed.status.success());
+    printed.stdout
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_is_the_same_request_whatever_its_client_wraps_it_in() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
-    let file = ground.write("order.json", "{\"sku\":\"tea\",\"count\":2}");
+async fn a_retry_is_the_same_request_whatever_its_encoding() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
+    let file = fixture.write("order.json", "{\"sku\":\"tea\",\"count\":2}");
     let upload = format!("file=@{};type=application/json", file.display());
 
-    // curl makes up a boundary for every request.
+    // curl generates a new boundary for every request.
     let form = ["-F", "note=hello", "-F", &upload];
     let turned = ["-F", &upload, "-F", "note=hello"];
     assert_eq!(curl(&gateway, "form", &form), ("201".into(), false));
@@ -57,7 +57,7 @@ async fn a_retry_is_the_same_request_whatever_its_client_wraps_it_in() {
     assert!(touched.success());
     let again = gzip(&file);
     assert_ne!(first, again);
-    let (first, again) = (ground.write("first.gz", first), ground.write("again.gz", again));
+    let (first, again) = (fixture.write("first.gz", first), fixture.write("again.gz", again));
     let sent = |path: &Path| format!("@{}", path.display());
     let json = ["-H", "Content-Type: application/json", "-H", "Content-Encoding: gzip"];
     let with = |path: &Path| [&json[..], &["--data-binary", sent(path).leak()]].concat();

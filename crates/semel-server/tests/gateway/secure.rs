@@ -1,4 +1,4 @@
-//! TLS and HTTP/2, in front of the gateway and behind it.
+//! Tests of TLS and HTTP/2, in front of the gateway and behind it.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 
 use crate::caller::Caller;
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::shop::Shop;
 
-/// A self-signed certificate for `localhost`.
+/// Creates a self-signed certificate for `localhost`.
 fn certificate() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
@@ -28,11 +28,11 @@ fn served(made: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Arc<ServerConfig>
 const FLAGS: [&str; 4] = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_may_speak_tls_and_either_version() {
-    let (ground, shop, ours) = (Ground::new(), Shop::open().await, certificate());
-    ground.write("cert.pem", ours.cert.pem());
-    ground.write("key.pem", ours.signing_key.serialize_pem());
-    let gateway = ground.gateway(&shop.url(), &FLAGS);
+async fn callers_may_use_tls_and_either_version() {
+    let (fixture, shop, ours) = (Fixture::new(), Shop::open().await, certificate());
+    fixture.write("cert.pem", ours.cert.pem());
+    fixture.write("key.pem", ours.signing_key.serialize_pem());
+    let gateway = fixture.gateway(&shop.url(), &FLAGS);
     assert!(gateway.url("gateway").starts_with("https://"));
     for http2 in [false, true] {
         let caller = Caller::secure(&gateway, http2, &ours.cert.pem());
@@ -47,21 +47,24 @@ async fn callers_may_speak_tls_and_either_version() {
     let caller = Caller::secure(&gateway, false, &renewed.cert.pem());
     let untrusted = caller.try_send(caller.keyed("/orders", "x", "{}")).await;
     assert!(untrusted.is_err(), "not yet: {untrusted:?}");
-    ground.write("cert.pem", renewed.cert.pem());
-    ground.write("key.pem", renewed.signing_key.serialize_pem());
+    fixture.write("cert.pem", renewed.cert.pem());
+    fixture.write("key.pem", renewed.signing_key.serialize_pem());
     gateway.signal("HUP");
-    ground.logged("settings reloaded", 1).await;
+    fixture.logged("settings reloaded", 1).await;
     assert_eq!(caller.post("/orders", "x", "{}").await.status, 201, "the renewed certificate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_may_speak_http2_without_tls() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+async fn callers_may_use_http2_without_tls() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     let caller = Caller::http2(&gateway);
     assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
     assert!(caller.post("/orders", "k", "{}").await.replayed());
-    assert!(Caller::new(&gateway).post("/orders", "k", "{}").await.replayed(), "one and the same");
+    assert!(
+        Caller::new(&gateway).post("/orders", "k", "{}").await.replayed(),
+        "both protocols share the keys"
+    );
     let seen = shop.seen("/orders");
     assert_eq!((seen.len(), seen[0].version), (1, http::Version::HTTP_11));
     assert_eq!(seen[0].headers["via"], "2 semel");
@@ -73,17 +76,17 @@ async fn an_upstream_behind_tls_is_checked_and_chooses_its_version() {
     for (protocols, version) in
         [(&["h2", "http/1.1"][..], http::Version::HTTP_2), (&["http/1.1"], http::Version::HTTP_11)]
     {
-        let (ground, shop) = (Ground::new(), Shop::secure(served(&theirs, protocols)).await);
-        ground.write("ca.pem", theirs.cert.pem());
-        let gateway = ground.gateway(&shop.url(), &["--upstream-ca", "ca.pem"]);
+        let (fixture, shop) = (Fixture::new(), Shop::secure(served(&theirs, protocols)).await);
+        fixture.write("ca.pem", theirs.cert.pem());
+        let gateway = fixture.gateway(&shop.url(), &["--upstream-ca", "ca.pem"]);
         let caller = Caller::new(&gateway);
         assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
         assert!(caller.post("/orders", "k", "{}").await.replayed());
         assert_eq!(shop.seen("/orders")[0].version, version);
 
-        ground.write("other.pem", certificate().cert.pem());
+        fixture.write("other.pem", certificate().cert.pem());
         let flags = ["--upstream-ca", "other.pem", "--store", "memory:"];
-        let gateway = ground.gateway(&shop.url(), &flags);
+        let gateway = fixture.gateway(&shop.url(), &flags);
         let refused = Caller::new(&gateway).post("/orders", "x", "{}").await;
         assert_eq!(refused.problem(), (502, "upstream-unreachable".to_owned()), "nothing was sent");
         assert_eq!(shop.seen("/orders").len(), 1);
@@ -91,9 +94,9 @@ async fn an_upstream_behind_tls_is_checked_and_chooses_its_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_without_tls_speaks_http2_where_it_is_said_to() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--upstream-http2"]);
+async fn an_upstream_without_tls_uses_http2_if_it_is_configured() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--upstream-http2"]);
     let caller = Caller::new(&gateway);
     assert_eq!(caller.post("/orders", "k", "{}").await.status, 201);
     assert_eq!(caller.post("/hang-up", "k", "{}").await.problem().1, "upstream-ambiguous");

@@ -1,4 +1,4 @@
-//! Two gateways on one ledger.
+//! Tests of two gateways on one ledger.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use crate::caller::Caller;
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::shop::Shop;
 
 const KEYS: usize = 12;
@@ -24,7 +24,7 @@ fn unique() -> String {
     format!("semel_gateway_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst))
 }
 
-/// A PostgreSQL database of a test's own.
+/// A private PostgreSQL database for a test.
 pub(crate) struct Database {
     server: PgConnectOptions,
     name: String,
@@ -49,13 +49,13 @@ impl Database {
         self.server.clone().database(&self.name).to_url_lossy().to_string()
     }
 
-    /// Where its server listens.
+    /// Returns the address of the server.
     pub(crate) fn server(&self) -> SocketAddr {
         let address = (self.server.get_host(), self.server.get_port());
         address.to_socket_addrs().unwrap().next().unwrap()
     }
 
-    /// The same, reached through something at `address`.
+    /// Returns the URL of the database through a proxy at `address`.
     pub(crate) fn url_through(&self, address: SocketAddr) -> String {
         let through = self.server.clone().host("127.0.0.1").port(address.port());
         let through = through.ssl_mode(PgSslMode::Disable).database(&self.name);
@@ -63,12 +63,13 @@ impl Database {
     }
 }
 
-/// Duplicates that come to both gateways at once reach the upstream once, and all get one answer.
+/// Duplicates that arrive at both gateways at once reach the upstream once, and all get one
+/// response.
 async fn duplicates_are_split_over_two_gateways(config: &str) {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = format!("{config}\n[[route]]\npath = \"/orders\"\nwait = \"60s\"");
-    ground.write("semel.toml", config);
-    let gateways = [(); 2].map(|()| ground.gateway(&shop.url(), &["--config", "semel.toml"]));
+    fixture.write("semel.toml", config);
+    let gateways = [(); 2].map(|()| fixture.gateway(&shop.url(), &["--config", "semel.toml"]));
     let callers = [Caller::new(&gateways[0]), Caller::new(&gateways[1])];
     let mut calls = Vec::new();
     for key in 0..KEYS {

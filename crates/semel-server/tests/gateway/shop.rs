@@ -1,4 +1,4 @@
-//! The service behind the gateway: does what it is asked as often as it is asked, and remembers it.
+//! The service behind the gateway, which handles every request and records it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ pub(crate) struct Shop {
 struct State {
     seen: Mutex<Vec<Seen>>,
     count: watch::Sender<usize>,
-    /// What `/slow` waits for, once for each request.
+    /// The gate of `/slow`: each request takes one permit.
     gate: Semaphore,
 }
 
@@ -51,7 +51,7 @@ impl Shop {
         Self::start(None).await
     }
 
-    /// The same behind TLS.
+    /// Starts the service behind TLS.
     pub(crate) async fn secure(config: Arc<ServerConfig>) -> Self {
         Self::start(Some(config)).await
     }
@@ -69,31 +69,31 @@ impl Shop {
         Self { address, scheme, state }
     }
 
-    /// By its name, which its certificate has too.
+    /// Returns the URL with the host name of the certificate.
     pub(crate) fn url(&self) -> String {
         format!("{}://localhost:{}", self.scheme, self.address.port())
     }
 
-    /// All that arrived at a path, query and all.
+    /// Returns all requests that arrived for a target, including its query.
     pub(crate) fn seen(&self, target: &str) -> Vec<Seen> {
         let all = self.state.seen.lock().unwrap();
         all.iter().filter(|seen| seen.target == target).cloned().collect()
     }
 
-    /// How many requests arrived, wherever.
+    /// Returns the number of requests that arrived, for any target.
     pub(crate) fn all(&self) -> usize {
         *self.state.count.borrow()
     }
 
-    /// Waits until so many requests arrived, wherever.
+    /// Waits until this many requests have arrived, for any target.
     pub(crate) async fn arrived(&self, requests: usize) {
         let mut count = self.state.count.subscribe();
         let waited = count.wait_for(|count| *count >= requests);
-        let waited = tokio::time::timeout(crate::ground::PATIENCE, waited).await;
+        let waited = tokio::time::timeout(crate::fixture::PATIENCE, waited).await;
         assert!(waited.is_ok(), "{requests} requests never arrived");
     }
 
-    /// Lets so many requests of `/slow` be answered.
+    /// Lets this many requests of `/slow` be answered.
     pub(crate) fn let_go(&self, requests: usize) {
         self.state.gate.add_permits(requests);
     }
@@ -129,7 +129,7 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
         return Ok(preflight(request.headers()));
     }
     if request.uri().path() == "/echo" {
-        // What comes in goes out, as it comes.
+        // Echoes the body while it arrives.
         return Ok(Response::new(request.into_body().map_err(Into::into).boxed()));
     }
     let (parts, body) = request.into_parts();
@@ -149,7 +149,7 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
         seen.len()
     };
     state.count.send_replace(count);
-    let said = |status: StatusCode, words: String| {
+    let respond = |status: StatusCode, words: String| {
         Response::builder()
             .status(status)
             .header("content-type", "application/json")
@@ -160,12 +160,12 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
     };
     let made = format!("{{\"order\":{count}}}");
     Ok(match parts.uri.path() {
-        "/refuse" => said(StatusCode::UNPROCESSABLE_ENTITY, "{\"error\":\"no\"}".to_owned())?,
-        "/fail" => said(StatusCode::INTERNAL_SERVER_ERROR, "{\"error\":\"oh\"}".to_owned())?,
-        "/fail-once" if count == 1 => said(StatusCode::SERVICE_UNAVAILABLE, String::new())?,
-        "/moved" => said(StatusCode::SEE_OTHER, String::new())?,
+        "/refuse" => respond(StatusCode::UNPROCESSABLE_ENTITY, "{\"error\":\"no\"}".to_owned())?,
+        "/fail" => respond(StatusCode::INTERNAL_SERVER_ERROR, "{\"error\":\"oh\"}".to_owned())?,
+        "/fail-once" if count == 1 => respond(StatusCode::SERVICE_UNAVAILABLE, String::new())?,
+        "/moved" => respond(StatusCode::SEE_OTHER, String::new())?,
         "/trailers" => trailers_too(),
-        // The connection ends without a word.
+        // The connection ends without a response.
         "/hang-up" => return Err("nothing to say".into()),
         "/hang-up-once" if count == 1 => return Err("nothing to say".into()),
         "/hang-up-slowly-once" if count == 1 => {
@@ -174,30 +174,31 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Answer {
         }
         "/slow" => {
             state.gate.acquire().await?.forget();
-            said(StatusCode::CREATED, made)?
+            respond(StatusCode::CREATED, made)?
         }
         "/begun" => Response::new(begun(state)),
         "/events" => events(),
         "/shop.v1.Orders/Create" => grpc(count),
         "/cors/slow" => {
             state.gate.acquire().await?.forget();
-            readable(said(StatusCode::CREATED, made)?, origin)
+            readable(respond(StatusCode::CREATED, made)?, origin)
         }
-        path if path.starts_with("/cors/") => readable(said(StatusCode::CREATED, made)?, origin),
-        _ => said(StatusCode::CREATED, made)?,
+        path if path.starts_with("/cors/") => readable(respond(StatusCode::CREATED, made)?, origin),
+        _ => respond(StatusCode::CREATED, made)?,
     })
 }
 
-/// Lets pages of an origin send what they like.
-fn preflight(asked: &HeaderMap) -> Response<BoxBody<Bytes, BoxError>> {
-    let mut response = readable(Response::new(frames(Vec::new())), asked.get("origin").cloned());
+/// Returns the response to a preflight, which allows any header.
+fn preflight(request_headers: &HeaderMap) -> Response<BoxBody<Bytes, BoxError>> {
+    let mut response =
+        readable(Response::new(frames(Vec::new())), request_headers.get("origin").cloned());
     *response.status_mut() = StatusCode::NO_CONTENT;
-    let wanted = asked["access-control-request-headers"].clone();
+    let wanted = request_headers["access-control-request-headers"].clone();
     response.headers_mut().insert("access-control-allow-headers", wanted);
     response
 }
 
-/// Lets pages of an origin read an answer.
+/// Adds the headers with which pages of an origin may read the response.
 fn readable(
     mut response: Response<BoxBody<Bytes, BoxError>>,
     origin: Option<HeaderValue>,
@@ -213,7 +214,7 @@ fn frames(frames: Vec<Result<Frame<Bytes>, BoxError>>) -> BoxBody<Bytes, BoxErro
     BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)))
 }
 
-/// A body that is waited for when its head is long there.
+/// Returns a body that arrives long after its head.
 fn begun(state: Arc<State>) -> BoxBody<Bytes, BoxError> {
     BodyExt::boxed(StreamBody::new(Box::pin(futures_util::stream::once(async move {
         state.gate.acquire().await?.forget();
@@ -221,7 +222,7 @@ fn begun(state: Arc<State>) -> BoxBody<Bytes, BoxError> {
     }))))
 }
 
-/// A stream of events without an end.
+/// Returns an endless event stream.
 fn events() -> Response<BoxBody<Bytes, BoxError>> {
     let first = Ok(Frame::data(Bytes::from_static(b"data: hello\n\n")));
     let endless = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
@@ -248,7 +249,7 @@ fn grpc(count: usize) -> Response<BoxBody<Bytes, BoxError>> {
     response
 }
 
-/// Another protocol: says back what it hears.
+/// Switches the protocol and echoes all bytes.
 fn socket(request: &mut Request<Incoming>) -> Response<BoxBody<Bytes, BoxError>> {
     let upgrade = hyper::upgrade::on(&mut *request);
     let key = request.headers().get("sec-websocket-key").map(HeaderValue::as_bytes);

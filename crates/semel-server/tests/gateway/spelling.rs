@@ -1,16 +1,16 @@
-//! What is spelled oddly: names that read like ours, paths and methods that a lenient service would take
-//! for those of a route, patterns of other tools.
+//! Tests of odd spellings: headers that resemble reserved ones, paths and methods that a lenient
+//! service would treat like those of a route, patterns of other tools.
 
 use crate::caller::{Caller, full};
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::program;
 use crate::raw::Raw;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_of_a_name_of_ours_reaches_the_upstream_from_a_caller() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--principal", "header:x-user-id"]);
+async fn no_spelling_of_a_reserved_header_reaches_the_upstream() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--principal", "header:x-user-id"]);
     let odd = "Semel_Operation_Id: 1\r\nSemel.Operation.Id: 1\r\nsemel_fence: 9\r\nX_Tenant_Id: evil\r\n\
                X_User_Id: evil\r\nx.user.id: evil\r\nIdempotency_Key: evil\r\nX_Forwarded_For: evil\r\n\
                X_Real_IP: evil\r\nx_own: 1\r\n";
@@ -18,19 +18,19 @@ async fn no_spelling_of_a_name_of_ours_reaches_the_upstream_from_a_caller() {
                     X-Sum: 7\r\n";
     for (key, count) in [("", 1), ("idempotency-key: k\r\n", 2)] {
         let mut raw = Raw::connect(&gateway).await;
-        raw.say(&format!(
+        raw.send(&format!(
             "POST /orders HTTP/1.1\r\nhost: a\r\nx-user-id: ann\r\n{key}{odd}te: trailers\r\n\
              trailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n{trailers}\r\n",
         ))
         .await;
-        let answer = raw.hear(&format!("\"order\":{count}}}")).await;
+        let answer = raw.read_until(&format!("\"order\":{count}}}")).await;
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
         let seen = shop.seen("/orders").pop().unwrap();
         for (name, value) in &seen.headers {
             let odd = name.as_str().contains(['_', '.']) && name != "x_own";
             assert!(!odd && value != "evil", "{name}: {value:?}");
         }
-        assert_eq!(seen.headers["x_own"], "1", "what is not ours passes");
+        assert_eq!(seen.headers["x_own"], "1", "other headers pass");
         assert_eq!(seen.headers.contains_key("semel-operation-id"), !key.is_empty());
         let trailers = seen.trailers.unwrap_or_default();
         let names: Vec<&str> = trailers.keys().map(http::HeaderName::as_str).collect();
@@ -39,9 +39,9 @@ async fn no_spelling_of_a_name_of_ours_reaches_the_upstream_from_a_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trailers_of_our_names_end_here_where_trailers_are_passed_on() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &["--upstream-http2"]);
+async fn reserved_headers_are_removed_from_trailers() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &["--upstream-http2"]);
     let caller = Caller::http2(&gateway);
     for key in [None, Some("k")] {
         let mut trailers = http::HeaderMap::new();
@@ -64,38 +64,42 @@ async fn trailers_of_our_names_end_here_where_trailers_are_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_or_a_method_in_another_case_is_no_way_round_a_route() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
+async fn a_path_or_a_method_in_another_case_does_not_bypass_a_route() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
     let config = "[[route]]\npath = \"/orders/{id}\"\nrequired = true";
-    let gateway = ground.configured(&shop.url(), config);
+    let gateway = fixture.configured(&shop.url(), config);
     for line in ["POST /Orders/7", "POST /oRDERS/7", "post /orders/7", "Post /orders/7", "patch /x"]
     {
         let mut raw = Raw::connect(&gateway).await;
-        raw.say(&format!("{line} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")).await;
-        let told = raw.hear("rules here\n").await;
-        assert!(told.starts_with("HTTP/1.1 400"), "{line}: {told}");
+        raw.send(&format!("{line} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")).await;
+        let reply = raw.read_until("rules here\n").await;
+        assert!(reply.starts_with("HTTP/1.1 400"), "{line}: {reply}");
     }
     assert_eq!(shop.all(), 0);
     let caller = Caller::new(&gateway);
-    assert_eq!(caller.post("/orders/ABC", "k", "{}").await.status, 201, "an id is not a spelling");
-    assert_eq!(caller.get("/Orders/7").await.status, 201, "no route is about GET");
+    assert_eq!(
+        caller.post("/orders/ABC", "k", "{}").await.status,
+        201,
+        "the case of an id is kept"
+    );
+    assert_eq!(caller.get("/Orders/7").await.status, 201, "no route has rules for GET");
     let other = caller.request("Get".parse().unwrap(), "/x").body(full("")).unwrap();
-    assert_eq!(caller.send(other).await.status, 201, "nor about an unknown method");
+    assert_eq!(caller.send(other).await.status, 201, "nor for an unknown method");
 }
 
 #[test]
 fn a_pattern_of_another_tool_is_refused_with_the_right_spelling() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     for (theirs, ours) in [
         ("/orders/:id", "/orders/{id}"),
         ("/b/*", "/b/{*rest}"),
         ("/orders/<int:id>", "/orders/{id}"),
         ("/files/{path...}", "/files/{*path}"),
     ] {
-        ground.write("semel.toml", format!("[[route]]\npath = \"{theirs}\""));
+        fixture.write("semel.toml", format!("[[route]]\npath = \"{theirs}\""));
         let flags = ["gateway", "--config", "semel.toml", "--upstream", "http://127.0.0.1:9"];
         let more = ["--store", "memory:", "--listen", "127.0.0.1:0", "--admin-listen", "off"];
-        let said = program::run(ground.path(), flags.iter().chain(&more)).badly(2);
-        assert!(said.contains(theirs) && said.contains(ours), "{said}");
+        let output = program::run(fixture.path(), flags.iter().chain(&more)).badly(2);
+        assert!(output.contains(theirs) && output.contains(ours), "{output}");
     }
 }

@@ -1,29 +1,29 @@
-//! What a gateway is told when it starts, and what it says if that cannot be meant.
+//! Tests of a gateway's settings at start, and of its messages about invalid ones.
 
 use crate::caller::Caller;
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use crate::program::{self, Ended, Service};
 use crate::shop::Shop;
 
 const UP: &str = "http://127.0.0.1:9";
 const TOKENS: &[&str] = &["--upstream", UP, "--store", "memory:", "--principal", "jwt-claim:sub"];
 
-fn start(ground: &Ground, flags: &[&str]) -> Ended {
+fn start(fixture: &Fixture, flags: &[&str]) -> Ended {
     let fixed = ["gateway", "--listen", "127.0.0.1:0", "--admin-listen", "off"];
-    program::run(ground.path(), fixed.iter().chain(flags))
+    program::run(fixture.path(), fixed.iter().chain(flags))
 }
 
 #[test]
-fn what_cannot_be_meant_is_one_line_and_code_2() {
-    let ground = Ground::new();
-    ground.write("bad.toml", "[gateway]\nupstraem = \"http://x\"");
-    ground.write("bad-route.toml", "[[route]]\npath = \"x\"");
-    ground.write("bad-lease.toml", "[ledger]\nlock_ttl = \"1ms\"\nstore = \"memory:\"");
-    ground.write(
+fn invalid_settings_are_one_line_and_code_2() {
+    let fixture = Fixture::new();
+    fixture.write("bad.toml", "[gateway]\nupstraem = \"http://x\"");
+    fixture.write("bad-route.toml", "[[route]]\npath = \"x\"");
+    fixture.write("bad-lease.toml", "[ledger]\nlock_ttl = \"1ms\"\nstore = \"memory:\"");
+    fixture.write(
         "bad-room.toml",
         "[gateway]\nmax_buffered = 9\n[[route]]\npath = \"/a\"\nmax_request = 10",
     );
-    ground.write("junk", "junk");
+    fixture.write("junk", "junk");
     for (flags, named) in [
         (&[][..], "--upstream"),
         (&["--upstream", UP, "--config", "none.toml"], "none.toml"),
@@ -42,8 +42,8 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
         (&["--upstream", UP, "--upstream-timeout", "0s"], "--upstream-timeout"),
         (&["--upstream", "https://x", "--upstream-ca", "junk", "--store", "memory:"], "junk"),
     ] {
-        let said = start(&ground, flags).badly(2);
-        assert!(said.starts_with("semel: ") && said.contains(named), "{flags:?}: {said}");
+        let output = start(&fixture, flags).badly(2);
+        assert!(output.starts_with("semel: ") && output.contains(named), "{flags:?}: {output}");
     }
     for (flag, value, named) in [
         ("--upstream", "orders:8080", "http://127.0.0.1:8080"),
@@ -53,7 +53,7 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
         ("--upstream-timeout", "soon", "soon"),
         ("--no-such-flag", "x", "--no-such-flag"),
     ] {
-        let ended = start(&ground, &[flag, value]);
+        let ended = start(&fixture, &[flag, value]);
         assert_eq!(ended.code, Some(2), "{flag}: {}", ended.stderr);
         assert!(ended.stderr.contains(named), "{flag}: {}", ended.stderr);
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
@@ -61,42 +61,42 @@ fn what_cannot_be_meant_is_one_line_and_code_2() {
 }
 
 #[test]
-fn what_cannot_be_had_is_one_line_and_its_code() {
-    let ground = Ground::new();
+fn an_unavailable_store_or_port_is_one_line_and_its_code() {
+    let fixture = Fixture::new();
     let nowhere = "postgres://127.0.0.1:9/none";
-    let said = start(&ground, &["--upstream", UP, "--store", nowhere]).badly(4);
-    assert!(said.contains(nowhere), "{said}");
-    let said = start(&ground, &["--upstream", UP, "--store", "redis://127.0.0.1:9"]).badly(4);
-    assert!(said.contains("redis://127.0.0.1:9"), "{said}");
+    let output = start(&fixture, &["--upstream", UP, "--store", nowhere]).badly(4);
+    assert!(output.contains(nowhere), "{output}");
+    let output = start(&fixture, &["--upstream", UP, "--store", "redis://127.0.0.1:9"]).badly(4);
+    assert!(output.contains("redis://127.0.0.1:9"), "{output}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let flags = ["gateway", "--upstream", UP, "--store", "memory:", "--admin-listen", "off"];
-    let said =
-        program::run(ground.path(), flags.iter().chain(&["--listen", address.as_str()])).badly(1);
-    assert!(said.contains("--listen") && said.contains(&address), "{said}");
-    ground.write("secret", "x");
-    let said = start(&ground, &["--upstream", UP, "--store", "sqlite:none/x.db"]).badly(4);
-    assert!(said.contains("sqlite:none/x.db"), "{said}");
+    let output =
+        program::run(fixture.path(), flags.iter().chain(&["--listen", address.as_str()])).badly(1);
+    assert!(output.contains("--listen") && output.contains(&address), "{output}");
+    fixture.write("secret", "x");
+    let output = start(&fixture, &["--upstream", UP, "--store", "sqlite:none/x.db"]).badly(4);
+    assert!(output.contains("sqlite:none/x.db"), "{output}");
 }
 
 #[test]
 fn a_password_of_a_store_is_not_shown() {
-    let ground = Ground::new();
+    let fixture = Fixture::new();
     let store = "postgres://ann:secret@127.0.0.1:9/none";
-    let said = start(&ground, &["--upstream", UP, "--store", store]).badly(4);
-    assert!(!said.contains("secret"), "{said}");
+    let output = start(&fixture, &["--upstream", UP, "--store", store]).badly(4);
+    assert!(!output.contains("secret"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flags_count_for_more_than_variables_and_those_for_more_than_the_file() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    ground.write(
+async fn flags_override_variables_and_variables_override_the_file() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    fixture.write(
         "semel.toml",
         "[gateway]\nprincipal = \"header:x-file\"\ntenant_header = \"x-file-tenant\"\n\
          upstream = \"http://127.0.0.1:9\"\n[ledger]\nstore = \"sqlite:file.db\"",
     );
     let flags = ["--config", "semel.toml", "--principal", "header:x-flag"];
-    let mut command = ground.command(&shop.url(), &flags);
+    let mut command = fixture.command(&shop.url(), &flags);
     command
         .env("SEMEL_GATEWAY__PRINCIPAL", "header:x-env")
         .env("SEMEL_GATEWAY__TENANT_HEADER", "x-env-tenant")
@@ -115,26 +115,26 @@ async fn flags_count_for_more_than_variables_and_those_for_more_than_the_file() 
     assert!(with("x-file-tenant", "t").await.replayed());
     assert!(!with("x-env-tenant", "t").await.replayed(), "the variable's tenant");
     assert_eq!(shop.seen("/orders").len(), 3, "the flag's upstream");
-    assert!(ground.path().join("env.db").exists() && !ground.path().join("file.db").exists());
+    assert!(fixture.path().join("env.db").exists() && !fixture.path().join("file.db").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_default_store_is_a_file_that_survives() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let gateway = ground.gateway(&shop.url(), &[]);
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let gateway = fixture.gateway(&shop.url(), &[]);
     Caller::new(&gateway).post("/orders", "k", "{}").await;
     gateway.signal("INT");
     assert_eq!(gateway.ended().code(), Some(0));
-    assert!(ground.path().join("semel.db").exists());
-    assert!(ground.log().contains("must outlive a retry"), "{}", ground.log());
-    let gateway = ground.gateway(&shop.url(), &[]);
+    assert!(fixture.path().join("semel.db").exists());
+    assert!(fixture.log().contains("must outlive a retry"), "{}", fixture.log());
+    let gateway = fixture.gateway(&shop.url(), &[]);
     assert!(Caller::new(&gateway).post("/orders", "k", "{}").await.replayed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_of_kubernetes_that_is_called_semel_stops_nothing() {
-    let (ground, shop) = (Ground::new(), Shop::open().await);
-    let mut command = ground.command(&shop.url(), &["--store", "memory:"]);
+async fn variables_of_a_kubernetes_service_named_semel_are_ignored() {
+    let (fixture, shop) = (Fixture::new(), Shop::open().await);
+    let mut command = fixture.command(&shop.url(), &["--store", "memory:"]);
     for (name, value) in [
         ("SEMEL_SERVICE_HOST", "10.96.0.7"),
         ("SEMEL_SERVICE_PORT", "7080"),

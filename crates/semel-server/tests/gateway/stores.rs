@@ -1,32 +1,32 @@
-//! A ledger that is away.
+//! Tests of a ledger that is down.
 
 use std::time::Duration;
 
 use semel_testkit::proxy::FaultProxy;
 
 use crate::caller::{Caller, get};
-use crate::ground::{Ground, PATIENCE};
+use crate::fixture::{Fixture, PATIENCE};
 use crate::sharing::Database;
 use crate::shop::Shop;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_ledger_nothing_runs_but_where_a_route_would_rather_run_twice() {
-    let (ground, shop, database) = (Ground::new(), Shop::open().await, Database::new().await);
+async fn without_its_ledger_only_routes_that_fail_open_run() {
+    let (fixture, shop, database) = (Fixture::new(), Shop::open().await, Database::new().await);
     let proxy = FaultProxy::start(database.server()).await.unwrap();
     let store = database.url_through(proxy.addr());
     let config =
         format!("[ledger]\nstore = \"{store}\"\n[[route]]\npath = \"/log\"\nfail_open = true");
-    let gateway = ground.configured(&shop.url(), &config);
+    let gateway = fixture.configured(&shop.url(), &config);
     let caller = Caller::new(&gateway);
     let ready = format!("{}/readyz", gateway.url("admin"));
     assert_eq!(caller.post("/orders", "before", "{}").await.status, 201);
-    // It asks the ledger, and not for long: on a busy machine it may say no for once.
+    // The readiness check has a short time limit, and may fail at first on a busy machine.
     let is_ready = async {
         while get(&ready).await.status != 200 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, is_ready).await.expect("it is ready");
+    tokio::time::timeout(PATIENCE, is_ready).await.expect("the gateway is ready");
 
     proxy.reset_next(100_000);
     proxy.reset_all();

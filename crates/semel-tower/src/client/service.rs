@@ -175,8 +175,8 @@ impl Settings {
     ) -> (Response<ReadAheadBody<A>>, Verdict) {
         let mut verdict = Verdict::of(&self.dialect, response.status(), response.headers());
         let mut response = response.map(ReadAheadBody::new);
-        let together = response.body().belongs_together(response.headers(), self.read_ahead);
-        if verdict == Verdict::Final && may_repeat && together && self.read_ahead > 0 {
+        let whole = response.body().should_be_read_whole(response.headers(), self.read_ahead);
+        if verdict == Verdict::Final && may_repeat && whole && self.read_ahead > 0 {
             match timeout_at(ends, response.body_mut().read_ahead(self.read_ahead)).await {
                 Ok(Reach::Whole | Reach::Limit) => {}
                 Ok(Reach::Cut) | Err(_) => verdict = Verdict::Again { after: None },

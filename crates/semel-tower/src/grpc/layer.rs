@@ -30,8 +30,8 @@ use crate::service::KeyedService;
 ///     .unary("/payments.v1.Payments/Charge", GrpcRules::new().required());
 /// ```
 ///
-/// Its [`rules`](KeyedLayer::rules) apply to the methods of a
-/// [descriptor set](KeyedLayer::descriptor_set).
+/// The layer's [`rules`](KeyedLayer::rules) apply to the methods of a [descriptor
+/// set](KeyedLayer::descriptor_set).
 ///
 /// The layer must see `application/grpc`, so a gRPC-Web layer goes outside of it. Authentication
 /// goes outside too: the interceptors of a service (`with_interceptor`) are inside, and do not run

@@ -1,4 +1,5 @@
-//! Clients: one connection each, HTTP/1.1 or HTTP/2, and the requests that tests send.
+//! HTTP clients with one connection each, over HTTP/1.1 or HTTP/2, and the requests that tests
+//! send.
 
 use std::net::SocketAddr;
 
@@ -12,22 +13,22 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     H1,
     H2,
 }
 
-/// A request's body.
+/// The body of a request.
 pub(crate) type Sent = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// A body of known length.
+/// Creates a body of known length.
 pub(crate) fn body(data: impl Into<Bytes>) -> Sent {
     Full::new(data.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body whose length is not announced: chunked in HTTP/1.1.
+/// Creates a body whose length is not announced, which is chunked in HTTP/1.1.
 pub(crate) fn chunked<I>(chunks: I) -> Sent
 where
     I: IntoIterator<Item: Into<Bytes>>,
@@ -36,19 +37,19 @@ where
     StreamBody::new(futures_util::stream::iter(chunks)).boxed_unsync()
 }
 
-/// `POST path` under `key`, with a JSON body.
+/// Creates the request `POST path` with `key` and a JSON body.
 pub(crate) fn post(path: &str, key: &str, json: &str) -> Request<Sent> {
     keyed(Method::POST, path, key, json)
 }
 
-/// `method path` under `key`, with a JSON body.
+/// Creates the request `method path` with `key` and a JSON body.
 pub(crate) fn keyed(method: Method, path: &str, key: &str, json: &str) -> Request<Sent> {
     let mut keyed = request(method, path, json);
     keyed.headers_mut().insert("idempotency-key", key.parse().expect("a header value"));
     keyed
 }
 
-/// `method path` without a key, with a JSON body.
+/// Creates the request `method path` without a key, with a JSON body.
 pub(crate) fn request(method: Method, path: &str, json: &str) -> Request<Sent> {
     Request::builder()
         .method(method)
@@ -58,12 +59,12 @@ pub(crate) fn request(method: Method, path: &str, json: &str) -> Request<Sent> {
         .expect("a request")
 }
 
-/// `GET path`.
+/// Creates the request `GET path`.
 pub(crate) fn get(path: &str) -> Request<Sent> {
     Request::get(path).body(body("")).expect("a request")
 }
 
-/// An answer, read to its end.
+/// A response that was read to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -84,30 +85,30 @@ impl Answer {
         Ok(Self { status, version, headers, body, trailers })
     }
 
-    /// A header that is there once, as text.
+    /// Returns the value of a header, which must not occur more than once, as text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next().map(|value| value.to_str().expect("text"));
-        assert!(values.next().is_none(), "{name} is there more than once");
+        assert!(values.next().is_none(), "{name} occurs more than once");
         value
     }
 
-    /// The body, as text.
+    /// Returns the body as text.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
 
-    /// The body, as JSON.
+    /// Returns the body as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// Whether it is marked as an earlier request's.
+    /// Returns whether the response is marked as a replay.
     pub(crate) fn replayed(&self) -> bool {
         self.header("idempotent-replayed").is_some_and(|value| value == "true")
     }
 
-    /// The slug of a problem, `None` for any other answer.
+    /// Returns the slug of a problem; `None` for any other response.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.header("content-type") != Some("application/problem+json") {
             return None;
@@ -117,7 +118,7 @@ impl Answer {
     }
 }
 
-/// One connection.
+/// A client with one connection.
 pub(crate) struct Client {
     sender: Sender,
     address: SocketAddr,
@@ -129,7 +130,7 @@ enum Sender {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to `address`.
     pub(crate) async fn connect(address: SocketAddr, protocol: Protocol) -> Self {
         let stream = TcpStream::connect(address).await.expect("the server listens");
         let _ = stream.set_nodelay(true);
@@ -150,14 +151,14 @@ impl Client {
         Self { sender, address }
     }
 
-    /// Sends a request and reads all of the answer.
+    /// Sends a request and reads the whole response.
     pub(crate) async fn send(&mut self, request: Request<Sent>) -> Answer {
         let response = self.begin(request).await.expect("an answer");
         Answer::of(response).await.expect("all of the answer")
     }
 
-    /// Sends a request and reads the head of the answer. The request needs a path only; it is given
-    /// the host.
+    /// Sends a request and reads the head of the response. The request needs only a path; the host
+    /// is added.
     pub(crate) async fn begin(
         &mut self,
         mut request: Request<Sent>,
@@ -184,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Whether the server will take another request on this connection.
+    /// Returns whether the connection can be used for another request.
     pub(crate) fn is_open(&self) -> bool {
         match &self.sender {
             Sender::H1(sender) => !sender.is_closed(),

@@ -18,7 +18,7 @@ use tower::Service;
 
 use super::{Answer, Backend, Client, Protocol, Sent};
 
-/// A running server. It stops taking connections when it is dropped.
+/// A running server. It stops accepting connections when it is dropped.
 pub(crate) struct Server {
     address: SocketAddr,
     protocol: Protocol,
@@ -27,8 +27,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves `service`, an axum `Router` or any other; [`send`](Self::send) speaks the backend's
-    /// protocol.
+    /// Serves `service`, an axum `Router` or any other service; [`send`](Self::send) uses the
+    /// backend's protocol.
     pub(crate) async fn start<S, B>(backend: &impl Backend, service: S) -> Self
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -40,7 +40,8 @@ impl Server {
         Self::speaking(backend.protocol(), service).await
     }
 
-    /// The same, where [`send`](Self::send) speaks `protocol`. The server speaks both anyhow.
+    /// Serves `service`; [`send`](Self::send) uses `protocol`. The server itself supports both
+    /// protocols.
     pub(crate) async fn speaking<S, B>(protocol: Protocol, service: S) -> Self
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -69,7 +70,7 @@ impl Server {
                     .into_owned();
                 let connection = graceful.watch(connection);
                 tokio::spawn(async move {
-                    // A client that leaves early is not the server's failure.
+                    // A client that disconnects early is not an error of the server.
                     let _ = connection.await;
                 });
             }
@@ -79,38 +80,39 @@ impl Server {
         Self { address, protocol, stop: Some(stop), accepting }
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A connection in the protocol that the tests of this backend speak.
+    /// Connects with the default protocol of this server.
     pub(crate) async fn client(&self) -> Client {
         Client::connect(self.address, self.protocol).await
     }
 
-    /// A connection in HTTP/1.1.
+    /// Connects over HTTP/1.1.
     pub(crate) async fn h1(&self) -> Client {
         Client::connect(self.address, Protocol::H1).await
     }
 
-    /// A connection in HTTP/2.
+    /// Connects over HTTP/2.
     pub(crate) async fn h2(&self) -> Client {
         Client::connect(self.address, Protocol::H2).await
     }
 
-    /// Sends one request on a connection of its own and reads all of the answer.
+    /// Sends one request on a new connection and reads the whole response.
     pub(crate) async fn send(&self, request: Request<Sent>) -> Answer {
         self.client().await.send(request).await
     }
 
-    /// The same in a task of its own: the request is under way while the test goes on.
+    /// Sends one request in a separate task, so that the request is under way while the test
+    /// continues.
     pub(crate) fn sending(&self, request: Request<Sent>) -> JoinHandle<Answer> {
         let (address, protocol) = (self.address, self.protocol);
         tokio::spawn(async move { Client::connect(address, protocol).await.send(request).await })
     }
 
-    /// Takes no more connections, and waits for the requests under way.
+    /// Stops accepting connections, and waits for the requests under way.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         let ended = tokio::time::timeout(Duration::from_secs(60), &mut self.accepting).await;

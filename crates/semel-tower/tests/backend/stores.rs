@@ -1,4 +1,4 @@
-//! The grounds: memory, a SQLite file, a PostgreSQL or MariaDB database, a Redis prefix.
+//! The backends: memory, a SQLite file, a PostgreSQL or MariaDB database, a Redis prefix.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use semel_testkit::Fixture;
 
 use super::{AtomicBackend, Backend, Protocol};
 
-/// Of this test in this process, and of no other test or process that runs.
+/// Returns a name that no other running test or process uses.
 fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst))
@@ -35,14 +35,14 @@ fn standing() -> Clock {
     Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
 }
 
-/// Records in memory.
+/// A backend with records in memory.
 pub(crate) struct Memory {
     store: MemoryStore,
     clock: Clock,
 }
 
 impl Memory {
-    /// With room for `capacity` keys.
+    /// Creates a backend with a capacity of `capacity` keys.
     pub(crate) fn for_keys(capacity: usize) -> Self {
         let clock = standing();
         Self { store: MemoryStore::with(capacity, clock.clone()), clock }
@@ -71,7 +71,7 @@ impl Backend for Memory {
     }
 }
 
-/// Records in memory, and the tests speak HTTP/2.
+/// A backend with records in memory, whose tests use HTTP/2.
 pub(crate) struct MemoryOverH2(Memory);
 
 impl Fixture for MemoryOverH2 {
@@ -96,7 +96,7 @@ impl Backend for MemoryOverH2 {
     }
 }
 
-/// Records in a file, in a directory of its own.
+/// A backend with records in a SQLite file, in a separate directory.
 pub(crate) struct Sqlite {
     directory: PathBuf,
     clock: Clock,
@@ -107,7 +107,7 @@ impl Sqlite {
         self.directory.join("ledger.db")
     }
 
-    /// A connection that is not the store's.
+    /// Opens a connection outside of the store's pool.
     pub(crate) async fn connection(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path());
         options.busy_timeout(Duration::from_secs(30)).connect().await.expect("opens")
@@ -125,7 +125,7 @@ impl Fixture for Sqlite {
 
     async fn store(&self) -> SqliteStore {
         let store = SqliteStore::builder(self.path()).clock(self.clock.clone()).open().await;
-        store.expect("a ledger in a directory of ours")
+        store.expect("a ledger in a new directory")
     }
 
     async fn advance(&self, span: Duration) {
@@ -166,7 +166,7 @@ impl AtomicBackend for Sqlite {
     }
 }
 
-/// A database of its own, dropped with this value.
+/// A backend with its own PostgreSQL database, which is dropped with this value.
 pub(crate) struct Postgres {
     options: PgConnectOptions,
     name: String,
@@ -177,7 +177,7 @@ impl Postgres {
         server("SEMEL_TEST_POSTGRES_URL").parse().expect("a PostgreSQL URL")
     }
 
-    /// A connection that is not the store's.
+    /// Opens a connection outside of the store's pool.
     pub(crate) async fn connection(&self) -> PgConnection {
         self.options.connect().await.expect("connected")
     }
@@ -195,7 +195,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let name = self.name.clone();
-        // Not on the test's runtime, which may be gone or be the one we stand on.
+        // A separate thread, because the test's runtime may be shut down or be running this code.
         let dropping = std::thread::spawn(move || {
             semel_testkit::fixture::run(async move {
                 let Ok(mut admin) = Self::admin().connect().await else { return };
@@ -230,7 +230,7 @@ impl Backend for Postgres {
     async fn open() -> Self {
         let name = format!("semel_tower_{}", unique());
         let backend = Self { options: Self::admin().database(&name), name: name.clone() };
-        // Also left over from a process that had this id before and was killed.
+        // Drops a database that a killed process with the same id may have left.
         let remake = [
             format!("drop database if exists {name} with (force)"),
             format!("create database {name}"),
@@ -260,7 +260,7 @@ impl AtomicBackend for Postgres {
     }
 }
 
-/// A database of its own on MariaDB, dropped with this value.
+/// A backend with its own MariaDB database, which is dropped with this value.
 pub(crate) struct MariaDb {
     name: String,
 }
@@ -275,7 +275,7 @@ impl MariaDb {
         format!("{}/{}", Self::server(), self.name)
     }
 
-    /// A connection that is not the store's.
+    /// Opens a connection outside of the store's pool.
     pub(crate) async fn connection(&self) -> MySqlConnection {
         MySqlConnection::connect(&self.url()).await.expect("connected")
     }
@@ -289,7 +289,7 @@ impl MariaDb {
 impl Drop for MariaDb {
     fn drop(&mut self) {
         let name = self.name.clone();
-        // Not on the test's runtime, which may be gone or be the one we stand on.
+        // A separate thread, because the test's runtime may be shut down or be running this code.
         let dropping = std::thread::spawn(move || {
             semel_testkit::fixture::run(async move {
                 let drop = format!("DROP DATABASE IF EXISTS {name}");
@@ -325,7 +325,7 @@ impl Backend for MariaDb {
     async fn open() -> Self {
         let backend = Self { name: format!("semel_tower_{}", unique()) };
         let name = &backend.name;
-        // Also left over from a process that had this id before and was killed.
+        // Drops a database that a killed process with the same id may have left.
         let remake = format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}");
         Self::run(&server("SEMEL_TEST_MYSQL_URL"), remake).await.expect("a new database");
         backend.store().await.migrate().await.expect("migrated");
@@ -354,7 +354,7 @@ impl AtomicBackend for MariaDb {
     }
 }
 
-/// A prefix of its own.
+/// A backend with its own key prefix in Redis.
 pub(crate) struct Redis {
     prefix: String,
 }

@@ -1,4 +1,4 @@
-//! Which key goes out, how it is written, and which is refused before anything goes out.
+//! Tests which key is sent, how it is written, and which keys are refused before anything is sent.
 
 use http::{HeaderName, Request};
 use semel_tower::client::{Attempts, CallKey, CallLayer, Dialect, Error, UnfitKey};
@@ -53,7 +53,7 @@ fn the_limits_of_each_dialect_are_the_documented_ones() {
 }
 
 #[test]
-fn no_key_has_a_space_at_its_ends_where_the_wire_would_lose_it() {
+fn no_key_has_a_space_at_its_ends_where_headers_would_lose_it() {
     for key in [" key", "key ", " "] {
         assert!(Dialect::razorpay().check(key).is_err(), "{key:?}");
         assert!(CallKey::new(key).is_err(), "{key:?}");
@@ -78,7 +78,7 @@ fn a_text_that_does_not_fit_becomes_a_digest_and_never_a_prefix() {
 }
 
 #[test]
-fn fresh_keys_differ_and_no_key_shows_itself() {
+fn fresh_keys_differ_and_no_key_is_shown() {
     let (one, two) = (CallKey::fresh(), CallKey::fresh());
     assert_ne!(one, two);
     assert!(one.as_str().len() == 32 && one.as_str().bytes().all(|b| b.is_ascii_hexdigit()));
@@ -116,7 +116,7 @@ async fn a_key_that_does_not_fit_is_refused_and_nothing_is_sent() {
     let refused = service.clone().oneshot(post(Some(&"k".repeat(33)))).await;
     let Err(Error::Key(unfit)) = refused else { panic!("{refused:?}") };
     assert_eq!(unfit, UnfitKey::TooLong { dialect: "amazon pay", len: 33, max: 32 });
-    // Nor if the caller wrote the header itself.
+    // The same holds if the caller wrote the header itself.
     let mut request = post(None);
     request.headers_mut().insert("x-amz-pay-idempotency-key", "not.taken".parse().unwrap());
     assert!(matches!(service.oneshot(request).await, Err(Error::Key(_))));
@@ -133,7 +133,11 @@ async fn a_key_that_is_in_the_header_already_is_kept_as_it_is_written() {
         let answer = service.oneshot(request).await.unwrap();
         assert_eq!(answer.extensions().get(), Some(&CallKey::new("k-1").unwrap()));
         let sent = script.sent();
-        assert_eq!(sent.len(), 2, "a header of the caller's makes repeats as safe as ours");
+        assert_eq!(
+            sent.len(),
+            2,
+            "a key in the caller's header makes repeats as safe as the layer's own"
+        );
         for sent in sent {
             let lines: Vec<_> = sent.headers.get_all("idempotency-key").iter().collect();
             assert_eq!(lines, [written]);
@@ -180,7 +184,7 @@ async fn a_call_without_a_key_gets_one_for_all_its_tries_and_the_next_call_anoth
 }
 
 #[tokio::test]
-async fn only_methods_whose_keys_count_get_a_fresh_one() {
+async fn only_methods_with_honoured_keys_get_a_fresh_one() {
     for dialect in Dialect::KNOWN.map(|known| known()) {
         for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"] {
             let script = Script::of([]);

@@ -1,6 +1,7 @@
-//! The client layer: its keys, its tries under a virtual clock, and whole calls over real sockets.
+//! Tests of the client layer: its keys, its tries under a virtual clock, and whole calls over real
+//! sockets.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test that asked for it")]
+#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
 
 mod keys;
 mod provider;

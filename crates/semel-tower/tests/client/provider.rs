@@ -1,5 +1,5 @@
-//! A payment provider of one's own: a real HTTP server over a real ledger, which remembers what was
-//! sent to it.
+//! A payment provider for tests: a real HTTP server with a real ledger, which records the requests
+//! that it gets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// What the provider says instead of charging, once each.
+/// A response that the provider sends once instead of charging.
 pub(crate) type Refusal = (u16, &'static [(&'static str, &'static str)]);
 
 pub(crate) struct Ledger {
@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
     seen: Mutex<Vec<Option<String>>>,
     refusals: Mutex<VecDeque<Refusal>>,
     refuse_every_first: bool,
-    /// Where a charge waits, if it is to be met while it runs.
+    /// The signal that a charge waits for, if a second request is to find it running.
     gate: Option<Notify>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Manners {
 }
 
 impl Provider {
-    /// A provider that reads keys from `header` and charges without fuss.
+    /// Starts a provider that reads keys from `header` and accepts every charge.
     pub(crate) async fn start(header: &HeaderName) -> Self {
         Self::with(header, Manners::default()).await
     }
@@ -68,12 +68,12 @@ impl Provider {
         Self { addr, ledger, serving }
     }
 
-    /// How many charges were made.
+    /// Returns the number of charges that were made.
     pub(crate) fn executed(&self) -> u32 {
         self.ledger.executed.load(Ordering::SeqCst)
     }
 
-    /// The key of every request so far, as it was written.
+    /// Returns the key of every request so far, as it was written in the header.
     pub(crate) fn seen(&self) -> Vec<Option<String>> {
         self.ledger.seen.lock().unwrap().clone()
     }
@@ -96,7 +96,7 @@ async fn charge(State(ledger): State<Arc<Ledger>>, headers: HeaderMap, body: Byt
     };
     let refusal = ledger.refusals.lock().unwrap().pop_front();
     if let Some((status, headers)) = refusal {
-        // Too much for a client to have read already when it throws the answer away.
+        // The body is too long for a client to have read it whole before it drops the response.
         let mut response = Response::new(Body::from("try again".repeat(4096)));
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         for (name, value) in headers {
@@ -119,7 +119,7 @@ async fn charge(State(ledger): State<Arc<Ledger>>, headers: HeaderMap, body: Byt
     });
     match charged.await {
         Ok(Execution::InProgress { .. }) => {
-            // Whoever finds it running lets it end, so that the test needs no clock.
+            // The second request ends the first, so that the test needs no clock.
             ledger.gate.as_ref().unwrap().notify_one();
             (StatusCode::CONFLICT, [("retry-after", "0")]).into_response()
         }

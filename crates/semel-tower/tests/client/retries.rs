@@ -1,4 +1,4 @@
-//! When a call is tried again, and when it is over: the clock is the test's.
+//! Tests when a call is tried again and when it ends, under a virtual clock.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn retry_after_is_waited_for_in_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_asks_for_too_long_a_wait_goes_to_the_caller() {
+async fn a_response_that_asks_for_too_long_a_wait_is_returned() {
     let asks = |headers| Script::of([Line::Answer(429, headers)]);
     for (layer, headers) in [
         (layer(), &[("retry-after", "31")]),
@@ -72,7 +72,7 @@ async fn an_answer_that_asks_for_too_long_a_wait_goes_to_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_tries_are_used_up_the_last_answer_comes_as_it_is() {
+async fn when_the_tries_are_used_up_the_last_response_is_returned() {
     let refusal = || Line::Answer(503, &[("x-reason", "maintenance")]);
     let script = Script::of([refusal(), refusal(), refusal(), refusal(), refusal()]);
     let answer = post(layer(), &script).await.unwrap();
@@ -83,7 +83,7 @@ async fn when_the_tries_are_used_up_the_last_answer_comes_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_tries_are_used_up_the_last_error_comes_as_it_is() {
+async fn when_the_tries_are_used_up_the_last_error_is_returned() {
     let script = Script::of([Line::Answer(503, &[]), Line::Broken]);
     let error = post(layer().tries(2), &script).await.unwrap_err();
     let Error::Service { source: error, .. } = error else { panic!("{error}") };
@@ -129,7 +129,7 @@ async fn the_budget_is_for_all_tries_and_waits_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_the_request_is_not_asked_again() {
+async fn errors_of_the_request_itself_are_not_tried_again() {
     for status in [400, 401, 403, 404, 409, 413, 422] {
         let script = Script::of([Line::Answer(status, &[])]);
         let answer = post(layer(), &script).await.unwrap();
@@ -141,7 +141,7 @@ async fn what_is_wrong_with_the_request_is_not_asked_again() {
 async fn an_unsafe_call_that_no_key_protects_is_tried_once() {
     let unkeyed = |method| (layer().fresh_keys(false), request(method, "{}"));
     let unheeded = || {
-        // Adyen heeds keys on POST alone: one on a PATCH makes nothing safe.
+        // Adyen honours keys only on POST: a key on a PATCH protects nothing.
         let mut request = request(Method::PATCH, "{}");
         request.extensions_mut().insert(CallKey::fresh());
         (CallLayer::new(Dialect::adyen()), request)
@@ -167,7 +167,7 @@ async fn idempotent_methods_need_no_key_to_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_cannot_be_had_again_gets_a_key_and_one_try() {
+async fn a_body_that_cannot_be_replayed_gets_a_key_and_one_try() {
     struct Sometimes(bool);
     impl Replay for Sometimes {
         fn replay(&self) -> Option<Self> {
@@ -191,14 +191,14 @@ async fn a_call_that_is_dropped_ends_the_try_under_way() {
     struct Gone(Option<tokio::sync::oneshot::Sender<()>>);
     impl Drop for Gone {
         fn drop(&mut self) {
-            let _ = self.0.take().map(|told| told.send(()));
+            let _ = self.0.take().map(|dropped| dropped.send(()));
         }
     }
-    let (told, gone) = tokio::sync::oneshot::channel();
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Some(told)));
+    let (dropped, gone) = tokio::sync::oneshot::channel();
+    let dropped = std::sync::Arc::new(std::sync::Mutex::new(Some(dropped)));
     let (entered, under_way) = tokio::sync::mpsc::unbounded_channel();
     let inner = tower::service_fn(move |_: Request<&'static str>| {
-        let guard = Gone(told.lock().unwrap().take());
+        let guard = Gone(dropped.lock().unwrap().take());
         let entered = entered.clone();
         async move {
             let _guard = guard;

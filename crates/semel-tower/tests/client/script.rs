@@ -1,4 +1,4 @@
-//! An inner service that follows a script, for tests that hold the clock.
+//! An inner service that follows a script, for tests with a virtual clock.
 
 use std::collections::VecDeque;
 use std::future::{Future, pending, ready};
@@ -13,17 +13,17 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::Service;
 
-/// What becomes of one try.
+/// The result of one try.
 pub(crate) enum Line {
-    /// It is answered.
+    /// The try gets a response with this status and these headers.
     Answer(u16, &'static [(&'static str, &'static str)]),
-    /// It fails.
+    /// The try fails with an error.
     Broken,
-    /// It never ends.
+    /// The try never ends.
     Silence,
 }
 
-/// What was sent, and when.
+/// A request that was sent, and its time.
 #[derive(Clone)]
 pub(crate) struct Sent {
     pub(crate) method: Method,
@@ -37,7 +37,7 @@ impl Sent {
     }
 }
 
-/// A service that does what its script says, and then answers 200.
+/// A service that follows its script, and afterwards answers 200.
 #[derive(Clone)]
 pub(crate) struct Script {
     lines: Arc<Mutex<VecDeque<Line>>>,

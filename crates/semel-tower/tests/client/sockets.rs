@@ -1,4 +1,4 @@
-//! Whole calls: a real client, a real server, a real ledger behind it, and a network that fails.
+//! Tests of whole calls: a real client, a real server with a real ledger, and a network that fails.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::provider::{Manners, Provider};
 
 type Hyper = Call<Client<HttpConnector, Full<Bytes>>>;
 
-/// Waits next to nothing between tries, and has all the time in the world for each.
+/// Returns a layer with almost no wait between tries and a long time limit for each.
 fn quick(dialect: Dialect) -> CallLayer {
     CallLayer::new(dialect)
         .backoff(Duration::from_millis(1), Duration::from_millis(5))
@@ -65,9 +65,9 @@ async fn a_provider_receives_the_key_in_its_own_dialect_and_replays_by_it() {
     }
 }
 
-// On one thread: the proxy counts a piece before the client has it.
+// On one thread, so that the proxy counts a piece before the client gets it.
 #[tokio::test]
-async fn a_reply_that_is_cut_anywhere_is_had_again_and_the_charge_happens_once() {
+async fn a_reply_that_is_cut_anywhere_is_fetched_again_and_the_charge_happens_once() {
     let provider = Provider::start(Dialect::stripe().header()).await;
     let proxy = FaultProxy::start(provider.addr).await.unwrap();
     let client = hyper(quick(Dialect::stripe()));
@@ -76,7 +76,7 @@ async fn a_reply_that_is_cut_anywhere_is_had_again_and_the_charge_happens_once()
     let length = usize::try_from(proxy.traffic().reply_bytes).unwrap();
     assert!(length > 50, "{length}");
 
-    // Every place of the reply: before it, in its head, between head and body, in the body.
+    // Cuts the reply at every position: before it, in its head, between head and body, in the body.
     for (n, place) in (2..).zip(0..length) {
         proxy.cut_reply_after(place);
         let answer = client.clone().oneshot(charge(proxy.addr(), None)).await.unwrap();
@@ -101,10 +101,11 @@ async fn a_connection_that_is_refused_or_reset_is_tried_again() {
     assert_eq!((proxy.faults().resets, provider.executed()), (2, 1));
 
     drop(proxy);
-    // Bound and not listening: nobody answers there, and nobody else can have it.
-    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
-    nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();
-    let nowhere = nobody.local_addr().unwrap();
+    // The address is bound but not listening: connections are refused, and no other process can
+    // take the port.
+    let refused = tokio::net::TcpSocket::new_v4().unwrap();
+    refused.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let nowhere = refused.local_addr().unwrap();
     let error = client.oneshot(charge(nowhere, None)).await.unwrap_err();
     let Error::Service { source: error, .. } = error else { panic!("{error}") };
     assert!(error.is_connect(), "the client's own error, as it came: {error}");
@@ -134,7 +135,7 @@ async fn refusals_are_waited_out_and_the_charge_happens_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_thrown_away_leaves_its_connection_to_the_next_try() {
+async fn a_dropped_response_leaves_its_connection_to_the_next_try() {
     let refusals = vec![(429, &[("retry-after", "1")][..])];
     let manners = Manners { refusals, ..Manners::default() };
     let provider = Provider::with(Dialect::bare().header(), manners).await;
@@ -145,7 +146,7 @@ async fn an_answer_that_is_thrown_away_leaves_its_connection_to_the_next_try() {
 }
 
 #[tokio::test]
-async fn a_call_that_meets_itself_running_waits_for_the_answer() {
+async fn a_duplicate_of_a_running_call_waits_for_the_response() {
     let manners = Manners { gated: true, ..Manners::default() };
     let provider = Provider::with(Dialect::standard().header(), manners).await;
     let client = hyper(quick(Dialect::standard()).tries(1000));
@@ -155,7 +156,7 @@ async fn a_call_that_meets_itself_running_waits_for_the_answer() {
     let (one, two) = (one.unwrap(), two.unwrap());
     let attempts = |answer: &Response<_>| answer.extensions().get::<Attempts>().unwrap().0;
     assert_eq!(attempts(&one).min(attempts(&two)), 1, "one ran it");
-    assert!(attempts(&one).max(attempts(&two)) > 1, "one was told 409");
+    assert!(attempts(&one).max(attempts(&two)) > 1, "one got a 409");
     assert_eq!(text(one).await, text(two).await);
     assert_eq!(provider.executed(), 1);
 }
@@ -242,7 +243,7 @@ async fn reqwest_is_a_client_like_any_other() {
     let provider = Provider::start(Dialect::adyen().header()).await;
     let proxy = FaultProxy::start(provider.addr).await.unwrap();
     proxy.cut_reply_after(0);
-    // As in the module's documentation.
+    // As in the documentation of the module.
     let client = reqwest::Client::new();
     let client = service_fn(move |request: Request<Bytes>| {
         let client = client.clone();
@@ -272,7 +273,7 @@ async fn a_reqwest_client_is_called_in_its_own_types() {
         assert_eq!(answer.url().as_str(), url);
         assert_eq!(answer.text().await.unwrap(), r#"{"charge":"ch_1"}"#);
     }
-    // Without a key of its own every call is another one.
+    // Without a given key every call is a separate one.
     for charge in ["ch_2", "ch_3"] {
         let request = client.post(&url).body(r#"{"cents":1999}"#).build().unwrap();
         let answer = stripe.execute(request).await.unwrap();

@@ -1,4 +1,4 @@
-//! Answers that break off, go on for ever or are thrown away.
+//! Tests of responses that break off, never end or are dropped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use semel_tower::client::{Attempts, CallLayer, Dialect, Error, ReadAheadBody};
 use tower::{Layer as _, ServiceExt as _};
 
-/// A piece of an answer.
+/// A piece of a response body.
 #[derive(Clone)]
 enum Piece {
     Data(&'static str),
@@ -24,7 +24,7 @@ enum Piece {
     Silence,
 }
 
-/// An answer in pieces, which counts those that were asked for.
+/// A response body in pieces, which counts the pieces that were read.
 #[derive(Clone)]
 struct Pieces {
     pieces: VecDeque<Piece>,
@@ -54,7 +54,7 @@ impl Body for Pieces {
                 Some(Ok(Frame::trailers(trailers)))
             }
             Some(Piece::Cut) => Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof))),
-            Some(Piece::Silence) => unreachable!("it stays in front"),
+            Some(Piece::Silence) => unreachable!("silence stays in front"),
         })
     }
 
@@ -63,12 +63,12 @@ impl Body for Pieces {
     }
 }
 
-struct Story {
+struct Responses {
     answers: Mutex<VecDeque<Response<Pieces>>>,
     taken: Arc<AtomicUsize>,
 }
 
-impl Story {
+impl Responses {
     fn new() -> Self {
         Self { answers: Mutex::default(), taken: Arc::default() }
     }
@@ -87,11 +87,11 @@ impl Story {
         self
     }
 
-    async fn tell(self, layer: CallLayer) -> (Response<ReadAheadBody<Pieces>>, usize) {
+    async fn run(self, layer: CallLayer) -> (Response<ReadAheadBody<Pieces>>, usize) {
         let taken = Arc::clone(&self.taken);
-        let story = Arc::new(self);
+        let responses = Arc::new(self);
         let inner = tower::service_fn(move |_: Request<&'static str>| {
-            let next = story.answers.lock().unwrap().pop_front().expect("no more answers");
+            let next = responses.answers.lock().unwrap().pop_front().expect("no more answers");
             async move { Ok::<_, io::Error>(next) }
         });
         let request = Request::post("http://provider/charges").body("{}").unwrap();
@@ -107,7 +107,7 @@ fn layer() -> CallLayer {
 const JSON: &str = "application/json; charset=utf-8";
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_breaks_off_is_asked_for_again() {
+async fn a_response_that_breaks_off_is_tried_again() {
     use Piece::{Cut, Data, Silence, Trailers};
     for (content_type, size, last) in [
         (JSON, None, Cut),
@@ -115,13 +115,13 @@ async fn an_answer_that_breaks_off_is_asked_for_again() {
         ("text/plain", Some(8), Cut),
         ("text/plain", Some(8), Silence),
     ] {
-        let story = Story::new().then(201, content_type, size, [Data("half"), last]).then(
+        let responses = Responses::new().then(201, content_type, size, [Data("half"), last]).then(
             201,
             content_type,
             size,
             [Data("half"), Data("half"), Trailers],
         );
-        let (answer, _) = story.tell(layer()).await;
+        let (answer, _) = responses.run(layer()).await;
         assert_eq!(answer.extensions().get(), Some(&Attempts(2)), "{content_type}");
         let whole = answer.into_body().collect().await.unwrap();
         assert_eq!(whole.trailers().unwrap()["x-sum"], "7");
@@ -130,15 +130,15 @@ async fn an_answer_that_breaks_off_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_answer_breaks_off_for_the_caller_where_it_broke_off() {
+async fn the_last_response_breaks_off_at_the_same_place_for_the_caller() {
     use Piece::{Cut, Data};
-    let story = Story::new().then(201, JSON, None, [Cut]).then(
+    let responses = Responses::new().then(201, JSON, None, [Cut]).then(
         201,
         JSON,
         None,
         [Data("ha"), Data("lf"), Cut],
     );
-    let (answer, _) = story.tell(layer().tries(2)).await;
+    let (answer, _) = responses.run(layer().tries(2)).await;
     assert_eq!(answer.extensions().get(), Some(&Attempts(2)));
     let mut body = answer.into_body();
     for expected in ["ha", "lf"] {
@@ -148,10 +148,10 @@ async fn the_last_answer_breaks_off_for_the_caller_where_it_broke_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_was_read_ahead_without_room_to_try_again_is_handed_over() {
+async fn a_response_that_was_read_ahead_is_returned_if_no_try_is_left() {
     use Piece::{Cut, Data};
-    let story = Story::new().then(201, JSON, None, [Data("half"), Cut]);
-    let (answer, _) = story.tell(layer().budget(Duration::ZERO)).await;
+    let responses = Responses::new().then(201, JSON, None, [Data("half"), Cut]);
+    let (answer, _) = responses.run(layer().budget(Duration::ZERO)).await;
     let mut body = answer.into_body();
     assert!(!body.is_end_stream());
     assert_eq!(body.size_hint().lower(), 4);
@@ -161,41 +161,45 @@ async fn an_answer_that_was_read_ahead_without_room_to_try_again_is_handed_over(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_handed_over_as_soon_as_it_begins() {
+async fn a_stream_is_returned_as_soon_as_it_begins() {
     use Piece::{Data, Silence};
     for (content_type, size) in
         [("text/event-stream", None), ("application/x-ndjson", None), ("text/plain", Some(1 << 20))]
     {
-        let story = Story::new().then(200, content_type, size, [Data("data: 1"), Silence]);
-        let (answer, taken) = story.tell(layer()).await;
+        let responses = Responses::new().then(200, content_type, size, [Data("data: 1"), Silence]);
+        let (answer, taken) = responses.run(layer()).await;
         assert_eq!((answer.extensions().get(), taken), (Some(&Attempts(1)), 0), "{content_type}");
     }
-    let story = Story::new().then(200, JSON, None, [Data("{"), Silence]);
-    let (_, taken) = story.tell(layer().read_ahead(0)).await;
+    let responses = Responses::new().then(200, JSON, None, [Data("{"), Silence]);
+    let (_, taken) = responses.run(layer().read_ahead(0)).await;
     assert_eq!(taken, 0, "reading ahead is off");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_beyond_the_limit_is_handed_over_whole() {
+async fn a_response_beyond_the_limit_is_returned_whole() {
     let pieces = (0..10).map(|_| Piece::Data("0123456789"));
-    let story = Story::new().then(200, JSON, None, pieces);
-    let (answer, taken) = story.tell(layer().read_ahead(35)).await;
+    let responses = Responses::new().then(200, JSON, None, pieces);
+    let (answer, taken) = responses.run(layer().read_ahead(35)).await;
     assert_eq!(taken, 4);
     assert_eq!(answer.body().size_hint().lower(), 40);
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_thrown_away_is_drained_up_to_the_limit_and_no_further() {
+async fn a_dropped_response_is_drained_up_to_the_limit() {
     use Piece::{Data, Silence};
-    let asked = |pieces: Vec<Piece>| Story::new().then(503, "text/html", None, pieces);
-    let fine = |story: Story| story.then(200, "text/plain", None, []);
+    let unavailable = |pieces: Vec<Piece>| Responses::new().then(503, "text/html", None, pieces);
+    let fine = |responses: Responses| responses.then(200, "text/plain", None, []);
 
-    let story = fine(asked(vec![Data("0123456789"); 5]));
-    assert_eq!(story.tell(layer()).await.1, 5, "drained, so that its connection can be used again");
-    let story = fine(asked(vec![Data("0123456789"); 1000]));
-    assert_eq!(story.tell(layer().read_ahead(95)).await.1, 10, "not for ever");
-    let story = fine(asked(vec![Data("0123456789"), Silence]));
-    let (answer, taken) = story.tell(layer()).await;
+    let responses = fine(unavailable(vec![Data("0123456789"); 5]));
+    assert_eq!(
+        responses.run(layer()).await.1,
+        5,
+        "drained, so that its connection can be used again"
+    );
+    let responses = fine(unavailable(vec![Data("0123456789"); 1000]));
+    assert_eq!(responses.run(layer().read_ahead(95)).await.1, 10, "not for ever");
+    let responses = fine(unavailable(vec![Data("0123456789"), Silence]));
+    let (answer, taken) = responses.run(layer()).await;
     assert_eq!((answer.status().as_u16(), taken), (200, 1), "nor longer than the wait");
 }

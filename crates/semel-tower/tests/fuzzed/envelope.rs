@@ -1,10 +1,10 @@
-//! What must hold of stored bytes that are read as a response, and of responses that are stored.
+//! Properties of stored bytes that are decoded as a response, and of responses that are stored.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use semel_tower::{Damaged, StoredResponse};
 
-/// Checks some bytes twice: as what a store might give back, and as a recipe for a response.
+/// Checks some bytes twice: as bytes that a store may return, and as a recipe for a response.
 pub(crate) fn check(bytes: &[u8]) {
     stored(&Bytes::copy_from_slice(bytes));
     let made = recipe(bytes);
@@ -17,12 +17,12 @@ fn stored(bytes: &Bytes) {
         Err(damaged) => return refused(bytes, damaged),
     };
     shares_memory(bytes, &read);
-    // The lengths are the writer's: written again, it takes the same room and reads the same.
+    // A response that is encoded again has the same length and decodes to the same response.
     let again = read.encode();
     assert_eq!(again.len(), bytes.len());
     assert_eq!(StoredResponse::decode(&again).as_ref(), Ok(&read));
     assert_eq!(read.encode(), again);
-    // Nothing of the head can be missing.
+    // Every part of the head is needed.
     let head = bytes.len() - read.body.len();
     for cut in head.saturating_sub(40)..head {
         assert_eq!(
@@ -31,19 +31,19 @@ fn stored(bytes: &Bytes) {
             "cut at {cut}"
         );
     }
-    // The body has no say in how the head is read.
+    // The body does not influence how the head is decoded.
     let longer = Bytes::from([bytes, &b"tail"[..]].concat());
     let longer = StoredResponse::decode(&longer).expect("a longer body");
     assert_eq!((longer.status, &longer.headers), (read.status, &read.headers));
     assert_eq!(longer.body.len(), read.body.len() + 4);
 }
 
-/// A few stored bytes are never a reason to ask for much memory.
+/// Checks that a few stored bytes never allocate much memory.
 fn shares_memory(bytes: &Bytes, read: &StoredResponse) {
     let body = read.body.as_ptr_range();
     assert!(read.body.is_empty() || bytes.as_ptr_range().end == body.end, "the body is copied");
     for map in [&read.headers, &read.trailers] {
-        // A value takes 7 bytes at least; a map that grows may double its room several times.
+        // A value takes at least 7 bytes; a map may double its capacity several times.
         assert!(map.len() <= bytes.len() / 7);
         assert!(map.capacity() <= 16 + 16 * map.len(), "{} for {}", map.capacity(), map.len());
     }
@@ -60,7 +60,7 @@ fn refused(bytes: &Bytes, damaged: Damaged) {
     }
 }
 
-/// Whether every length of the head lies within the bytes.
+/// Returns whether every length in the head lies within the bytes.
 fn walks_to_its_end(bytes: &[u8]) -> bool {
     fn number<const N: usize>(rest: &mut &[u8]) -> Option<usize> {
         let (taken, after) = rest.split_first_chunk::<N>()?;
@@ -82,8 +82,8 @@ fn walks_to_its_end(bytes: &[u8]) -> bool {
     walk().is_some()
 }
 
-/// A response made of these bytes: status, then lines of `name:value`, a blank line, trailers, a
-/// blank line, the body.
+/// Creates a response from these bytes: status, then lines of `name:value`, a blank line, trailers,
+/// a blank line, the body.
 fn recipe(bytes: &[u8]) -> StoredResponse {
     let (status, mut rest) = bytes.split_at(bytes.len().min(2));
     let number = status.iter().fold(0, |number, byte| number << 8 | u16::from(*byte));

@@ -1,18 +1,18 @@
-//! What must hold of the fingerprints of any bodies.
+//! Properties of the fingerprints of any bodies.
 
 use semel_core::{Fingerprint, Pointer};
 
 use crate::json::{Document, Meaning};
 use crate::spelling::{Spelling, leaves, neighbours};
 
-/// How many places of a document are changed; a long list has no more to say than a short one.
+/// The number of places of a document that are changed; more would not test more.
 const PLACES: usize = 4;
-/// How many pointers are taken.
+/// The largest number of pointers that are used.
 const POINTERS: usize = 8;
-/// Each liberty by itself, and all of them.
+/// Each variation of the spelling by itself, and all together.
 const SPELLINGS: [Spelling; 5] = [Spelling(1), Spelling(2), Spelling(4), Spelling(8), Spelling(15)];
 
-/// Checks one input: two bodies and some pointers, with a NUL between them, which no JSON has.
+/// Checks one input: two bodies and some pointers, separated by NUL, which JSON cannot contain.
 pub(crate) fn check(input: &[u8]) {
     let mut pieces = input.splitn(3, |byte| *byte == 0);
     let mut piece = || pieces.next().unwrap_or_default();
@@ -27,14 +27,14 @@ pub(crate) fn check(input: &[u8]) {
     given_pointers(one, &document, pointers);
 }
 
-/// Two bodies have one fingerprint exactly if they say the same.
+/// Checks that two bodies have the same fingerprint exactly if they mean the same.
 fn same_only_if_meant(one: &[u8], two: &[u8]) {
     let meant = Meaning::of(one) == Meaning::of(two);
     let same = Fingerprint::of_body(one) == Fingerprint::of_body(two);
     assert_eq!(same, meant, "{} and {}", one.escape_ascii(), two.escape_ascii());
 }
 
-/// What is no document has no parts, and is told from every document.
+/// Checks that a body that is no JSON document has no parts, and differs from every document.
 fn raw(body: &[u8]) {
     let print = Fingerprint::of_body(body);
     assert_eq!(print, Fingerprint::of_bytes(body), "{}", body.escape_ascii());
@@ -63,8 +63,8 @@ fn every_change_makes_a_difference(body: &[u8], document: &Document) {
     }
 }
 
-/// What is excluded makes no difference, what is left does; the other way round for what is
-/// included.
+/// Checks that excluded parts make no difference and all others do, and the reverse for included
+/// parts.
 fn selection(document: &Document) {
     let text = Spelling(0).write(document);
     let places = leaves(document);
@@ -75,7 +75,7 @@ fn selection(document: &Document) {
         let (place, here) = (&pair[0], [Pointer::new(&pair[0]).expect("a pointer")]);
         let (rest, part) = (but(&text, &here), only(&text, &here));
         for neighbour in neighbours(document, place).iter().map(|other| Spelling(0).write(other)) {
-            // Numbers that no double holds make the whole body incomparable.
+            // Numbers that a double cannot hold make the body comparable by its bytes only.
             if matches!(Meaning::of(neighbour.as_bytes()), Meaning::Bytes(_)) {
                 continue;
             }
@@ -92,7 +92,8 @@ fn selection(document: &Document) {
     }
 }
 
-/// Pointers that somebody wrote, one a line: whatever they point at, spelling makes no difference.
+/// Checks pointers from the input, one per line: whatever they point at, spelling makes no
+/// difference.
 fn given_pointers(body: &[u8], document: &Document, lines: &[u8]) {
     let lines = String::from_utf8_lossy(lines);
     let pointers: Vec<Pointer> =

@@ -1,5 +1,4 @@
-//! Inputs that get past the first check: what the targets' bodies are given where no coverage leads
-//! the way.
+//! Generated inputs that get past the first checks, for runs without coverage guidance.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -15,7 +14,7 @@ fn noise(most: usize) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..most)
 }
 
-/// Field values that could be keys.
+/// Generates header values that may be keys.
 pub(crate) fn fields() -> impl Strategy<Value = Vec<u8>> {
     let near_the_limit = prop_oneof![0..40_usize, 250..260_usize, 1_010..1_030_usize];
     let piece = "[a-c\"\\\\,; =*?:@%\t\u{7f}é0-9.-]{0,12}";
@@ -35,7 +34,8 @@ pub(crate) fn fields() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Bytes that a store could hold: responses, whole, cut or with a byte changed, and recipes for them.
+/// Generates bytes that a store may hold: responses, whole, cut or with a changed byte, and recipes
+/// for responses.
 pub(crate) fn stored() -> impl Strategy<Value = Vec<u8>> {
     let recipe = "[ -~]{2}([a-cA-C-]{0,3}:[ -~]{0,4}\n){0,4}\n?(grpc-[a-c]{1,3}:[0-9]{0,2}\n){0,3}\n?[ -~]{0,8}";
     let spoiled = (responses(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(
@@ -102,7 +102,7 @@ fn numbers() -> impl Strategy<Value = String> {
     ]
 }
 
-/// JSON, nearly always.
+/// Generates texts that are nearly always JSON.
 fn texts() -> impl Strategy<Value = String> {
     let string = prop_oneof![
         "\"[a-c]{0,2}\"",
@@ -128,7 +128,7 @@ fn texts() -> impl Strategy<Value = String> {
     })
 }
 
-/// A text and another: unrelated, spelled otherwise, or changed in one place.
+/// Generates two texts: unrelated, spelled differently, or changed in one place.
 fn pairs() -> impl Strategy<Value = (String, String)> {
     (texts(), texts(), 0..3_u8, 0..16_u8, any::<prop::sample::Index>()).prop_map(
         |(one, unrelated, relation, spelling, index)| {
@@ -151,7 +151,7 @@ fn changed(document: &Document, index: prop::sample::Index) -> Document {
     index.get::<Document>(&neighbours).clone()
 }
 
-/// Two bodies and some pointers.
+/// Generates two bodies and some pointers.
 pub(crate) fn bodies() -> impl Strategy<Value = Vec<u8>> {
     let pointers = "((/[a-c0-2~]{0,2}){0,3}\n){0,4}";
     let pair = (pairs(), pointers)
@@ -159,7 +159,7 @@ pub(crate) fn bodies() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![1 => noise(30), 9 => pair]
 }
 
-/// Two requests.
+/// Generates two requests.
 pub(crate) fn requests() -> impl Strategy<Value = Vec<u8>> {
     let query = select(
         &[
@@ -199,7 +199,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Vec<u8>> {
     let headers = vec(header, 0..4)
         .prop_map(|lines| lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     let head = (path, query, content_type, headers);
-    // Two requests that differ in one thing say more than two that differ in all.
+    // Two requests that differ in one part test more than two that differ in all parts.
     (head.clone(), head, 0..5_u8, pairs()).prop_map(|(one, two, part, (body, other))| {
         let spell = |(path, query, content_type, headers): (&str, &str, &str, &str), body: &str| {
             format!("{path}{query}\n{content_type}\n{headers}\n{body}")

@@ -1,16 +1,16 @@
-//! JSON as it is written, with numbers of any precision: what fingerprints are compared with.
+//! A reference model of JSON with numbers of any precision, with which fingerprints are compared.
 //!
-//! Nothing here rounds, and nothing here is shared with the code under test. What a fingerprint may
-//! not tell apart is one [`Document`]; what it must tell apart is two.
+//! The model does not round, and shares no code with the code under test. Two texts must have the
+//! same fingerprint exactly if they are the same [`Document`].
 
 use std::collections::BTreeMap;
 
-/// Nested deeper than this a body is hashed as it is.
+/// The nesting depth above which a body is hashed by its bytes.
 const DEEPEST: usize = 127;
-/// Beyond this, neighbouring integers are one double.
+/// The number above which neighbouring integers become the same double.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
-/// An object with this member reads as a number in some builds of `serde_json` and as an object in
-/// others; it is hashed as it is in all of them.
+/// A reserved member name. Some builds of `serde_json` parse an object with this member as a
+/// number, others as an object; it is hashed by its bytes in all of them.
 const RESERVED: &str = "$serde_json::private::Number";
 
 /// A document by its meaning: objects have no order, numbers no spelling.
@@ -32,12 +32,13 @@ pub(crate) struct Decimal {
     pub(crate) exponent: i128,
 }
 
-/// What a body is compared by.
+/// The form in which a body is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Meaning<'b> {
-    /// By what it says.
+    /// The body is compared by its meaning.
     Document(Document),
-    /// By its bytes: it is not JSON, or not JSON that every parser reads alike.
+    /// The body is compared by its bytes: it is not JSON, or parsers would interpret it
+    /// differently.
     Bytes(&'b [u8]),
 }
 
@@ -54,7 +55,7 @@ impl<'b> Meaning<'b> {
 }
 
 impl Decimal {
-    /// Reads a number as JSON writes it; `None` if it is none.
+    /// Parses a JSON number; `None` if `token` is not one.
     pub(crate) fn read(token: &str) -> Option<Self> {
         let (negative, unsigned) = match token.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -86,7 +87,7 @@ impl Decimal {
             return Some(Self { negative: false, digits: String::new(), exponent: 0 });
         }
         let trailing = all.len() - all.trim_end_matches('0').len();
-        // An exponent of more digits than this cannot be outweighed by any mantissa that fits here.
+        // No mantissa of this size can compensate for an exponent with more digits.
         let exponent = exponent.map_or(0, |text| {
             let limit = i128::MAX / 4;
             let size = unsigned_exponent.unwrap_or_default().parse().unwrap_or(limit).min(limit);
@@ -96,7 +97,7 @@ impl Decimal {
         Some(Self { negative, digits: significant.to_owned(), exponent })
     }
 
-    /// As digits and an exponent, or in full where that is short.
+    /// Writes the number as digits and an exponent, or in full if that is short.
     pub(crate) fn written(&self, in_full: bool) -> String {
         let sign = if self.negative { "-" } else { "" };
         if self.digits.is_empty() {
@@ -110,7 +111,7 @@ impl Decimal {
         }
     }
 
-    /// Whether a double is exactly this number, as far as its shortest spelling goes.
+    /// Returns whether the shortest spelling of a double is exactly this number.
     fn is_a_double(&self) -> bool {
         let Ok(double) = self.written(false).parse::<f64>() else { return false };
         double.abs() <= LARGEST && Self::read(&format!("{double}")).as_ref() == Some(self)
@@ -246,7 +247,8 @@ impl Reader<'_> {
                     }
                     _ => vec![first],
                 };
-                // Half a pair is no character; parsers replace it, refuse it or keep it.
+                // Half a surrogate pair is not a character; parsers replace it, refuse it or keep
+                // it.
                 let mut read = char::decode_utf16(pair);
                 let found = read.next()?.ok()?;
                 return read.next().is_none().then_some(found);

@@ -1,7 +1,7 @@
-//! What must hold of the key in any field value.
+//! Properties of the key in any header value.
 //!
-//! The oracle reads a field the way the protocol is written down, byte by byte, without the parser
-//! that the crate uses. Where a parameter is of a kind that it does not read, it says so.
+//! The oracle parses a header value by the specification, byte by byte, without the parser that the
+//! crate uses. It reports parameters of a kind that it does not parse.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use semel_tower::key::{InvalidKeyHeader, key_in, parse};
 const MAX_KEY: usize = 255;
 const MAX_FIELD: usize = 4 * MAX_KEY;
 
-/// Checks one field value.
+/// Checks one header value.
 pub(crate) fn check(field: &[u8]) {
     let read = parse(field);
     match oracle(field) {
@@ -37,7 +37,7 @@ pub(crate) fn check(field: &[u8]) {
     by_header(field, &read);
 }
 
-/// An accepted key can be a key of the ledger as it is.
+/// Checks that an accepted key is a valid id of a ledger key, unchanged.
 fn fits_a_ledger(key: &str) {
     assert!((1..=MAX_KEY).contains(&key.len()), "{key:?}");
     assert!(key.bytes().all(|byte| matches!(byte, 0x20..=0x7e)), "{key:?}");
@@ -45,7 +45,7 @@ fn fits_a_ledger(key: &str) {
     assert_eq!(stored.expect("a key that was read is a key").id(), key);
 }
 
-/// However a key is spelled, it is read as the same key.
+/// Checks that every spelling of a key is parsed as the same key.
 fn has_one_meaning(key: &str) {
     let quoted = quoted(key);
     assert_eq!(parse(quoted.as_bytes()).as_deref(), Ok(key), "{quoted}");
@@ -56,7 +56,7 @@ fn has_one_meaning(key: &str) {
     if key.bytes().all(|byte| byte > b' ' && !matches!(byte, b',' | b';' | b'"')) {
         assert_eq!(parse(key.as_bytes()).as_deref(), Ok(key), "bare {key}");
     }
-    // One more byte is another key, or none: nothing is cut.
+    // One more byte makes another key, or none, because nothing is cut.
     let longer = format!("{key}x");
     match parse(self::quoted(&longer).as_bytes()) {
         Ok(other) => assert_eq!(other, longer),
@@ -64,7 +64,7 @@ fn has_one_meaning(key: &str) {
     }
 }
 
-/// A header map says what the field says, and another header must agree.
+/// Checks that a header map has the key of its field, and that a second header must agree.
 fn by_header(field: &[u8], read: &Result<Cow<'_, str>, InvalidKeyHeader>) {
     let names = [HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-key")];
     let Ok(value) = HeaderValue::from_bytes(field) else { return };
@@ -83,7 +83,7 @@ fn by_header(field: &[u8], read: &Result<Cow<'_, str>, InvalidKeyHeader>) {
     assert_eq!(key_in(&headers, &names), Err(InvalidKeyHeader::Repeated(2)));
 }
 
-/// A key as a structured-field string.
+/// Returns a key as a structured-field string.
 fn quoted(key: &str) -> String {
     let escaped = key.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
@@ -93,11 +93,11 @@ fn shown(field: &[u8]) -> String {
     format!("`{}`", field.escape_ascii())
 }
 
-/// What the protocol says about a field value.
+/// The result that the specification requires for a header value.
 enum Expected {
     Key(String),
     Refused,
-    /// A string, with parameters that this oracle does not read.
+    /// The value is a string with parameters that this oracle does not parse.
     KeyOrRefused(String),
 }
 
@@ -128,7 +128,7 @@ fn oracle(field: &[u8]) -> Expected {
     }
 }
 
-/// What follows an opening quote: the text, and what comes after the closing one.
+/// Parses the text after an opening quote. Returns the text, and the rest after the closing quote.
 fn string(mut rest: &[u8]) -> Option<(String, &[u8])> {
     let mut text = String::new();
     loop {
@@ -150,7 +150,8 @@ fn string(mut rest: &[u8]) -> Option<(String, &[u8])> {
     }
 }
 
-/// Whether this is a run of parameters; `None` if one has a value that is not read here.
+/// Returns whether the bytes are parameters; `None` if one has a value that the oracle does not
+/// parse.
 fn parameters(mut rest: &[u8]) -> Option<bool> {
     while let Some((first, after)) = rest.split_first() {
         if *first != b';' {

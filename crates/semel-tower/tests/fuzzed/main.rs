@@ -1,8 +1,8 @@
 //! The bodies of the fuzz targets, run on generated inputs and on the kept corpus.
 //!
-//! The same files are the targets of `fuzz/`, where coverage leads the way for as long as one likes
-//! (`cargo xtask fuzz`). Here the inputs are the same in every run: a failure is a change's, never
-//! chance's.
+//! The same files are the targets of `fuzz/`, where coverage guides the inputs
+//! (`cargo xtask fuzz`). In these tests the inputs are the same in every run, so that a failure is
+//! never due to chance.
 
 mod envelope;
 mod fingerprint;
@@ -17,7 +17,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Runs a target's body on so many generated inputs.
+/// Runs a target's body on `cases` generated inputs.
 fn generated(cases: u32, inputs: impl Strategy<Value = Vec<u8>>, check: fn(&[u8])) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
@@ -30,7 +30,7 @@ fn generated(cases: u32, inputs: impl Strategy<Value = Vec<u8>>, check: fn(&[u8]
     }
 }
 
-/// Runs a target's body on every input that was kept.
+/// Runs a target's body on every input of the kept corpus.
 fn kept(target: &str, check: fn(&[u8])) {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut files: Vec<_> = std::fs::read_dir(&place)
@@ -40,7 +40,7 @@ fn kept(target: &str, check: fn(&[u8])) {
     files.sort();
     assert!(files.len() >= 10, "{} inputs in {}", files.len(), place.display());
     for file in files {
-        // Shown only if the check panics.
+        // The test output shows this line only if the check panics.
         println!("{}", file.display());
         check(&std::fs::read(&file).expect("a file"));
     }

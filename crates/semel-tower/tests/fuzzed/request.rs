@@ -1,8 +1,8 @@
-//! What must hold of two requests under one key: the second is answered with the first one's answer
-//! exactly if it is the same request.
+//! Properties of two requests under one key: the second gets the response to the first exactly if
+//! it is the same request.
 //!
-//! Requests go through the layer, because what makes two of them the same is the layer's to say and
-//! nobody else's to ask. They stay in this process.
+//! The requests go through the layer, because only the layer decides whether two requests are the
+//! same. They stay in this process.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ type Layered = BoxCloneSyncService<Request<Full<Bytes>>, Answer, Infallible>;
 const ONE: HeaderName = HeaderName::from_static("x-one");
 const TWO: HeaderName = HeaderName::from_static("x-two");
 
-/// Checks one input: two requests with a NUL between them.
+/// Checks one input: two requests, separated by NUL.
 pub(crate) fn check(input: &[u8]) {
     let mut pieces = input.splitn(2, |byte| *byte == 0);
     let mut piece = || Sketch::of(pieces.next().unwrap_or_default());
@@ -38,7 +38,8 @@ pub(crate) fn check(input: &[u8]) {
         let done = bench.send(&first).await;
         assert_eq!((done.status(), replayed(&done)), (StatusCode::OK, false), "{first:?}");
         let again = bench.send(&second).await;
-        // How parts are divided is looked at beside the code that does it: here it only has to hold.
+        // Unit tests check how multipart bodies are divided; this check only requires that nothing
+        // panics.
         let parts = [&first, &second].iter().any(|sketch| sketch.is_multipart());
         if parts && !(first.body == second.body && first.content_type == second.content_type) {
             assert_eq!(bench.executor.purge(&key()).await.expect("memory"), Operated::Done);
@@ -60,7 +61,7 @@ fn key() -> Key {
     Key::new(Kind::Http, "acme", "ORDER", Principal::global(), "k-1").expect("a valid key")
 }
 
-/// A request as it will be sent.
+/// The parts of a request that will be sent.
 #[derive(Debug)]
 struct Sketch<'i> {
     uri: http::Uri,
@@ -70,24 +71,24 @@ struct Sketch<'i> {
     body: &'i [u8],
 }
 
-/// Names and the values of each, in their order.
+/// The values of each name, in their order.
 type Fields = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
-/// What a request says, spelling aside.
+/// The meaning of a request, without its spelling.
 #[derive(Debug, PartialEq)]
-struct Said<'i> {
+struct RequestMeaning<'i> {
     path: String,
     query: Fields,
     content_type: String,
     body: Meaning<'i>,
-    /// What a body says that is a form.
+    /// The fields of a body that is a form.
     form: Option<Fields>,
     headers: [Vec<HeaderValue>; 2],
 }
 
 impl<'i> Sketch<'i> {
-    /// Reads lines: the URI, the content type, then headers as `1value` and `2value`, an empty line,
-    /// and the body. `None` if it could not be sent.
+    /// Parses lines: the URI, the content type, then headers as `1value` and `2value`, an empty
+    /// line, and the body. Returns `None` if the request could not be sent.
     fn of(text: &'i [u8]) -> Option<Self> {
         let mut rest = text;
         let mut line = || {
@@ -135,7 +136,7 @@ impl<'i> Sketch<'i> {
         request
     }
 
-    fn meaning(&self) -> Said<'i> {
+    fn meaning(&self) -> RequestMeaning<'i> {
         let content_type = self.content_type.as_ref().and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
         let content_type = content_type.trim().to_ascii_lowercase();
@@ -143,7 +144,7 @@ impl<'i> Sketch<'i> {
         let text = std::str::from_utf8(self.body).ok().filter(|text| text.is_ascii());
         let form = text.filter(|_| content_type == "application/x-www-form-urlencoded");
         let form = form.map(|text| fields(&text.replace('+', "%20")));
-        Said {
+        RequestMeaning {
             path: self.uri.path().to_owned(),
             query: fields(self.uri.query().unwrap_or_default()),
             body: match json {
@@ -170,7 +171,7 @@ fn fields(text: &str) -> Fields {
     fields
 }
 
-/// `%41` is `A`; what is not two hex digits stays as it is.
+/// Decodes percent-encoding: `%41` is `A`. A `%` without two hex digits stays unchanged.
 fn decoded(text: &str) -> Vec<u8> {
     let mut rest = text.as_bytes();
     let mut bytes = Vec::new();
@@ -190,7 +191,7 @@ fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A layer with a handler that says yes.
+/// A layer with a handler that answers 200.
 struct Bench {
     runtime: Runtime,
     executor: Executor<MemoryStore>,

@@ -1,10 +1,10 @@
-//! One document in many spellings, and the documents next to it.
+//! Writes one document in many spellings, and creates documents that differ slightly.
 
 use std::fmt::Write as _;
 
 use crate::json::{Decimal, Document};
 
-/// How a document is written. Every bit is another liberty that JSON gives.
+/// The spelling of a document. Every bit is a variation that JSON allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spelling(pub(crate) u8);
 
@@ -25,7 +25,7 @@ impl Spelling {
         self.0 & 8 != 0
     }
 
-    /// `document`, written this way.
+    /// Writes `document` in this spelling.
     pub(crate) fn write(self, document: &Document) -> String {
         let mut text = String::new();
         self.value(document, &mut text);
@@ -89,10 +89,10 @@ impl Spelling {
     }
 }
 
-/// Where something is in a document, as a JSON pointer.
+/// A position in a document, as a JSON pointer.
 pub(crate) type Place = String;
 
-/// Every scalar of a document and every empty list and object, by its place.
+/// Returns the positions of all scalars and of all empty lists and objects in a document.
 pub(crate) fn leaves(document: &Document) -> Vec<Place> {
     let mut found = Vec::new();
     walk(document, String::new(), &mut found);
@@ -121,7 +121,7 @@ fn walk(document: &Document, place: Place, found: &mut Vec<Place>) {
     }
 }
 
-/// The documents that differ from this one at `place` only, as little as they can.
+/// Returns the documents that differ from this one only at `place`, as little as possible.
 pub(crate) fn neighbours(document: &Document, place: &str) -> Vec<Document> {
     let mut changed = document.clone();
     let Some(leaf) = at(&mut changed, place) else { return Vec::new() };
@@ -168,7 +168,7 @@ fn beside(leaf: &Document) -> Vec<Document> {
     }
 }
 
-/// The next numbers that a double can and cannot tell from this one.
+/// Returns neighbouring numbers that a double can and cannot distinguish from this one.
 fn numbers_beside(number: &Decimal) -> Vec<Decimal> {
     let mut others = Vec::new();
     if number.digits.is_empty() {
@@ -177,7 +177,7 @@ fn numbers_beside(number: &Decimal) -> Vec<Decimal> {
     }
     others.push(Decimal { negative: !number.negative, ..number.clone() });
     others.push(Decimal { exponent: number.exponent + 1, ..number.clone() });
-    // Far too close for a double.
+    // The difference is too small for a double.
     others.push(Decimal {
         digits: format!("{}{}1", number.digits, "0".repeat(30)),
         exponent: number.exponent - 31,

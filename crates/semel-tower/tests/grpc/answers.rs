@@ -1,4 +1,5 @@
-//! Answers that are not as gRPC has them: what may have had an effect does not have it again.
+//! Tests of responses that are not valid gRPC: a call that may have had an effect does not run
+//! again.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use semel_tower::grpc::{Codes, GrpcRules, SettleAs};
 use tower::{Layer as _, service_fn};
 
 use crate::backend::{self, Backend, Protocol, Server};
-use crate::desk::{layer, wired};
+use crate::bank_server::{layer, raw_charge};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
 
-/// A message, two bytes long.
+/// Returns a message of two bytes.
 fn message() -> Result<Frame<Bytes>, &'static str> {
     Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x02hi")))
 }
@@ -26,7 +27,8 @@ fn trailers(code: &'static str) -> Result<Frame<Bytes>, &'static str> {
     Ok(Frame::trailers(HeaderMap::from_iter([status])))
 }
 
-/// What two calls under one key get of a service that answers so; the first may get nothing whole.
+/// Sends two calls under one key to a service with this response. The first may get no complete
+/// response.
 async fn twice<G: Backend>(
     backend: &G,
     codes: Codes,
@@ -36,43 +38,44 @@ async fn twice<G: Backend>(
     twice_with(backend, codes, status, frames, None).await
 }
 
-/// The same of a service that says what its answer means.
+/// Sends two calls under one key to a service that chooses the settlement of its response.
 async fn twice_with<G: Backend>(
     backend: &G,
     codes: Codes,
     status: u16,
     frames: fn() -> Frames,
-    fate: Option<SettleAs>,
+    settled_as: Option<SettleAs>,
 ) -> (Option<backend::Answer>, backend::Answer) {
     let layer = layer(backend.executor().await, GrpcRules::new().codes(codes));
     let ran = Arc::new(AtomicBool::new(false));
     let inner = service_fn(move |_: Request<_>| {
-        // Whoever runs it again gets an answer that can be read.
-        let (status, frames, fate) = match ran.swap(true, Ordering::SeqCst) {
-            false => (status, frames(), fate),
+        // A second run returns a valid response.
+        let (status, frames, settled_as) = match ran.swap(true, Ordering::SeqCst) {
+            false => (status, frames(), settled_as),
             true => (200, vec![message(), trailers("0")], None),
         };
         async move {
             let body = StreamBody::new(futures_util::stream::iter(frames));
             let response = Response::builder().status(status).header("x-run", "made");
             let mut response = response.body(body).expect("a response");
-            if let Some(fate) = fate {
-                response.extensions_mut().insert(fate);
+            if let Some(settled_as) = settled_as {
+                response.extensions_mut().insert(settled_as);
             }
             Ok::<_, Infallible>(response)
         }
     });
     let server = Server::speaking(Protocol::H2, layer.layer(inner)).await;
     let key = semel_core::OperationId::generate().to_string();
-    // A body that breaks off takes the head with it where it is quick, and is no answer anyhow.
-    let first = match server.h2().await.begin(wired(&key, 100)).await {
+    // A body that breaks off quickly may take the head with it, and is no response in either case.
+    let first = match server.h2().await.begin(raw_charge(&key, 100)).await {
         Ok(response) => backend::Answer::of(response).await.ok(),
         Err(_) => None,
     };
-    (first, server.send(wired(&key, 100)).await)
+    (first, server.send(raw_charge(&key, 100)).await)
 }
 
-/// Whether the second call ran the service again, replayed it, or was told that it is gone.
+/// Returns whether the second call ran the service again, got a replay, or was refused because the
+/// result is unavailable.
 fn second((_, again): &(Option<backend::Answer>, backend::Answer)) -> &'static str {
     if again.headers.contains_key("x-run") {
         "again"
@@ -84,12 +87,12 @@ fn second((_, again): &(Option<backend::Answer>, backend::Answer)) -> &'static s
     }
 }
 
-async fn an_answer_without_a_status_is_not_made_again<G: Backend>(backend: G) {
+async fn a_response_without_a_status_does_not_run_again<G: Backend>(backend: G) {
     let answers = twice(&backend, Codes::ok_only(), 200, || vec![message()]).await;
     assert_eq!(second(&answers), "gone");
 }
 
-async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
+async fn a_response_that_breaks_off_does_not_run_again<G: Backend>(backend: G) {
     let broken = || vec![message(), Err("broken")];
     let answers = twice(&backend, Codes::ok_only(), 200, broken).await;
     assert!(answers.0.is_none());
@@ -108,14 +111,14 @@ async fn a_kept_status_after_the_head_is_replayed<G: Backend>(backend: G) {
     assert_eq!(answers.1.trailers["grpc-status"], "13");
 }
 
-async fn an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head<G: Backend>(
+async fn a_response_too_large_for_tonic_is_recognised_by_its_trailing_status<G: Backend>(
     backend: G,
 ) {
     let large = || vec![trailers("11")];
     assert_eq!(second(&twice(&backend, Codes::ok_only(), 200, large).await), "gone");
 }
 
-async fn a_code_that_nobody_knows_is_a_failure<G: Backend>(backend: G) {
+async fn an_unknown_code_is_a_failure<G: Backend>(backend: G) {
     let unknown = || vec![trailers("77")];
     assert_eq!(second(&twice(&backend, Codes::ok_only(), 200, unknown).await), "again");
 }
@@ -132,7 +135,7 @@ async fn an_answer_in_plain_http_cannot_be_kept<G: Backend>(backend: G) {
     assert_eq!(second(&twice(&backend, Codes::everything(), 502, page).await), "gone");
 }
 
-async fn a_page_of_an_error_is_no_success_however_much_of_it_there_is<G: Backend>(backend: G) {
+async fn an_error_page_is_no_success_however_long_it_is<G: Backend>(backend: G) {
     let long = || vec![Ok(Frame::data(Bytes::from(vec![b'x'; (1 << 20) + 6])))];
     let cut: fn() -> Frames =
         || vec![Ok(Frame::data(Bytes::from_static(b"<h1>No</h1>"))), Err("broken")];
@@ -143,15 +146,14 @@ async fn a_page_of_an_error_is_no_success_however_much_of_it_there_is<G: Backend
     assert_eq!(second(&twice(&backend, Codes::everything(), 503, cut).await), "gone");
 }
 
-async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it<G: Backend>(
-    backend: G,
-) {
+async fn a_chosen_settlement_overrides_an_incomplete_response<G: Backend>(backend: G) {
     let whole: fn() -> Frames = || vec![message()];
     let cut: fn() -> Frames = || vec![message(), Err("broken")];
     for frames in [whole, cut] {
-        for fate in [SettleAs::Release, SettleAs::Fail, SettleAs::Doubt] {
-            let said = twice_with(&backend, Codes::ok_only(), 200, frames, Some(fate)).await;
-            assert_eq!(second(&said), "again", "{fate:?}");
+        for settled_as in [SettleAs::Release, SettleAs::Fail, SettleAs::Doubt] {
+            let answers =
+                twice_with(&backend, Codes::ok_only(), 200, frames, Some(settled_as)).await;
+            assert_eq!(second(&answers), "again", "{settled_as:?}");
         }
         let kept = twice_with(&backend, Codes::ok_only(), 200, frames, Some(SettleAs::Keep)).await;
         assert_eq!(second(&kept), "gone");
@@ -159,14 +161,14 @@ async fn what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_i
 }
 
 in_memory! {
-    an_answer_without_a_status_is_not_made_again,
-    an_answer_that_breaks_off_is_not_made_again,
+    a_response_without_a_status_does_not_run_again,
+    a_response_that_breaks_off_does_not_run_again,
     a_status_after_the_head_counts_like_one_in_it,
     a_kept_status_after_the_head_is_replayed,
-    an_answer_too_large_for_tonic_is_told_by_its_status_after_the_head,
-    a_code_that_nobody_knows_is_a_failure,
+    a_response_too_large_for_tonic_is_recognised_by_its_trailing_status,
+    an_unknown_code_is_a_failure,
     an_answer_in_plain_http_is_a_failure,
     an_answer_in_plain_http_cannot_be_kept,
-    a_page_of_an_error_is_no_success_however_much_of_it_there_is,
-    what_somebody_says_of_an_answer_counts_for_more_than_what_there_is_of_it,
+    an_error_page_is_no_success_however_long_it_is,
+    a_chosen_settlement_overrides_an_incomplete_response,
 }

@@ -1,4 +1,5 @@
-//! A service to call: two unary methods with a test's own handler, and a stream of each kind.
+//! A gRPC service for tests: two unary methods with the test's own handler, and a stream of each
+//! kind.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,7 +35,7 @@ pub(crate) struct Charge {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Receipt {
-    /// Which run of the handler made it, from 1.
+    /// The number of the handler run that created the receipt, from 1.
     #[prost(uint32, tag = "1")]
     pub(crate) run: u32,
     #[prost(string, tag = "2")]
@@ -45,12 +46,12 @@ pub(crate) struct Receipt {
 
 pub(crate) type Answer = Result<Response<Receipt>, Status>;
 
-/// How often a handler was called.
+/// Counts the calls of a handler.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<AtomicU32>);
 
 impl Runs {
-    /// So far.
+    /// Returns the number of calls so far.
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
@@ -62,16 +63,16 @@ impl Runs {
 
 /// A call that reached the handler.
 #[derive(Debug)]
-pub(crate) struct Visit {
-    /// Which run of the handler this is, from 1.
+pub(crate) struct HandlerCall {
+    /// The number of this run of the handler, from 1.
     pub(crate) n: u32,
-    /// The claim that it runs under, if any.
+    /// The claim under which the handler runs, if any.
     pub(crate) claim: Option<semel_core::Context>,
     pub(crate) request: Request<Charge>,
 }
 
-impl Visit {
-    /// Another receipt in every run.
+impl HandlerCall {
+    /// Returns a receipt that is different in every run.
     pub(crate) fn receipt(&self) -> Receipt {
         let operation =
             self.claim.as_ref().map(|claim| claim.operation_id().to_string()).unwrap_or_default();
@@ -88,30 +89,31 @@ impl Visit {
 }
 
 /// A handler that answers at once.
-pub(crate) async fn paid(visit: Visit) -> Answer {
-    visit.paid()
+pub(crate) async fn paid(call: HandlerCall) -> Answer {
+    call.paid()
 }
 
-/// The service.
+/// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct Bank {
-    handler: Arc<dyn Fn(Visit) -> BoxFuture<'static, Answer> + Send + Sync>,
+    handler: Arc<dyn Fn(HandlerCall) -> BoxFuture<'static, Answer> + Send + Sync>,
     pub(crate) runs: Runs,
     largest: Option<usize>,
 }
 
 impl Bank {
-    /// With this handler for its unary methods.
+    /// Creates a bank with this handler for its unary methods.
     pub(crate) fn new<F, Fut>(handler: F) -> Self
     where
-        F: Fn(Visit) -> Fut + Send + Sync + 'static,
+        F: Fn(HandlerCall) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Answer> + Send + 'static,
     {
-        let handler = Arc::new(move |visit| -> BoxFuture<'static, _> { Box::pin(handler(visit)) });
+        let handler = Arc::new(move |call| -> BoxFuture<'static, _> { Box::pin(handler(call)) });
         Self { handler, runs: Runs::default(), largest: None }
     }
 
-    /// tonic refuses to send a larger answer than this, after the handler has given it.
+    /// Makes tonic refuse to send a response of more than `bytes`, after the handler has returned
+    /// it.
     pub(crate) fn sends_at_most(mut self, bytes: usize) -> Self {
         self.largest = Some(bytes);
         self
@@ -120,7 +122,7 @@ impl Bank {
     async fn unary(self, request: Request<Charge>) -> Answer {
         let n = self.runs.next();
         let claim = request.extensions().get().cloned();
-        (self.handler)(Visit { n, claim, request }).await
+        (self.handler)(HandlerCall { n, claim, request }).await
     }
 
     async fn answer<B>(self, request: http::Request<B>) -> http::Response<tonic::body::Body>
@@ -154,14 +156,14 @@ fn numbered(run: u32) -> Receipt {
     Receipt { run, ..Receipt::default() }
 }
 
-/// As many receipts as there are cents.
+/// Returns as many receipts as there are cents.
 async fn watch(request: Request<Charge>) -> Result<Response<Receipts>, Status> {
     let cents = u32::try_from(request.get_ref().cents).expect("a small number");
     let receipts = tokio_stream::iter(1..=cents).map(|n| Ok(numbered(n)));
     Ok(Response::new(Box::pin(receipts)))
 }
 
-/// How many charges there were.
+/// Returns a receipt with the number of charges in the stream.
 async fn load(request: Request<Streaming<Charge>>) -> Answer {
     let mut charges = request.into_inner();
     let mut count = 0;
@@ -171,7 +173,7 @@ async fn load(request: Request<Streaming<Charge>>) -> Answer {
     Ok(Response::new(numbered(count)))
 }
 
-/// A receipt for each charge, as it comes.
+/// Returns a receipt for each charge as soon as it arrives.
 async fn talk(request: Request<Streaming<Charge>>) -> Result<Response<Receipts>, Status> {
     let cents = |charge: Charge| u32::try_from(charge.cents).expect("a small number");
     let receipts = request.into_inner().map(move |charge| charge.map(cents).map(numbered));
@@ -201,7 +203,7 @@ where
     }
 }
 
-/// Where a handler waits until the test lets it go on.
+/// A gate at which a handler waits until the test opens it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate(Arc<Inner>);
 
@@ -224,43 +226,43 @@ impl Gate {
         Self::default()
     }
 
-    /// The handler is here, and goes on when the gate is opened for it.
-    pub(crate) async fn pass(&self, visit: &Visit) {
-        let key = visit.claim().key().id().to_owned();
+    /// Waits until the gate is opened for this handler.
+    pub(crate) async fn pass(&self, call: &HandlerCall) {
+        let key = call.claim().key().id().to_owned();
         self.0.visitors.lock().expect("not poisoned").push(key);
         self.0.arrivals.add_permits(1);
         self.0.passage.acquire().await.expect("not closed").forget();
     }
 
-    /// Waits until one more handler has come to the gate.
+    /// Waits until one more handler has reached the gate.
     pub(crate) async fn reached(&self) {
         self.0.arrivals.acquire().await.expect("not closed").forget();
     }
 
-    /// How often the handler of this key has come to the gate.
-    pub(crate) fn visits(&self, key: &str) -> usize {
+    /// Returns how often the handler of this key has reached the gate.
+    pub(crate) fn calls(&self, key: &str) -> usize {
         let visitors = self.0.visitors.lock().expect("not poisoned");
         visitors.iter().filter(|visitor| *visitor == key).count()
     }
 
-    /// Lets one handler go on.
+    /// Lets one handler pass.
     pub(crate) fn open(&self) {
         self.0.passage.add_permits(1);
     }
 
-    /// Lets every handler go on, now and later.
+    /// Lets every handler pass, now and later.
     pub(crate) fn stay_open(&self) {
         self.0.passage.add_permits(1_000);
     }
 
-    /// A bank whose handler answers when it is let through.
+    /// Returns a bank whose handler answers after it has passed the gate.
     pub(crate) fn bank(&self) -> Bank {
         let gate = self.clone();
-        Bank::new(move |visit| {
+        Bank::new(move |call| {
             let gate = gate.clone();
             async move {
-                gate.pass(&visit).await;
-                visit.paid()
+                gate.pass(&call).await;
+                call.paid()
             }
         })
     }

@@ -1,4 +1,4 @@
-//! Whom the server has seen leave: calls whose answer nobody waits for any more.
+//! Records the calls whose callers the server has seen leave.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,12 @@ use tower::{Layer, Service};
 
 use crate::backend::until;
 
-/// The keys of calls that were left. A layer, to be put around the one under test.
+/// The keys of calls whose callers have left. This is a layer around the layer under test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Departures(Arc<Mutex<HashSet<String>>>);
 
 impl Departures {
-    /// Waits until the server has noticed that the caller of `key` is gone.
+    /// Waits until the server has noticed that the caller of `key` has left.
     pub(crate) async fn noticed(&self, key: &str) {
         until(async || self.0.lock().expect("not poisoned").contains(key)).await;
     }
@@ -63,7 +63,7 @@ where
     }
 }
 
-/// A caller who waits for an answer, or leaves.
+/// A call that is being answered. If it is dropped, its caller has left.
 struct Waiting {
     key: Option<String>,
     departures: Departures,

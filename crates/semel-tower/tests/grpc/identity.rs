@@ -1,4 +1,5 @@
-//! Whose key it is: nobody gets an answer that was made for another.
+//! Tests that keys are separate for tenants and callers: no caller gets a response that was made
+//! for another.
 
 use http::HeaderName;
 use semel_core::Store;
@@ -9,7 +10,7 @@ use tonic::{Code, Request};
 
 use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, paid};
-use crate::desk::{Desk, keyed, refusal, refused, told, unkeyed};
+use crate::bank_server::{BankServer, keyed, refusal, refused, run_and_replayed, unkeyed};
 
 fn by_metadata<S: Store>(executor: semel_core::Executor<S>, rules: GrpcRules) -> GrpcLayer<S> {
     let tenant = Tenant::header(HeaderName::from_static("x-tenant"));
@@ -25,27 +26,29 @@ fn with(mut request: Request<Charge>, pairs: &[(&'static str, &'static str)]) ->
     request
 }
 
-async fn tenants_and_callers_never_meet_under_one_key<G: Backend>(backend: G) {
-    let desk =
-        Desk::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid)).await;
+async fn keys_of_tenants_and_callers_are_separate<G: Backend>(backend: G) {
+    let server =
+        BankServer::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid))
+            .await;
     let mut runs = 0;
     for tenant in ["acme", "Acme", "globex"] {
         for caller in ["Bearer ann", "Bearer bob"] {
             runs += 1;
             for replayed in [false, true] {
                 let whose = [("x-tenant", tenant), ("authorization", caller)];
-                // Not even to say that it was used for something else.
+                // No caller can even find out that another has used the key for something else.
                 let request = with(keyed("k", i64::from(runs)), &whose);
-                let answer = desk.charge(request).await.expect("paid");
-                assert_eq!(told(&answer), (runs, replayed), "{tenant} {caller}");
+                let answer = server.charge(request).await.expect("paid");
+                assert_eq!(run_and_replayed(&answer), (runs, replayed), "{tenant} {caller}");
             }
         }
     }
 }
 
-async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Backend>(backend: G) {
-    let desk =
-        Desk::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid)).await;
+async fn an_unknown_caller_is_refused_and_nothing_runs<G: Backend>(backend: G) {
+    let server =
+        BankServer::with(by_metadata(backend.executor().await, GrpcRules::new()), Bank::new(paid))
+            .await;
     let (acme, ann) = (("x-tenant", "acme"), ("authorization", "Bearer ann"));
     let refusals: [(&[_], _); 5] = [
         (&[], "TENANT_UNKNOWN"),
@@ -55,44 +58,44 @@ async fn who_cannot_be_told_is_refused_and_nothing_runs<G: Backend>(backend: G) 
         (&[acme], "PRINCIPAL_UNKNOWN"),
     ];
     for (pairs, reason) in refusals {
-        let answer = desk.charge(with(keyed("k", 100), pairs)).await;
+        let answer = server.charge(with(keyed("k", 100), pairs)).await;
         assert_eq!(refused(answer), refusal(Code::Unauthenticated, reason), "{pairs:?}");
     }
-    assert_eq!(desk.runs.count(), 0);
-    // Nobody is asked who they are without need.
-    desk.charge(unkeyed(100)).await.expect("paid");
+    assert_eq!(server.runs.count(), 0);
+    // A call without a key needs no identity.
+    server.charge(unkeyed(100)).await.expect("paid");
 }
 
-async fn a_tenant_that_cannot_be_one_is_refused<G: Backend>(backend: G) {
+async fn an_invalid_tenant_is_refused<G: Backend>(backend: G) {
     let layer = GrpcLayer::fenced(
         backend.executor().await,
         Tenant::by(|_| Some("t".repeat(65))),
         PrincipalFrom::global(),
     );
-    let desk = Desk::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
-    let answer = desk.charge(keyed("k", 100)).await;
+    let server = BankServer::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
+    let answer = server.charge(keyed("k", 100)).await;
     assert_eq!(refused(answer), refusal(Code::Unauthenticated, "TENANT_UNKNOWN"));
 }
 
-async fn a_replay_check_is_asked_for_repeats_only<G: Backend>(backend: G) {
+async fn a_replay_check_runs_for_repeats_only<G: Backend>(backend: G) {
     let rules = GrpcRules::new().replay_check(|call| {
         let allowed = call.headers.contains_key("x-allowed");
         async move { allowed }
     });
-    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
-    desk.charge(keyed("k", 100)).await.expect("paid");
-    let answer = desk.charge(keyed("k", 100)).await;
+    let server = BankServer::open(&backend, rules, Bank::new(paid)).await;
+    server.charge(keyed("k", 100)).await.expect("paid");
+    let answer = server.charge(keyed("k", 100)).await;
     assert_eq!(refused(answer), refusal(Code::PermissionDenied, "REPLAY_REFUSED"));
-    let again = desk.charge(with(keyed("k", 100), &[("x-allowed", "yes")])).await;
-    assert_eq!(told(&again.expect("paid before")), (1, true));
+    let again = server.charge(with(keyed("k", 100), &[("x-allowed", "yes")])).await;
+    assert_eq!(run_and_replayed(&again.expect("paid before")), (1, true));
 }
 
 on_every_store! {
-    tenants_and_callers_never_meet_under_one_key,
+    keys_of_tenants_and_callers_are_separate,
 }
 
 in_memory! {
-    who_cannot_be_told_is_refused_and_nothing_runs,
-    a_tenant_that_cannot_be_one_is_refused,
-    a_replay_check_is_asked_for_repeats_only,
+    an_unknown_caller_is_refused_and_nothing_runs,
+    an_invalid_tenant_is_refused,
+    a_replay_check_runs_for_repeats_only,
 }

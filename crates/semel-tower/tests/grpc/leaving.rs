@@ -1,4 +1,5 @@
-//! Callers whose deadline passes or who leave: the work goes on, and its answer waits for them.
+//! Tests of callers whose deadline passes or who leave: the work goes on, and a repeat gets its
+//! response.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,17 +13,17 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::backend::Backend;
-use crate::bank::{Bank, Gate, Visit};
-use crate::desk::{Desk, is_replayed, keyed, told, wired};
+use crate::bank::{Bank, Gate, HandlerCall};
+use crate::bank_server::{BankServer, is_replayed, keyed, raw_charge, run_and_replayed};
 
 fn patient() -> GrpcRules {
     GrpcRules::new().wait(Wait::UpTo(Duration::from_secs(60)))
 }
 
-async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Backend>(backend: G) {
+async fn a_deadline_that_passes_ends_the_wait_and_not_the_work<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&backend, patient(), gate.bank()).await;
-    let mut teller = desk.teller().await;
+    let server = BankServer::open(&backend, patient(), gate.bank()).await;
+    let mut client = server.client().await;
     // On a busy machine the deadline may pass before the call has arrived: then it never ran.
     let mut tries = 0;
     let key = loop {
@@ -30,74 +31,74 @@ async fn a_deadline_that_passes_ends_the_caller_and_not_the_work<G: Backend>(bac
         let key = format!("k-{tries}");
         let mut request = keyed(&key, 100);
         request.set_timeout(Duration::from_millis(300));
-        let status = teller.charge(request).await.expect_err("the gate is shut");
+        let status = client.charge(request).await.expect_err("the gate is shut");
         assert!(matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded), "{status:?}");
-        if gate.visits(&key) == 1 {
+        if gate.calls(&key) == 1 {
             break key;
         }
     };
-    desk.departures.noticed(&key).await;
+    server.departures.noticed(&key).await;
     gate.stay_open();
-    let again = teller.charge(keyed(&key, 100)).await.expect("it went on");
+    let again = client.charge(keyed(&key, 100)).await.expect("it went on");
     assert!(is_replayed(again.metadata()));
-    assert_eq!(gate.visits(&key), 1);
+    assert_eq!(gate.calls(&key), 1);
 }
 
 async fn a_deadline_that_only_the_server_keeps_does_the_same<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&backend, patient(), gate.bank()).await;
+    let server = BankServer::open(&backend, patient(), gate.bank()).await;
     let mut tries = 0;
     let key = loop {
         tries += 1;
         let key = format!("k-{tries}");
-        let mut request = wired(&key, 100);
+        let mut request = raw_charge(&key, 100);
         request.headers_mut().insert("grpc-timeout", "300m".parse().expect("a value"));
-        let answer = desk.send(request).await;
+        let answer = server.send(request).await;
         assert!(matches!(answer.header("grpc-status"), Some("1" | "4")), "{answer:?}");
-        if gate.visits(&key) == 1 {
+        if gate.calls(&key) == 1 {
             break key;
         }
     };
-    desk.departures.noticed(&key).await;
+    server.departures.noticed(&key).await;
     gate.stay_open();
-    let again = desk.charge(keyed(&key, 100)).await.expect("it went on");
+    let again = server.charge(keyed(&key, 100)).await.expect("it went on");
     assert!(is_replayed(again.metadata()));
-    assert_eq!(gate.visits(&key), 1);
+    assert_eq!(gate.calls(&key), 1);
 }
 
 async fn a_caller_whose_connection_ends_finds_the_answer_later<G: Backend>(backend: G) {
     let gate = Gate::new();
-    let desk = Desk::open(&backend, patient(), gate.bank()).await;
-    let mut teller = desk.teller().await;
+    let server = BankServer::open(&backend, patient(), gate.bank()).await;
+    let mut client = server.client().await;
     {
-        let mut leaving = std::pin::pin!(teller.charge(keyed("k", 100)));
+        let mut leaving = std::pin::pin!(client.charge(keyed("k", 100)));
         tokio::select! {
             _ = &mut leaving => panic!("the gate is shut"),
             () = gate.reached() => {}
         }
     }
-    drop(teller);
-    desk.departures.noticed("k").await;
+    drop(client);
+    server.departures.noticed("k").await;
     gate.open();
-    let again = desk.charge(keyed("k", 100)).await.expect("it went on");
-    assert_eq!((told(&again), desk.runs.count()), ((1, true), 1));
+    let again = server.charge(keyed("k", 100)).await.expect("it went on");
+    assert_eq!((run_and_replayed(&again), server.runs.count()), ((1, true), 1));
 }
 
-/// How many calls are left and made again.
+/// The number of calls that are abandoned and repeated.
 const CALLS: usize = 300;
-/// How many at a time.
+/// The number of concurrent callers.
 const CALLERS: usize = 32;
 
-/// When a caller leaves.
+/// The moment at which a caller leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// After a random time, be the call on its way, running or answered.
+    /// The caller leaves after a random time; the call may be on its way, running or answered.
     Sometime(Duration),
-    /// While the handler runs, which goes on only when the server has noticed.
+    /// The caller leaves while the handler runs, which goes on only when the server has noticed it.
     Running,
 }
 
-/// One call that is left.
+/// One call that its caller abandons.
 struct Left {
     moment: Moment,
     work: Duration,
@@ -117,7 +118,7 @@ impl Left {
         Self { moment, work: millis(6), running, gone, effects: AtomicU32::new(0) }
     }
 
-    /// The handler's part: something takes time, and then has an effect.
+    /// Runs the handler's part, which takes some time.
     async fn work(&self) {
         self.running.add_permits(1);
         match self.moment {
@@ -129,7 +130,7 @@ impl Left {
         self.effects.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The caller's part: it waits for the moment to leave.
+    /// Waits for the moment at which the caller leaves.
     async fn moment(&self) {
         match self.moment {
             Moment::Sometime(span) => tokio::time::sleep(span).await,
@@ -138,33 +139,37 @@ impl Left {
     }
 }
 
-type Everybody = Arc<Mutex<HashMap<String, Arc<Left>>>>;
+type AllCalls = Arc<Mutex<HashMap<String, Arc<Left>>>>;
 
-async fn leave_and_return(desk: &Desk, everybody: &Everybody, n: usize) -> (Moment, bool, bool) {
+async fn leave_and_return(
+    server: &BankServer,
+    all_calls: &AllCalls,
+    n: usize,
+) -> (Moment, bool, bool) {
     let (key, left) = (format!("k-{n}"), Arc::new(Left::at_random()));
-    everybody.lock().expect("not poisoned").insert(key.clone(), Arc::clone(&left));
-    let mut teller = desk.teller().await;
+    all_calls.lock().expect("not poisoned").insert(key.clone(), Arc::clone(&left));
+    let mut client = server.client().await;
     let answered = {
-        let mut calling = std::pin::pin!(teller.charge(keyed(&key, 100)));
+        let mut calling = std::pin::pin!(client.charge(keyed(&key, 100)));
         tokio::select! {
             answer = &mut calling => Some(answer.expect("paid")),
             () = left.moment() => None,
         }
     };
-    // Half of them hang up, the others cancel the call and stay connected.
-    let mut teller = if fastrand::bool() {
-        drop(teller);
+    // Half of the callers close the connection, the others cancel the call and stay connected.
+    let mut client = if fastrand::bool() {
+        drop(client);
         None
     } else {
-        Some(teller)
+        Some(client)
     };
     if left.moment == Moment::Running {
-        desk.departures.noticed(&key).await;
+        server.departures.noticed(&key).await;
     }
     left.gone.add_permits(1);
-    let again = match &mut teller {
-        Some(teller) => teller.charge(keyed(&key, 100)).await,
-        None => desk.charge(keyed(&key, 100)).await,
+    let again = match &mut client {
+        Some(client) => client.charge(keyed(&key, 100)).await,
+        None => server.charge(keyed(&key, 100)).await,
     };
     let stuck = match (&answered, &again) {
         (_, Err(_)) => true,
@@ -177,42 +182,42 @@ async fn leave_and_return(desk: &Desk, everybody: &Everybody, n: usize) -> (Mome
     (left.moment, answered.is_none(), stuck)
 }
 
-async fn who_leaves_at_any_time_and_returns_finds_it_done_once<G: Backend>(backend: G) {
-    let everybody = Everybody::default();
+async fn a_caller_that_leaves_at_any_time_and_returns_finds_it_done_once<G: Backend>(backend: G) {
+    let all_calls = AllCalls::default();
     let bank = Bank::new({
-        let everybody = Arc::clone(&everybody);
-        move |visit: Visit| {
-            let key = visit.claim().key().id().to_owned();
-            let left = Arc::clone(&everybody.lock().expect("not poisoned")[&key]);
+        let all_calls = Arc::clone(&all_calls);
+        move |call: HandlerCall| {
+            let key = call.claim().key().id().to_owned();
+            let left = Arc::clone(&all_calls.lock().expect("not poisoned")[&key]);
             async move {
                 left.work().await;
-                visit.paid()
+                call.paid()
             }
         }
     });
-    let desk = Desk::open(&backend, patient(), bank).await;
-    let visits: Vec<_> = futures_util::stream::iter(0..CALLS)
-        .map(|n| leave_and_return(&desk, &everybody, n))
+    let server = BankServer::open(&backend, patient(), bank).await;
+    let results: Vec<_> = futures_util::stream::iter(0..CALLS)
+        .map(|n| leave_and_return(&server, &all_calls, n))
         .buffer_unordered(CALLERS)
         .collect()
         .await;
     let effects: Vec<_> = {
-        let everybody = everybody.lock().expect("not poisoned");
-        everybody.values().map(|left| left.effects.load(Ordering::SeqCst)).collect()
+        let all_calls = all_calls.lock().expect("not poisoned");
+        all_calls.values().map(|left| left.effects.load(Ordering::SeqCst)).collect()
     };
     let doubled = effects.iter().filter(|times| **times > 1).count();
     let lost = effects.iter().filter(|times| **times == 0).count();
-    let stuck = visits.iter().filter(|(_, _, stuck)| *stuck).count();
+    let stuck = results.iter().filter(|(_, _, stuck)| *stuck).count();
     assert_eq!((effects.len(), doubled, lost, stuck), (CALLS, 0, 0, 0));
-    // One in three leaves while the handler runs; half of that leaves room for chance.
-    let running = visits.iter().filter(|visit| visit.0 == Moment::Running && visit.1).count();
+    // One in three callers leaves while the handler runs; half of that allows for chance.
+    let running = results.iter().filter(|result| result.0 == Moment::Running && result.1).count();
     assert!(running > CALLS / 6, "only {running} left while the handler ran");
-    assert!(visits.iter().any(|(moment, left, _)| *moment != Moment::Running && *left));
+    assert!(results.iter().any(|(moment, left, _)| *moment != Moment::Running && *left));
 }
 
 on_every_store! {
-    a_deadline_that_passes_ends_the_caller_and_not_the_work,
+    a_deadline_that_passes_ends_the_wait_and_not_the_work,
     a_deadline_that_only_the_server_keeps_does_the_same,
     a_caller_whose_connection_ends_finds_the_answer_later,
-    who_leaves_at_any_time_and_returns_finds_it_done_once,
+    a_caller_that_leaves_at_any_time_and_returns_finds_it_done_once,
 }

@@ -1,12 +1,13 @@
-//! The gRPC layer's protocol: a tonic server and a tonic client, over real sockets, on every store.
+//! Tests of the gRPC layer's protocol with a tonic server and a tonic client, over real sockets, on
+//! every store.
 //!
-//! What a tonic client hides (which metadata came first and which last) is looked at with an HTTP/2
-//! client of the common backend.
+//! Details that a tonic client hides, such as the difference between initial and trailing metadata,
+//! are checked with the HTTP/2 client of the common backend.
 
 #[path = "../backend.rs"]
 mod backend;
 
-/// Makes one `#[test]` per store of each `async fn name<G: Backend>(backend: G)` in this module.
+/// Creates one `#[test]` per store for each `async fn name<G: Backend>(backend: G)` in the module.
 macro_rules! on_every_store {
     ($($test:ident,)*) => {
         crate::backend::tests_on! { memory Memory $($test)* }
@@ -17,7 +18,7 @@ macro_rules! on_every_store {
     };
 }
 
-/// The same where the store does not matter.
+/// Creates the tests for memory only, where the store does not matter.
 macro_rules! in_memory {
     ($($test:ident,)*) => {
         crate::backend::tests_on! { memory_only Memory $($test)* }
@@ -25,8 +26,8 @@ macro_rules! in_memory {
 }
 
 mod bank;
+mod bank_server;
 mod departures;
-mod desk;
 
 mod answers;
 mod atomic;

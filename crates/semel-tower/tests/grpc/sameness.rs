@@ -1,4 +1,4 @@
-//! What makes two calls under one key the same call.
+//! Tests when two calls under one key are the same call.
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -9,41 +9,41 @@ use tonic::{Code, Request};
 
 use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, REFUND, paid};
-use crate::desk::{Desk, framed, keyed, refusal, refused, told, wire};
+use crate::bank_server::{BankServer, framed, keyed, raw_call, refusal, refused, run_and_replayed};
 
 async fn another_message_under_the_same_key_is_refused<G: Backend>(backend: G) {
-    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
-    desk.charge(keyed("k", 100)).await.expect("paid");
-    let other = desk.charge(keyed("k", 101)).await;
+    let server = BankServer::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
+    server.charge(keyed("k", 100)).await.expect("paid");
+    let other = server.charge(keyed("k", 101)).await;
     assert_eq!(refused(other), refusal(Code::FailedPrecondition, "KEY_REUSED"));
-    assert!(told(&desk.charge(keyed("k", 100)).await.expect("paid before")).1);
-    assert_eq!(desk.runs.count(), 1);
+    assert!(run_and_replayed(&server.charge(keyed("k", 100)).await.expect("paid before")).1);
+    assert_eq!(server.runs.count(), 1);
 }
 
-async fn metadata_makes_no_difference_unless_it_is_named<G: Backend>(backend: G) {
+async fn metadata_makes_no_difference_unless_a_rule_lists_it<G: Backend>(backend: G) {
     let rules = GrpcRules::new().matched_metadata([HeaderName::from_static("x-ledger")]);
-    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
+    let server = BankServer::open(&backend, rules, Bank::new(paid)).await;
     let with = |name: &'static str, value: &'static str| {
         let mut request = keyed("k", 100);
         request.metadata_mut().insert(name, value.parse().expect("ASCII"));
         request
     };
-    desk.charge(with("x-ledger", "a")).await.expect("paid");
+    server.charge(with("x-ledger", "a")).await.expect("paid");
     let mut same = with("x-ledger", "a");
     same.metadata_mut().insert("x-attempt", "2".parse().expect("ASCII"));
-    assert!(told(&desk.charge(same).await.expect("paid before")).1);
+    assert!(run_and_replayed(&server.charge(same).await.expect("paid before")).1);
     for other in [with("x-ledger", "b"), with("x-attempt", "2")] {
-        let answer = refused(desk.charge(other).await);
+        let answer = refused(server.charge(other).await);
         assert_eq!(answer, refusal(Code::FailedPrecondition, "KEY_REUSED"));
     }
 }
 
-async fn chosen_fields_decide_where_a_rule_says_so<G: Backend>(backend: G) {
+async fn chosen_fields_decide_if_a_rule_selects_them<G: Backend>(backend: G) {
     let rules = GrpcRules::new().matched(|message| match Charge::decode(message) {
         Ok(charge) => Fingerprint::of_bytes(&charge.cents.to_be_bytes()),
         Err(_) => Fingerprint::of_bytes(message),
     });
-    let desk = Desk::open(&backend, rules, Bank::new(paid)).await;
+    let server = BankServer::open(&backend, rules, Bank::new(paid)).await;
     let noted = |cents, note: &'static str| {
         let note = Bytes::from_static(note.as_bytes());
         let charge = Charge { account: String::new(), cents, note };
@@ -51,20 +51,20 @@ async fn chosen_fields_decide_where_a_rule_says_so<G: Backend>(backend: G) {
         request.metadata_mut().insert("idempotency-key", "k".parse().expect("ASCII"));
         request
     };
-    desk.charge(noted(100, "at nine")).await.expect("paid");
-    assert!(told(&desk.charge(noted(100, "at ten")).await.expect("paid before")).1);
-    let other = refused(desk.charge(noted(900, "at nine")).await);
+    server.charge(noted(100, "at nine")).await.expect("paid");
+    assert!(run_and_replayed(&server.charge(noted(100, "at ten")).await.expect("paid before")).1);
+    let other = refused(server.charge(noted(900, "at nine")).await);
     assert_eq!(other, refusal(Code::FailedPrecondition, "KEY_REUSED"));
 }
 
-async fn however_a_message_is_cut_into_frames_it_is_the_same<G: Backend>(backend: G) {
-    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
+async fn the_frames_of_a_message_make_no_difference<G: Backend>(backend: G) {
+    let server = BankServer::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let data = framed(keyed("k", 100).get_ref());
     let send = |chunk: usize| {
         let chunks: Vec<_> = data.chunks(chunk).map(<[u8]>::to_vec).collect();
-        let mut request = wire(CHARGE, b"").map(|_| crate::backend::chunked(chunks));
+        let mut request = raw_call(CHARGE, b"").map(|_| crate::backend::chunked(chunks));
         request.headers_mut().insert("idempotency-key", "k".parse().expect("a value"));
-        desk.send(request)
+        server.send(request)
     };
     let first = send(data.len()).await;
     for chunk in [1, 3, 5] {
@@ -75,14 +75,14 @@ async fn however_a_message_is_cut_into_frames_it_is_the_same<G: Backend>(backend
 }
 
 async fn messages_of_any_codec_are_kept<G: Backend>(backend: G) {
-    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
+    let server = BankServer::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     for content_type in ["application/grpc+proto", "application/grpc+json"] {
         let send = || {
-            let mut request = wire(REFUND, &framed(keyed("k", 100).get_ref()));
+            let mut request = raw_call(REFUND, &framed(keyed("k", 100).get_ref()));
             let key = content_type.replace('/', "-").parse().expect("a value");
             request.headers_mut().insert("idempotency-key", key);
             request.headers_mut().insert("content-type", content_type.parse().expect("a value"));
-            desk.send(request)
+            server.send(request)
         };
         let (first, again) = (send().await, send().await);
         assert_eq!(again.body, first.body);
@@ -95,8 +95,8 @@ on_every_store! {
 }
 
 in_memory! {
-    metadata_makes_no_difference_unless_it_is_named,
-    chosen_fields_decide_where_a_rule_says_so,
-    however_a_message_is_cut_into_frames_it_is_the_same,
+    metadata_makes_no_difference_unless_a_rule_lists_it,
+    chosen_fields_decide_if_a_rule_selects_them,
+    the_frames_of_a_message_make_no_difference,
     messages_of_any_codec_are_kept,
 }

@@ -1,4 +1,5 @@
-//! Streams pass untouched, even with a key; and what happens to those that are taken for unary.
+//! Tests that streams pass through, even with a key, and what happens if one is registered as
+//! unary.
 
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use tonic_prost::ProstCodec;
 
 use crate::backend::Backend;
 use crate::bank::{Bank, CHARGE, Charge, LOAD, REFUND, Receipt, TALK, WATCH, paid};
-use crate::desk::{Desk, framed, keyed, refusal, refused, told, unkeyed, wire};
+use crate::bank_server::{
+    BankServer, framed, keyed, raw_call, refusal, refused, run_and_replayed, unkeyed,
+};
 
 fn method(name: &str, client: bool, server: bool) -> MethodDescriptorProto {
     MethodDescriptorProto {
@@ -27,7 +30,7 @@ fn method(name: &str, client: bool, server: bool) -> MethodDescriptorProto {
     }
 }
 
-/// The bank's descriptor set.
+/// Returns the bank's descriptor set.
 fn descriptors() -> Vec<u8> {
     let service = ServiceDescriptorProto {
         name: Some("Bank".to_owned()),
@@ -48,20 +51,20 @@ fn descriptors() -> Vec<u8> {
     FileDescriptorSet { file: vec![file] }.encode_to_vec()
 }
 
-async fn described<G: Backend>(backend: &G) -> Desk {
+async fn described<G: Backend>(backend: &G) -> BankServer {
     let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global())
         .unary(REFUND, GrpcRules::new().required())
         .descriptor_set(&descriptors())
         .expect("the bank's");
-    Desk::with(layer, Bank::new(paid)).await
+    BankServer::with(layer, Bank::new(paid)).await
 }
 
 fn codec() -> ProstCodec<Charge, Receipt> {
     ProstCodec::default()
 }
 
-/// Any request under the key `k`.
+/// Adds the key `k` to a request.
 fn under_a_key<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("idempotency-key", "k".parse().expect("ASCII"));
@@ -69,17 +72,17 @@ fn under_a_key<T>(message: T) -> Request<T> {
 }
 
 async fn a_descriptor_set_makes_its_unary_methods_idempotent<G: Backend>(backend: G) {
-    let desk = described(&backend).await;
+    let server = described(&backend).await;
     for replayed in [false, true] {
-        let answer = desk.charge(keyed("k", 100)).await.expect("paid");
-        assert_eq!(told(&answer), (1, replayed));
+        let answer = server.charge(keyed("k", 100)).await.expect("paid");
+        assert_eq!(run_and_replayed(&answer), (1, replayed));
     }
-    desk.charge(unkeyed(100)).await.expect("a key is not required here");
-    let answer = desk.teller().await.call(REFUND, unkeyed(100)).await;
+    server.charge(unkeyed(100)).await.expect("a key is not required here");
+    let answer = server.client().await.call(REFUND, unkeyed(100)).await;
     assert_eq!(refused(answer), refusal(Code::InvalidArgument, "KEY_MISSING"));
 }
 
-async fn a_stream_registered_as_unary_is_found_out_by_the_set<G: Backend>(backend: G) {
+async fn a_descriptor_set_reveals_a_stream_registered_as_unary<G: Backend>(backend: G) {
     let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
     let found = layer.unary(TALK, GrpcRules::new()).descriptor_set(&descriptors());
@@ -87,10 +90,10 @@ async fn a_stream_registered_as_unary_is_found_out_by_the_set<G: Backend>(backen
     assert_eq!(found.expect_err("it streams"), streaming);
 }
 
-async fn a_server_stream_passes_untouched<G: Backend>(backend: G) {
-    let desk = described(&backend).await;
-    let mut grpc = desk.teller().await.0;
-    // The same key for other messages, and the same message twice: nobody minds.
+async fn a_server_stream_passes_through<G: Backend>(backend: G) {
+    let server = described(&backend).await;
+    let mut grpc = server.client().await.0;
+    // The same key for other messages, and the same message twice, make no difference.
     for cents in [3, 3, 5] {
         grpc.ready().await.expect("connected");
         let path = PathAndQuery::from_static(WATCH);
@@ -103,9 +106,9 @@ async fn a_server_stream_passes_untouched<G: Backend>(backend: G) {
     }
 }
 
-async fn a_client_stream_passes_untouched<G: Backend>(backend: G) {
-    let desk = described(&backend).await;
-    let mut grpc = desk.teller().await.0;
+async fn a_client_stream_passes_through<G: Backend>(backend: G) {
+    let server = described(&backend).await;
+    let mut grpc = server.client().await.0;
     for count in [4, 4, 0] {
         grpc.ready().await.expect("connected");
         let path = PathAndQuery::from_static(LOAD);
@@ -116,38 +119,38 @@ async fn a_client_stream_passes_untouched<G: Backend>(backend: G) {
 }
 
 async fn a_stream_both_ways_passes_message_by_message<G: Backend>(backend: G) {
-    let desk = described(&backend).await;
-    let mut grpc = desk.teller().await.0;
+    let server = described(&backend).await;
+    let mut grpc = server.client().await.0;
     for _ in 0..2 {
         grpc.ready().await.expect("connected");
-        let (say, said) = tokio::sync::mpsc::unbounded_channel();
-        let charges = UnboundedReceiverStream::new(said);
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let charges = UnboundedReceiverStream::new(receiver);
         let path = PathAndQuery::from_static(TALK);
         let answer = grpc.streaming(under_a_key(charges), path, codec()).await;
         let mut receipts = answer.expect("a stream").into_inner();
-        // Each answer comes before the next question.
+        // Each response arrives before the next message is sent.
         for cents in 1..=3 {
-            say.send(Charge { cents, ..Charge::default() }).expect("heard");
+            sender.send(Charge { cents, ..Charge::default() }).expect("heard");
             let receipt = receipts.message().await.expect("answered").expect("not over");
             assert_eq!(i64::from(receipt.run), cents);
         }
-        drop(say);
+        drop(sender);
         assert!(receipts.message().await.expect("ends well").is_none());
     }
 }
 
-async fn a_method_that_nobody_named_passes_untouched<G: Backend>(backend: G) {
+async fn a_method_that_is_not_registered_passes_through<G: Backend>(backend: G) {
     let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
-    let desk = Desk::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
+    let server = BankServer::with(layer.unary(CHARGE, GrpcRules::new()), Bank::new(paid)).await;
     for run in 1..=2 {
-        let answer = desk.teller().await.call(REFUND, keyed("k", 100)).await.expect("paid");
-        assert_eq!(told(&answer), (run, false));
+        let answer = server.client().await.call(REFUND, keyed("k", 100)).await.expect("paid");
+        assert_eq!(run_and_replayed(&answer), (run, false));
     }
 }
 
 async fn a_unary_call_has_exactly_one_message<G: Backend>(backend: G) {
-    let desk = Desk::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
+    let server = BankServer::open(&backend, GrpcRules::new(), Bank::new(paid)).await;
     let one = framed(unkeyed(100).get_ref());
     let refusals = [
         (Vec::new(), "12"),
@@ -156,21 +159,21 @@ async fn a_unary_call_has_exactly_one_message<G: Backend>(backend: G) {
         (b"{\"cents\":100}".to_vec(), "3"),
     ];
     for (data, code) in refusals {
-        let mut request = wire(CHARGE, &data);
+        let mut request = raw_call(CHARGE, &data);
         request.headers_mut().insert("idempotency-key", "k".parse().expect("a value"));
-        let answer = desk.send(request).await;
+        let answer = server.send(request).await;
         assert_eq!(answer.header("grpc-status"), Some(code), "{data:?}");
         assert!(answer.header("grpc-message").is_some_and(|message| !message.is_empty()));
     }
-    assert_eq!(desk.runs.count(), 0);
-    desk.charge(keyed("k", 100)).await.expect("the key is free");
+    assert_eq!(server.runs.count(), 0);
+    server.charge(keyed("k", 100)).await.expect("the key is free");
 }
 
 async fn a_client_stream_registered_as_unary_is_refused<G: Backend>(backend: G) {
     let executor = backend.executor().await;
     let layer = GrpcLayer::fenced(executor, Tenant::fixed("acme"), PrincipalFrom::global());
-    let desk = Desk::with(layer.unary(LOAD, GrpcRules::new()), Bank::new(paid)).await;
-    let mut grpc = desk.teller().await.0;
+    let server = BankServer::with(layer.unary(LOAD, GrpcRules::new()), Bank::new(paid)).await;
+    let mut grpc = server.client().await.0;
     grpc.ready().await.expect("connected");
     let charges =
         tokio_stream::iter((0..3).map(|_| Charge::default())).throttle(Duration::from_millis(1));
@@ -183,11 +186,11 @@ async fn a_client_stream_registered_as_unary_is_refused<G: Backend>(backend: G) 
 
 in_memory! {
     a_descriptor_set_makes_its_unary_methods_idempotent,
-    a_stream_registered_as_unary_is_found_out_by_the_set,
-    a_server_stream_passes_untouched,
-    a_client_stream_passes_untouched,
+    a_descriptor_set_reveals_a_stream_registered_as_unary,
+    a_server_stream_passes_through,
+    a_client_stream_passes_through,
     a_stream_both_ways_passes_message_by_message,
-    a_method_that_nobody_named_passes_untouched,
+    a_method_that_is_not_registered_passes_through,
     a_unary_call_has_exactly_one_message,
     a_client_stream_registered_as_unary_is_refused,
 }

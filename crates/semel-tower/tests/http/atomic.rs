@@ -1,4 +1,4 @@
-//! The atomic layer: a handler's rows and its answer are one commit.
+//! Tests of the atomic layer: a handler's rows and its response are one commit.
 
 mod rivals;
 
@@ -17,7 +17,7 @@ use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant, Transaction};
 
 use crate::backend::{AtomicBackend, Server, on_every_database, post, request};
-use crate::stage::Runs;
+use crate::support::Runs;
 
 fn layer<S: TransactionalStore>(executor: Executor<S>) -> IdempotencyLayer<S, Atomic> {
     IdempotencyLayer::atomic(executor, Tenant::fixed("acme"), PrincipalFrom::global())
@@ -54,7 +54,7 @@ async fn a_row_and_its_answer_commit_together<G: AtomicBackend>(backend: G) {
     assert_eq!((runs.count(), others.count()), (1, 0));
 }
 
-async fn a_refusal_takes_its_rows_back_and_frees_the_key<G: AtomicBackend>(backend: G) {
+async fn a_refusal_rolls_its_rows_back_and_releases_the_key<G: AtomicBackend>(backend: G) {
     let (server, runs) = writing(&backend, Rules::new(), 422).await;
     for note in ["[1]", "[2]"] {
         let answer = server.send(post("/orders", "k", note)).await;
@@ -69,7 +69,7 @@ async fn a_refusal_takes_its_rows_back_and_frees_the_key<G: AtomicBackend>(backe
     assert_eq!(backend.rows().await, ["[3]"]);
 }
 
-async fn a_refusal_that_is_kept_takes_its_rows_back_too<G: AtomicBackend>(backend: G) {
+async fn a_refusal_that_is_stored_rolls_its_rows_back_too<G: AtomicBackend>(backend: G) {
     let rules = Rules::new().preset(Preset::below_500());
     let (server, runs) = writing(&backend, rules, 422).await;
     for replayed in [false, true] {
@@ -82,7 +82,7 @@ async fn a_refusal_that_is_kept_takes_its_rows_back_too<G: AtomicBackend>(backen
     assert_eq!((runs.count(), backend.rows().await.len()), (1, 0));
 }
 
-async fn a_failure_takes_its_rows_back_and_is_recorded<G: AtomicBackend>(backend: G) {
+async fn a_failure_rolls_its_rows_back_and_is_recorded<G: AtomicBackend>(backend: G) {
     let rules = Rules::new().command(|command| {
         let hour = Duration::from_secs(3_600);
         command.on_failure(OnFailure::Backoff { base: hour, cap: hour })
@@ -99,7 +99,7 @@ async fn a_failure_takes_its_rows_back_and_is_recorded<G: AtomicBackend>(backend
     assert_eq!(backend.rows().await, ["[1]"]);
 }
 
-async fn a_panic_takes_its_rows_back<G: AtomicBackend>(backend: G) {
+async fn a_panic_rolls_its_rows_back<G: AtomicBackend>(backend: G) {
     let handler = on_post(|Tx(mut unit): Tx<G::Store>, note: String| async move {
         G::insert(unit.conn(), &note).await;
         assert!(note == "never", "this handler panics on purpose");
@@ -115,7 +115,7 @@ async fn a_panic_takes_its_rows_back<G: AtomicBackend>(backend: G) {
     assert_eq!(backend.rows().await, ["[1]"]);
 }
 
-async fn a_handler_that_takes_too_long_takes_its_rows_back<G: AtomicBackend>(backend: G) {
+async fn a_handler_that_takes_too_long_rolls_its_rows_back<G: AtomicBackend>(backend: G) {
     let limit = Duration::from_millis(100);
     let rules = Rules::new().required().command(move |command| command.work_timeout(limit));
     let layer = layer(backend.executor().await).rules(rules);
@@ -169,18 +169,18 @@ async fn a_handler_that_keeps_its_transaction_commits_nothing<G: AtomicBackend>(
 async fn a_handler_that_never_takes_its_transaction_is_refused<G: AtomicBackend>(backend: G) {
     let runs = Runs::default();
     let layer = layer(backend.executor().await);
-    let handler = runs.handler(crate::stage::created);
+    let handler = runs.handler(crate::support::created);
     let server =
         Server::start(&backend, Router::new().route("/orders", handler).layer(layer)).await;
     for _ in 0..2 {
         let answer = server.send(post("/orders", "k", "{}")).await;
-        let told = (answer.status.as_u16(), answer.problem());
-        assert_eq!(told, (500, Some("misconfigured".to_owned())));
+        let result = (answer.status.as_u16(), answer.problem());
+        assert_eq!(result, (500, Some("misconfigured".to_owned())));
     }
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_transaction_that_was_noted_and_never_taken_is_over<G: AtomicBackend>(backend: G) {
+async fn a_transaction_that_was_stored_and_never_taken_is_over<G: AtomicBackend>(backend: G) {
     let noted: Arc<Mutex<Option<Transaction<G::Store>>>> = Arc::default();
     let notes = Arc::clone(&noted);
     let handler = any(move |request: axum::extract::Request| {
@@ -199,7 +199,7 @@ async fn a_transaction_that_was_noted_and_never_taken_is_over<G: AtomicBackend>(
         assert_eq!(answer.problem().as_deref(), Some("misconfigured"));
     }
     let late = noted.lock().unwrap_or_else(PoisonError::into_inner).take();
-    assert!(late.expect("noted").take().is_none(), "it is over");
+    assert!(late.expect("noted").take().is_none(), "the transaction is over");
 }
 
 async fn a_transaction_is_taken_once<G: AtomicBackend>(backend: G) {
@@ -218,7 +218,7 @@ async fn a_transaction_is_taken_once<G: AtomicBackend>(backend: G) {
 }
 
 async fn a_request_without_a_key_is_refused<G: AtomicBackend>(backend: G) {
-    // By the layer, and where its rules are changed, by the extractor.
+    // The layer refuses the request or, if its rules are changed, the extractor does.
     let handler = on_post(|Tx(mut unit): Tx<G::Store>, note: String| async move {
         G::insert(unit.conn(), &note).await;
     });
@@ -235,7 +235,7 @@ async fn a_request_without_a_key_is_refused<G: AtomicBackend>(backend: G) {
     assert_eq!(backend.rows().await.len(), 0);
 }
 
-async fn a_handler_knows_its_claim<G: AtomicBackend>(backend: G) {
+async fn a_handler_gets_its_claim<G: AtomicBackend>(backend: G) {
     let telling =
         on_post(|OperationContext(claim): OperationContext, _: Tx<G::Store>| async move {
             format!("{} {}", claim.attempt(), claim.downstream_key("charge").is_ok())
@@ -266,7 +266,8 @@ async fn rows_under_a_claim_that_comes_first_commit_with_their_answer<G: AtomicB
     assert_eq!((runs.count(), backend.rows().await), (1, vec!["[1]".to_owned()]));
 }
 
-/// A service whose store fails as its script says. Its handler at `/elsewhere` wants no transaction.
+/// Serves a handler on a store that fails according to a script. The handler at `/elsewhere` takes
+/// no transaction.
 async fn faulty<G: AtomicBackend>(
     backend: &G,
     rules: Rules,
@@ -281,15 +282,13 @@ async fn faulty<G: AtomicBackend>(
     let runs = Runs::default();
     let router = Router::new()
         .route("/orders", handler)
-        .route("/elsewhere", runs.handler(crate::stage::created))
+        .route("/elsewhere", runs.handler(crate::support::created))
         .layer(layer);
     (Server::start(backend, router).await, faults, runs)
 }
 
-async fn a_store_that_is_down_is_told_and_the_handler_never_runs_without_it<G: AtomicBackend>(
-    backend: G,
-) {
-    // Without its transaction a handler has nothing to write to: failing open does not apply.
+async fn a_handler_never_runs_without_its_store<G: AtomicBackend>(backend: G) {
+    // A handler cannot write without its transaction, so `fail_open` does not apply.
     let (server, faults, runs) = faulty(&backend, Rules::new().fail_open()).await;
     for path in ["/orders", "/elsewhere"] {
         faults.next(StoreCall::Begin, Fault::Refuse);
@@ -305,7 +304,7 @@ async fn a_store_that_is_down_is_told_and_the_handler_never_runs_without_it<G: A
     assert_eq!(backend.rows().await, ["[1]"]);
 }
 
-async fn a_commit_whose_reply_was_lost_is_found_out<G: AtomicBackend>(backend: G) {
+async fn a_commit_whose_reply_was_lost_is_found_again<G: AtomicBackend>(backend: G) {
     let (server, faults, _) = faulty(&backend, Rules::new()).await;
     faults.next(StoreCall::Commit, Fault::LoseReply);
     let answer = server.send(post("/orders", "k", "[1]")).await;
@@ -318,19 +317,19 @@ async fn a_commit_whose_reply_was_lost_is_found_out<G: AtomicBackend>(backend: G
 
 on_every_database! {
     a_row_and_its_answer_commit_together,
-    a_refusal_takes_its_rows_back_and_frees_the_key,
-    a_refusal_that_is_kept_takes_its_rows_back_too,
-    a_failure_takes_its_rows_back_and_is_recorded,
-    a_panic_takes_its_rows_back,
-    a_handler_that_takes_too_long_takes_its_rows_back,
+    a_refusal_rolls_its_rows_back_and_releases_the_key,
+    a_refusal_that_is_stored_rolls_its_rows_back_too,
+    a_failure_rolls_its_rows_back_and_is_recorded,
+    a_panic_rolls_its_rows_back,
+    a_handler_that_takes_too_long_rolls_its_rows_back,
     an_answer_too_large_to_keep_commits_nothing,
     a_handler_that_keeps_its_transaction_commits_nothing,
     a_handler_that_never_takes_its_transaction_is_refused,
-    a_transaction_that_was_noted_and_never_taken_is_over,
+    a_transaction_that_was_stored_and_never_taken_is_over,
     a_transaction_is_taken_once,
     a_request_without_a_key_is_refused,
-    a_handler_knows_its_claim,
+    a_handler_gets_its_claim,
     rows_under_a_claim_that_comes_first_commit_with_their_answer,
-    a_store_that_is_down_is_told_and_the_handler_never_runs_without_it,
-    a_commit_whose_reply_was_lost_is_found_out,
+    a_handler_never_runs_without_its_store,
+    a_commit_whose_reply_was_lost_is_found_again,
 }

@@ -1,4 +1,4 @@
-//! Processes that die or stand still while they hold a claim.
+//! Tests of processes that die or hang while they hold a claim.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use semel_core::OnCrash;
 use semel_tower::http::Rules;
 
 use crate::backend::{Backend, Server, on_every_store, post};
-use crate::stage::{Gate, Runs, abandoned, created, executor, layer, order_key, router, serve};
+use crate::support::{Gate, Runs, abandoned, created, executor, layer, order_key, router, serve};
 
-/// Longer than any test, so that no renewal comes in between.
+/// A lease that is longer than any test, so that no renewal happens.
 const LEASE: Duration = Duration::from_secs(600);
 
 fn long_lease() -> Rules {
@@ -17,8 +17,8 @@ fn long_lease() -> Rules {
 
 async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Backend>(backend: G) {
     let operation = abandoned(&backend.store().await, &order_key("k"), OnCrash::Rerun).await;
-    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
-        let (attempt, operation) = visit.operation();
+    let (server, runs) = serve(&backend, Rules::new(), |call| async move {
+        let (attempt, operation) = call.operation();
         format!("{attempt} {operation}")
     })
     .await;
@@ -31,7 +31,7 @@ async fn a_claim_of_a_dead_process_is_taken_over_with_its_operation_id<G: Backen
     assert_eq!((answer.status.as_u16(), answer.text()), (200, &*format!("2 {operation}")));
 }
 
-async fn a_crash_that_must_be_looked_into_is_uncertain_and_not_run_again<G: Backend>(backend: G) {
+async fn a_crash_under_hold_is_uncertain_and_not_run_again<G: Backend>(backend: G) {
     let store = backend.store().await;
     abandoned(&store, &order_key("k"), OnCrash::Hold).await;
     let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
@@ -54,7 +54,7 @@ async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Backen
     let gate = Gate::new();
     let (runs, doomed) = (Runs::default(), layer(executor(&backend).await).rules(rules.clone()));
     let router = router(&runs, gate.handler()).layer(doomed);
-    // A runtime of its own is as near to a process as one gets without one.
+    // A separate runtime stands for a separate process.
     let process = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -75,7 +75,7 @@ async fn a_server_that_dies_in_the_middle_leaves_its_request_uncertain<G: Backen
     assert_eq!(runs.count(), 1);
 }
 
-/// Two processes with one store: the first stands still in its handler until its claim has lapsed.
+/// Two processes with one store. The first hangs in its handler until its claim has lapsed.
 struct Zombie {
     gate: Gate,
     server: Server,
@@ -92,7 +92,7 @@ impl Zombie {
         Self { gate, server, answer }
     }
 
-    /// It goes on, and this is what its caller hears.
+    /// Lets the first process continue, and returns the response to its caller.
     async fn wakes(self) -> crate::backend::Answer {
         self.gate.open();
         let answer = self.answer.await.expect("an answer");
@@ -101,7 +101,7 @@ impl Zombie {
     }
 }
 
-async fn a_late_handlers_caller_gets_the_answer_of_who_took_over<G: Backend>(backend: G) {
+async fn a_late_handlers_caller_gets_the_response_of_the_takeover<G: Backend>(backend: G) {
     let zombie = Zombie::of(&backend).await;
     let (server, _) =
         serve(&backend, long_lease(), |_| std::future::ready("the second process")).await;
@@ -113,7 +113,7 @@ async fn a_late_handlers_caller_gets_the_answer_of_who_took_over<G: Backend>(bac
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "the second process");
 }
 
-async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Backend>(backend: G) {
+async fn a_late_handlers_caller_gets_in_progress_while_another_runs<G: Backend>(backend: G) {
     let zombie = Zombie::of(&backend).await;
     let gate = Gate::new();
     let (server, _) = serve(&backend, long_lease(), gate.handler()).await;
@@ -125,10 +125,10 @@ async fn a_late_handlers_caller_is_told_that_another_is_at_it<G: Backend>(backen
     assert_eq!(winner.await.expect("an answer").status, 201);
 }
 
-async fn a_late_handlers_caller_is_told_that_its_claim_was_lost<G: Backend>(backend: G) {
+async fn a_late_handlers_caller_gets_claim_lost<G: Backend>(backend: G) {
     let zombie = Zombie::of(&backend).await;
-    let (server, _) = serve(&backend, long_lease(), |visit| async move {
-        match visit.operation().0 {
+    let (server, _) = serve(&backend, long_lease(), |call| async move {
+        match call.operation().0 {
             2 => Err(http::StatusCode::BAD_GATEWAY),
             attempt => Ok(attempt.to_string()),
         }
@@ -138,15 +138,15 @@ async fn a_late_handlers_caller_is_told_that_its_claim_was_lost<G: Backend>(back
     let late = zombie.wakes().await;
     assert_eq!((late.status.as_u16(), late.problem().as_deref()), (409, Some("claim-lost")));
     assert_eq!(late.header("retry-after"), Some("1"));
-    // Its answer was not recorded: the next attempt is the third.
+    // The response was not recorded, so the next attempt is the third.
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "3");
 }
 
 on_every_store! {
     a_claim_of_a_dead_process_is_taken_over_with_its_operation_id,
-    a_crash_that_must_be_looked_into_is_uncertain_and_not_run_again,
+    a_crash_under_hold_is_uncertain_and_not_run_again,
     a_server_that_dies_in_the_middle_leaves_its_request_uncertain,
-    a_late_handlers_caller_gets_the_answer_of_who_took_over,
-    a_late_handlers_caller_is_told_that_another_is_at_it,
-    a_late_handlers_caller_is_told_that_its_claim_was_lost,
+    a_late_handlers_caller_gets_the_response_of_the_takeover,
+    a_late_handlers_caller_gets_in_progress_while_another_runs,
+    a_late_handlers_caller_gets_claim_lost,
 }

@@ -1,4 +1,4 @@
-//! Many of the same request at once.
+//! Tests of many duplicates of one request at once.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use semel_core::Wait;
 use semel_tower::http::Rules;
 
 use crate::backend::{Answer, Backend, Memory, Server, on_every_store, post, run};
-use crate::stage::{Runs, serve};
+use crate::support::{Runs, serve};
 
 const MANY: usize = 64;
 
@@ -23,15 +23,17 @@ async fn at_once(servers: &[&Server]) -> Vec<Answer> {
 }
 
 async fn slowly<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
-    serve(backend, rules, |visit| async move {
-        // Long enough for some duplicates to come in between; the outcome does not depend on it.
+    serve(backend, rules, |call| async move {
+        // Long enough for some duplicates to arrive in the meantime; the outcome does not depend on
+        // it.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        visit.created()
+        call.created()
     })
     .await
 }
 
-/// One answer is the work's own; every other is it again, or says that it is being made.
+/// Checks that one response comes from the handler, and that every other is its replay or
+/// `in-progress`.
 fn one_ran(answers: &[Answer]) {
     let own: Vec<_> =
         answers.iter().filter(|answer| answer.status == 201 && !answer.replayed()).collect();
@@ -82,7 +84,7 @@ async fn many_duplicates_that_wait_at_two_processes_get_one_answer<G: Backend>(b
 }
 
 #[test]
-fn many_different_keys_at_a_store_for_a_few_are_accepted_exactly_so_often() {
+fn a_store_accepts_exactly_as_many_keys_as_its_capacity() {
     run(async {
         let backend = Memory::for_keys(16);
         let (server, runs) = slowly(&backend, Rules::new()).await;

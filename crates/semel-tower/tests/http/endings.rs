@@ -1,4 +1,4 @@
-//! How a run may end, and what its repeats are told.
+//! Tests how a run of a handler may end, and what its repeats get.
 
 use std::future::{pending, ready};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use semel_testkit::Fixture as _;
 use semel_tower::http::{Preset, Rules, SettleAs};
 
 use crate::backend::{Backend, Memory, Server, in_memory, on_every_store, post, run};
-use crate::stage::{Gate, Runs, Visit, created, executor, layer, order_key, router, serve};
+use crate::support::{Gate, HandlerCall, Runs, created, executor, layer, order_key, router, serve};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -38,7 +38,7 @@ async fn a_reused_key_may_be_answered_with_409<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Backend>(backend: G) {
+async fn a_repeat_of_a_running_request_gets_in_progress_and_a_delay<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let first = server.sending(post("/orders", "k", "{}"));
@@ -54,7 +54,7 @@ async fn a_request_that_still_runs_is_told_so_and_when_to_come_again<G: Backend>
     assert_eq!(runs.count(), 1);
 }
 
-async fn when_to_come_again_is_a_setting<G: Backend>(backend: G) {
+async fn the_delay_before_a_retry_is_a_setting<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().retry_after(Duration::from_millis(6_001));
     let (server, _) = serve(&backend, rules, gate.handler()).await;
@@ -65,7 +65,7 @@ async fn when_to_come_again_is_a_setting<G: Backend>(backend: G) {
     first.await.expect("an answer");
 }
 
-async fn a_mismatch_is_told_before_in_progress<G: Backend>(backend: G) {
+async fn a_mismatch_is_reported_before_in_progress<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let first = server.sending(post("/orders", "k", "[1]"));
@@ -77,16 +77,16 @@ async fn a_mismatch_is_told_before_in_progress<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_failure_that_backs_off_says_when_it_is_due<G: Backend>(backend: G) {
+async fn a_failure_that_backs_off_has_the_delay_until_it_is_due<G: Backend>(backend: G) {
     let rules = Rules::new()
         .command(|command| command.on_failure(OnFailure::Backoff { base: HOUR / 36, cap: HOUR }));
     let (server, runs) =
-        serve(&backend, rules, |visit| ready((failing(), visit.operation().0.to_string()))).await;
+        serve(&backend, rules, |call| ready((failing(), call.operation().0.to_string()))).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
     let repeat = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((repeat.status.as_u16(), repeat.problem().as_deref()), (409, Some("backing-off")));
     let after: u64 = repeat.header("retry-after").expect("told").parse().expect("seconds");
-    // Where the store's clock goes on by itself some of it may have passed.
+    // On a store with a real clock, a part of the time may have passed.
     assert!((10..=100).contains(&after), "{after}");
     assert_eq!(runs.count(), 1);
     backend.advance(Duration::from_secs(after)).await;
@@ -94,7 +94,7 @@ async fn a_failure_that_backs_off_says_when_it_is_due<G: Backend>(backend: G) {
     assert_eq!((due.status, due.text()), (failing(), "2"));
 }
 
-async fn the_time_to_come_again_is_never_told_too_short<G: Backend>(backend: G) {
+async fn the_delay_before_a_retry_is_never_too_short<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| {
         let base = Duration::from_millis(1_001);
         command.on_failure(OnFailure::Backoff { base, cap: HOUR })
@@ -105,7 +105,7 @@ async fn the_time_to_come_again_is_never_told_too_short<G: Backend>(backend: G) 
     assert_eq!(repeat.header("retry-after"), Some("2"));
 }
 
-async fn a_failure_that_is_kept_is_told_and_not_run_again<G: Backend>(backend: G) {
+async fn a_failure_that_is_kept_is_reported_and_not_run_again<G: Backend>(backend: G) {
     let rules = Rules::new().keep(HOUR).command(|command| command.on_failure(OnFailure::Keep));
     let (server, runs) = serve(&backend, rules, |_| ready(failing())).await;
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 500);
@@ -134,15 +134,15 @@ async fn an_operation_that_used_up_its_attempts_is_dead<G: Backend>(backend: G) 
 }
 
 async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
-        assert!(visit.n > 1, "the first run of this handler panics on purpose");
-        let (attempt, operation) = visit.operation();
+    let (server, runs) = serve(&backend, Rules::new(), |call| async move {
+        assert!(call.n > 1, "the first run of this handler panics on purpose");
+        let (attempt, operation) = call.operation();
         format!("{attempt} {operation}")
     })
     .await;
     let first = server.send(post("/orders", "k", "{}")).await;
     assert_eq!((first.status.as_u16(), first.problem().as_deref()), (500, Some("work-failed")));
-    assert!(!first.text().contains("on purpose"), "what a panic says is not for callers");
+    assert!(!first.text().contains("on purpose"), "the message of a panic is not for callers");
     let again = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(again.status, 200);
     assert!(again.text().starts_with("2 "), "{again:?}");
@@ -151,8 +151,8 @@ async fn a_handler_that_panics_is_a_failure_and_its_repeat_runs<G: Backend>(back
 
 async fn a_handler_that_panics_under_hold_is_not_run_again<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.on_crash(OnCrash::Hold));
-    let (server, runs) = serve(&backend, rules, |visit| async move {
-        assert!(visit.n > 1, "the first run of this handler panics on purpose, after its effect");
+    let (server, runs) = serve(&backend, rules, |call| async move {
+        assert!(call.n > 1, "the first run of this handler panics on purpose, after its effect");
         "again"
     })
     .await;
@@ -175,10 +175,10 @@ async fn a_server_error_is_a_failure_or_in_doubt<G: Backend>(backend: G) {
         let key = format!("k-{runs_in_all}");
         assert_eq!(server.send(post("/orders", &key, "{}")).await.status, 500);
         let repeat = server.send(post("/orders", &key, "{}")).await;
-        let told = (repeat.status.as_u16(), repeat.problem());
+        let result = (repeat.status.as_u16(), repeat.problem());
         match runs_in_all {
-            1 => assert_eq!(told, (409, Some("uncertain".to_owned()))),
-            _ => assert_eq!(told, (500, None)),
+            1 => assert_eq!(result, (409, Some("uncertain".to_owned()))),
+            _ => assert_eq!(result, (500, None)),
         }
         assert_eq!(runs.count(), runs_in_all);
     }
@@ -187,10 +187,10 @@ async fn a_server_error_is_a_failure_or_in_doubt<G: Backend>(backend: G) {
 async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Backend>(backend: G) {
     let limit = Duration::from_millis(50);
     let rules = Rules::new().command(move |command| command.work_timeout(limit));
-    let (server, runs) = serve(&backend, rules, |visit| async move {
-        match visit.n {
+    let (server, runs) = serve(&backend, rules, |call| async move {
+        match call.n {
             1 => pending().await,
-            _ => visit.operation().0.to_string(),
+            _ => call.operation().0.to_string(),
         }
     })
     .await;
@@ -200,18 +200,18 @@ async fn a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs<G: Backe
     assert_eq!(runs.count(), 2);
 }
 
-/// Says that it does not know what it did.
+/// Returns a response that settles the claim as doubt.
 fn doubtful(status: StatusCode) -> Response {
     let mut answer = status.into_response();
     answer.extensions_mut().insert(SettleAs::Doubt);
     answer
 }
 
-async fn a_handler_in_doubt_is_run_again_or_looked_into<G: Backend>(backend: G) {
-    let first_in_doubt = |visit: Visit| async move {
-        match visit.n {
+async fn a_handler_in_doubt_is_run_again_or_held<G: Backend>(backend: G) {
+    let first_in_doubt = |call: HandlerCall| async move {
+        match call.n {
             1 => doubtful(StatusCode::GATEWAY_TIMEOUT),
-            _ => visit.operation().0.to_string().into_response(),
+            _ => call.operation().0.to_string().into_response(),
         }
     };
     let (server, _) = serve(&backend, Rules::new(), first_in_doubt).await;
@@ -226,7 +226,7 @@ async fn a_handler_in_doubt_is_run_again_or_looked_into<G: Backend>(backend: G) 
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Backend>(backend: G) {
+async fn a_handler_that_took_too_long_may_be_held<G: Backend>(backend: G) {
     let limit = Duration::from_millis(50);
     let rules =
         Rules::new().command(move |command| command.work_timeout(limit).on_crash(OnCrash::Hold));
@@ -240,7 +240,7 @@ async fn a_handler_that_took_too_long_may_have_to_be_looked_into<G: Backend>(bac
     assert_eq!(runs.count(), 1);
 }
 
-async fn settings_that_cannot_work_are_said_and_nothing_runs<G: Backend>(backend: G) {
+async fn settings_that_cannot_work_are_reported_and_nothing_runs<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.lease(Duration::from_millis(1)));
     let (server, runs) = serve(&backend, rules, created).await;
     let answer = server.send(post("/orders", "k", "{}")).await;
@@ -249,7 +249,7 @@ async fn settings_that_cannot_work_are_said_and_nothing_runs<G: Backend>(backend
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_service_that_shuts_down_takes_no_new_keys<G: Backend>(backend: G) {
+async fn a_service_that_shuts_down_accepts_no_new_keys<G: Backend>(backend: G) {
     let executor = executor(&backend).await;
     let runs = Runs::default();
     let router = router(&runs, created).layer(layer(executor.clone()));
@@ -295,22 +295,22 @@ fn a_full_store_has_room_again_when_a_record_expires() {
 on_every_store! {
     another_request_under_the_same_key_is_refused,
     a_reused_key_may_be_answered_with_409,
-    a_request_that_still_runs_is_told_so_and_when_to_come_again,
-    a_mismatch_is_told_before_in_progress,
-    a_failure_that_backs_off_says_when_it_is_due,
-    a_failure_that_is_kept_is_told_and_not_run_again,
+    a_repeat_of_a_running_request_gets_in_progress_and_a_delay,
+    a_mismatch_is_reported_before_in_progress,
+    a_failure_that_backs_off_has_the_delay_until_it_is_due,
+    a_failure_that_is_kept_is_reported_and_not_run_again,
     an_operation_that_used_up_its_attempts_is_dead,
     a_handler_that_panics_is_a_failure_and_its_repeat_runs,
     a_handler_that_panics_under_hold_is_not_run_again,
     a_server_error_is_a_failure_or_in_doubt,
     a_handler_that_takes_too_long_is_cancelled_and_its_repeat_runs,
-    a_handler_that_took_too_long_may_have_to_be_looked_into,
-    a_handler_in_doubt_is_run_again_or_looked_into,
-    a_service_that_shuts_down_takes_no_new_keys,
+    a_handler_that_took_too_long_may_be_held,
+    a_handler_in_doubt_is_run_again_or_held,
+    a_service_that_shuts_down_accepts_no_new_keys,
 }
 
 in_memory! {
-    when_to_come_again_is_a_setting,
-    the_time_to_come_again_is_never_told_too_short,
-    settings_that_cannot_work_are_said_and_nothing_runs,
+    the_delay_before_a_retry_is_a_setting,
+    the_delay_before_a_retry_is_never_too_short,
+    settings_that_cannot_work_are_reported_and_nothing_runs,
 }

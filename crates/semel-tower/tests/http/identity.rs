@@ -1,4 +1,4 @@
-//! Whose key it is: tenants, principals, routes and methods do not meet.
+//! Tests that keys of different tenants, principals, routes and methods are separate.
 
 use http::{HeaderName, Method, Request};
 use semel_core::{Command, Key, Outcome, Principal};
@@ -6,12 +6,12 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::backend::{Backend, Sent, Server, in_memory, keyed, on_every_store, post, request};
-use crate::stage::{Runs, created, executor, router, serve};
+use crate::support::{Runs, created, executor, router, serve};
 
 const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
 const USER: HeaderName = HeaderName::from_static("x-user");
 
-/// A service with tenants and users.
+/// Starts a service with tenants and users.
 async fn shared<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
     let executor = executor(backend).await;
     let layer =
@@ -27,7 +27,7 @@ fn from(tenant: &str, user: &str, mut request: Request<Sent>) -> Request<Sent> {
     request
 }
 
-async fn tenants_principals_routes_and_methods_do_not_meet<G: Backend>(backend: G) {
+async fn keys_of_tenants_principals_routes_and_methods_are_separate<G: Backend>(backend: G) {
     let (server, runs) = shared(&backend, Rules::new()).await;
     let mut places = Vec::new();
     for tenant in ["acme", "globex"] {
@@ -91,15 +91,15 @@ async fn a_command_of_the_same_name_is_another_operation<G: Backend>(backend: G)
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_tenant_that_cannot_be_told_is_refused<G: Backend>(backend: G) {
+async fn an_unknown_tenant_is_refused<G: Backend>(backend: G) {
     let (server, runs) = shared(&backend, Rules::new()).await;
-    let mut nobody = post("/orders", "k", "{}");
-    nobody.headers_mut().insert(USER, "ann".parse().expect("a header value"));
+    let mut unidentified = post("/orders", "k", "{}");
+    unidentified.headers_mut().insert(USER, "ann".parse().expect("a header value"));
     let mut two = from("acme", "ann", post("/orders", "k", "{}"));
     two.headers_mut().append(TENANT, "globex".parse().expect("a header value"));
     let blank = from("", "ann", post("/orders", "k", "{}"));
     let long = from(&"t".repeat(2_000), "ann", post("/orders", "k", "{}"));
-    for request in [nobody, two, blank, long] {
+    for request in [unidentified, two, blank, long] {
         let answer = server.send(request).await;
         assert_eq!(
             (answer.status.as_u16(), answer.problem().as_deref()),
@@ -109,14 +109,14 @@ async fn a_tenant_that_cannot_be_told_is_refused<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 0);
 }
 
-async fn a_principal_that_cannot_be_told_is_refused<G: Backend>(backend: G) {
+async fn an_unknown_principal_is_refused<G: Backend>(backend: G) {
     let (server, runs) = shared(&backend, Rules::new()).await;
-    let mut nobody = post("/orders", "k", "{}");
-    nobody.headers_mut().insert(TENANT, "acme".parse().expect("a header value"));
+    let mut unidentified = post("/orders", "k", "{}");
+    unidentified.headers_mut().insert(TENANT, "acme".parse().expect("a header value"));
     let mut two = from("acme", "ann", post("/orders", "k", "{}"));
     two.headers_mut().append(USER, "bob".parse().expect("a header value"));
     let blank = from("acme", "", post("/orders", "k", "{}"));
-    for request in [nobody, two, blank] {
+    for request in [unidentified, two, blank] {
         let answer = server.send(request).await;
         assert_eq!(
             (answer.status.as_u16(), answer.problem().as_deref()),
@@ -133,14 +133,14 @@ async fn a_request_without_a_key_needs_no_identity<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn callers_share_keys_only_where_that_was_said<G: Backend>(backend: G) {
+async fn callers_share_keys_only_if_the_layer_allows_it<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
     assert!(!server.send(from("acme", "ann", post("/orders", "k", "{}"))).await.replayed());
     assert!(server.send(from("acme", "bob", post("/orders", "k", "{}"))).await.replayed());
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_identity_is_what_an_outer_layer_found_out<G: Backend>(backend: G) {
+async fn an_identity_may_come_from_an_outer_layer<G: Backend>(backend: G) {
     #[derive(Clone)]
     struct User(String);
     let principal = PrincipalFrom::by(|parts| {
@@ -174,16 +174,16 @@ async fn an_identity_is_what_an_outer_layer_found_out<G: Backend>(backend: G) {
 }
 
 on_every_store! {
-    tenants_principals_routes_and_methods_do_not_meet,
+    keys_of_tenants_principals_routes_and_methods_are_separate,
     where_one_name_ends_and_the_next_begins_matters,
     another_request_of_another_caller_is_no_mismatch,
     a_command_of_the_same_name_is_another_operation,
 }
 
 in_memory! {
-    a_tenant_that_cannot_be_told_is_refused,
-    a_principal_that_cannot_be_told_is_refused,
+    an_unknown_tenant_is_refused,
+    an_unknown_principal_is_refused,
     a_request_without_a_key_needs_no_identity,
-    callers_share_keys_only_where_that_was_said,
-    an_identity_is_what_an_outer_layer_found_out,
+    callers_share_keys_only_if_the_layer_allows_it,
+    an_identity_may_come_from_an_outer_layer,
 }

@@ -1,4 +1,4 @@
-//! The key that a caller sends: where it is read, what is one, and what is none.
+//! Tests of the key that a caller sends: where it is read, and which values are valid.
 
 use http::{HeaderName, Method, Request};
 use semel_tower::http::Rules;
@@ -6,9 +6,9 @@ use semel_tower::http::Rules;
 use crate::backend::{
     Answer, Backend, Sent, Server, in_memory, keyed, on_every_store, post, request,
 };
-use crate::stage::{Runs, created, executor, layer, router, serve};
+use crate::support::{Runs, created, executor, layer, router, serve};
 
-/// `POST /orders` with these header lines.
+/// Creates the request `POST /orders` with these header lines.
 fn with(lines: &[(&str, &str)]) -> Request<Sent> {
     let mut request = request(Method::POST, "/orders", "{}");
     for (name, value) in lines {
@@ -94,7 +94,7 @@ async fn a_header_that_is_sent_twice_is_refused_even_with_one_key<G: Backend>(ba
     assert_eq!(runs.count(), 0);
 }
 
-async fn what_is_not_one_key_is_refused_and_nothing_runs<G: Backend>(backend: G) {
+async fn values_that_are_not_one_key_are_refused_and_nothing_runs<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
     let bad = [
         "",
@@ -127,9 +127,9 @@ async fn what_is_not_one_key_is_refused_and_nothing_runs<G: Backend>(backend: G)
 }
 
 async fn a_request_without_a_key_runs_every_time<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
-        assert!(visit.claim.is_none());
-        visit.created()
+    let (server, runs) = serve(&backend, Rules::new(), |call| async move {
+        assert!(call.claim.is_none());
+        call.created()
     })
     .await;
     for n in 1..=3 {
@@ -151,14 +151,14 @@ async fn a_route_that_requires_a_key_refuses_a_request_without_one<G: Backend>(b
     assert_eq!(server.send(request(Method::GET, "/orders", "")).await.status, 201);
 }
 
-async fn only_the_methods_of_the_rules_take_part<G: Backend>(backend: G) {
+async fn only_the_methods_of_the_rules_are_covered<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
     for method in [Method::POST, Method::PATCH] {
         assert!(!server.send(keyed(method.clone(), "/orders", "k", "{}")).await.replayed());
         assert!(server.send(keyed(method, "/orders", "k", "{}")).await.replayed());
     }
     assert_eq!(runs.count(), 2);
-    // A key that cannot be read does not matter where keys do not.
+    // An invalid key does not matter on methods without keys.
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::OPTIONS] {
         for key in ["k", "k", "a,b"] {
             let answer = server.send(keyed(method.clone(), "/orders", key, "")).await;
@@ -168,7 +168,7 @@ async fn only_the_methods_of_the_rules_take_part<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 14);
 }
 
-async fn other_methods_take_part_where_the_rules_name_them<G: Backend>(backend: G) {
+async fn other_methods_are_covered_if_the_rules_list_them<G: Backend>(backend: G) {
     let rules = Rules::new().methods([Method::PUT, Method::DELETE, Method::HEAD]);
     let (server, runs) = serve(&backend, rules, created).await;
     for method in [Method::PUT, Method::DELETE] {
@@ -206,10 +206,10 @@ in_memory! {
     two_headers_with_one_key_are_one_key,
     two_headers_with_two_keys_are_refused,
     a_header_that_is_sent_twice_is_refused_even_with_one_key,
-    what_is_not_one_key_is_refused_and_nothing_runs,
+    values_that_are_not_one_key_are_refused_and_nothing_runs,
     a_request_without_a_key_runs_every_time,
     a_route_that_requires_a_key_refuses_a_request_without_one,
-    only_the_methods_of_the_rules_take_part,
-    other_methods_take_part_where_the_rules_name_them,
+    only_the_methods_of_the_rules_are_covered,
+    other_methods_are_covered_if_the_rules_list_them,
     the_header_is_a_setting,
 }

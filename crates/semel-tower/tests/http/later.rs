@@ -1,4 +1,4 @@
-//! Answers asked for later: `Prefer: respond-async`.
+//! Tests of asynchronous responses: `Prefer: respond-async`.
 
 mod ends;
 
@@ -12,7 +12,7 @@ use semel_tower::http::{IdempotencyLayer, OPERATIONS, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::backend::{Answer, Backend, Sent, Server, get, in_memory, on_every_store, post};
-use crate::stage::{Gate, Runs, created, executor, layer, order_key, router, serve};
+use crate::support::{Gate, Runs, created, executor, layer, order_key, router, serve};
 
 fn later(key: &str, preference: &str) -> Request<Sent> {
     let mut request = post("/orders", key, "{}");
@@ -20,7 +20,7 @@ fn later(key: &str, preference: &str) -> Request<Sent> {
     request
 }
 
-/// The URL of an answer that is accepted and not made yet.
+/// Returns the URL of the outcome from a 202.
 fn url(accepted: &Answer) -> String {
     assert_eq!((accepted.status.as_u16(), accepted.body.len()), (202, 0), "{accepted:?}");
     assert_eq!(accepted.header("cache-control"), Some("no-store"));
@@ -32,8 +32,8 @@ fn url(accepted: &Answer) -> String {
     url
 }
 
-/// Asks until the operation is over.
-async fn heard(server: &Server, url: &str) -> Answer {
+/// Polls the URL until the operation is over, and returns the last response.
+async fn final_answer(server: &Server, url: &str) -> Answer {
     loop {
         let answer = server.send(get(url)).await;
         if answer.status != 202 {
@@ -48,7 +48,7 @@ fn unknown(answer: &Answer) -> bool {
     (answer.status.as_u16(), answer.problem().as_deref()) == (404, Some("operation-unknown"))
 }
 
-async fn an_answer_asked_for_later_is_found_at_its_url<G: Backend>(backend: G) {
+async fn an_asynchronous_response_is_found_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (here, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let (there, _) = serve(&backend, Rules::new(), created).await;
@@ -58,28 +58,28 @@ async fn an_answer_asked_for_later_is_found_at_its_url<G: Backend>(backend: G) {
         assert_eq!(url(&server.send(get(&place)).await), place, "while it runs");
     }
     gate.open();
-    let answer = heard(&here, &place).await;
+    let answer = final_answer(&here, &place).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (201, "run 1"));
     assert!(answer.replayed());
     for server in [&there, &here] {
-        assert_eq!(server.send(get(&place)).await.text(), "run 1", "as often as one asks");
+        assert_eq!(server.send(get(&place)).await.text(), "run 1", "for every request");
         assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
     }
     assert_eq!(runs.count(), 1);
 }
 
-async fn who_asks_again_while_it_runs_gets_the_same_url<G: Backend>(backend: G) {
+async fn a_repeat_of_a_running_operation_gets_the_same_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
-    // The first is not asked for later, the repeat is.
+    // The first request is synchronous, the repeat asynchronous.
     let first = server.sending(post("/orders", "k", "{}"));
     gate.reached().await;
     let place = url(&server.send(later("k", "respond-async")).await);
     assert_eq!(url(&server.send(later("k", "respond-async")).await), place);
     gate.open();
-    let answer = heard(&server, &place).await;
+    let answer = final_answer(&server, &place).await;
     assert_eq!(answer.body, first.await.expect("an answer").body);
-    // What is there already is given at once.
+    // A response that already exists is returned at once.
     let repeat = server.send(later("k", "respond-async")).await;
     assert_eq!((repeat.status.as_u16(), repeat.replayed()), (201, true));
     assert_eq!(runs.count(), 1);
@@ -118,9 +118,9 @@ async fn an_operation_is_known_to_its_own_caller_only<G: Backend>(backend: G) {
     }
 }
 
-async fn operations_that_never_were_are_unknown<G: Backend>(backend: G) {
+async fn operations_that_never_existed_are_unknown<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
-    // Run, but not asked for later: nobody was told its URL.
+    // The operation ran synchronously, so no caller got its URL.
     server.send(post("/orders", "k", "{}")).await;
     let store = backend.store().await;
     let found = store.peek(&order_key("k")).await.expect("the store answers").expect("a record");
@@ -144,13 +144,13 @@ async fn operations_that_never_were_are_unknown<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_caller_may_wait_a_while_before_it_is_sent_away<G: Backend>(backend: G) {
+async fn a_caller_may_wait_a_while_before_it_gets_a_202<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, _) = serve(&backend, Rules::new(), gate.handler()).await;
     let mut waiting = server.sending(later("k", "respond-async, wait=60"));
     gate.reached().await;
     let early = tokio::time::timeout(Duration::from_millis(30), &mut waiting).await;
-    assert!(early.is_err(), "sent away at once: {early:?}");
+    assert!(early.is_err(), "got a 202 at once: {early:?}");
     gate.open();
     let answer = waiting.await.expect("an answer");
     assert_eq!((answer.status.as_u16(), answer.text(), answer.replayed()), (201, "run 1", false));
@@ -161,7 +161,7 @@ async fn a_wait_that_is_over_ends_in_a_url<G: Backend>(backend: G) {
     let (server, _) = serve(&backend, Rules::new(), gate.handler()).await;
     let place = url(&server.send(later("k", "wait=1, respond-async")).await);
     gate.open();
-    assert_eq!(heard(&server, &place).await.status, 201);
+    assert_eq!(final_answer(&server, &place).await.status, 201);
 }
 
 async fn other_preferences_change_nothing<G: Backend>(backend: G) {
@@ -172,7 +172,7 @@ async fn other_preferences_change_nothing<G: Backend>(backend: G) {
     }
 }
 
-async fn a_route_may_answer_everybody_at_once<G: Backend>(backend: G) {
+async fn a_route_may_ignore_respond_async<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().respond_async(false);
     let (server, _) = serve(&backend, rules, gate.handler()).await;
@@ -191,12 +191,12 @@ async fn the_url_works_although_no_route_matches_it<G: Backend>(backend: G) {
     let server = Server::start(&backend, router).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    assert_eq!(heard(&server, &place).await.text(), "run 1");
+    assert_eq!(final_answer(&server, &place).await.text(), "run 1");
     let other = server.send(get("/.well-known/semel/other")).await;
     assert_eq!((other.status.as_u16(), other.problem()), (404, None), "the router's own");
 }
 
-async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
+async fn without_a_pointer_the_caller_waits_for_the_response<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
@@ -206,7 +206,7 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
     faults.next(StoreCall::Open, Fault::Refuse);
     let first = server.sending(later("k", "respond-async"));
     gate.reached().await;
-    // A repeat finds it running, and cannot have a URL either.
+    // A repeat finds the operation running, and gets no URL either.
     faults.spare(StoreCall::Open, 1);
     faults.next(StoreCall::Open, Fault::Refuse);
     while faults.happened(StoreCall::Open) == 0 {
@@ -220,19 +220,19 @@ async fn without_a_pointer_the_caller_waits_after_all<G: Backend>(backend: G) {
     assert_eq!((runs.count(), faults.happened(StoreCall::Open)), (1, 2));
 }
 
-async fn a_url_is_told_when_it_works_and_not_before<G: Backend>(backend: G) {
+async fn a_url_is_sent_only_when_it_works<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
     let layer = layer(Executor::new(store));
     let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
-    // While the handler runs, only its pointer is settled.
+    // While the handler runs, only the pointer record is settled.
     faults.next(StoreCall::Settle, Fault::Hang);
     let first = server.sending(later("k", "respond-async"));
     faults.hung(1).await;
     let mut second = server.sending(later("k", "respond-async"));
     let early = tokio::time::timeout(Duration::from_millis(30), &mut second).await;
-    assert!(early.is_err(), "told a URL that leads nowhere yet: {early:?}");
+    assert!(early.is_err(), "got a URL that does not work yet: {early:?}");
     faults.release();
     for accepted in [first, second] {
         let place = url(&accepted.await.expect("an answer"));
@@ -241,7 +241,7 @@ async fn a_url_is_told_when_it_works_and_not_before<G: Backend>(backend: G) {
     gate.open();
 }
 
-async fn a_replay_check_is_asked_at_the_url_too<G: Backend>(backend: G) {
+async fn a_replay_check_runs_at_the_url_too<G: Backend>(backend: G) {
     let gate = Gate::new();
     let rules = Rules::new().replay_check(|parts| {
         let allowed = parts.headers.get("x-may").is_some();
@@ -250,7 +250,7 @@ async fn a_replay_check_is_asked_at_the_url_too<G: Backend>(backend: G) {
     let (server, _) = serve(&backend, rules, gate.handler()).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    let refused = heard(&server, &place).await;
+    let refused = final_answer(&server, &place).await;
     assert_eq!(
         (refused.status.as_u16(), refused.problem().as_deref()),
         (403, Some("replay-refused"))
@@ -260,26 +260,26 @@ async fn a_replay_check_is_asked_at_the_url_too<G: Backend>(backend: G) {
     assert_eq!(server.send(allowed).await.text(), "run 1");
 }
 
-async fn many_who_ask_at_once_are_all_told_a_url_that_works<G: Backend>(backend: G) {
+async fn many_concurrent_requests_all_get_a_url_that_works<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, runs) = serve(&backend, Rules::new(), gate.handler()).await;
     let sending: Vec<_> = (0..16).map(|_| server.sending(later("k", "respond-async"))).collect();
-    let mut told = 0;
+    let mut with_url = 0;
     for sent in sending {
         let answer = sent.await.expect("an answer");
-        // A rival in the same instant may not be known by its name yet, and then has no URL.
+        // A concurrent duplicate may not know the operation id yet, and then gets no URL.
         if answer.problem().as_deref() != Some("in-progress") {
             let place = url(&answer);
             assert_eq!(server.send(get(&place)).await.status, 202);
-            told += 1;
+            with_url += 1;
         }
     }
-    assert_ne!(told, 0);
+    assert_ne!(with_url, 0);
     gate.open();
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_store_that_is_down_is_told_to_who_asks<G: Backend>(backend: G) {
+async fn a_request_for_an_outcome_is_refused_while_the_store_is_down<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let (gate, runs) = (Gate::new(), Runs::default());
@@ -287,7 +287,7 @@ async fn a_store_that_is_down_is_told_to_who_asks<G: Backend>(backend: G) {
     let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    assert_eq!(heard(&server, &place).await.status, 201);
+    assert_eq!(final_answer(&server, &place).await.status, 201);
     faults.always(StoreCall::Peek, Fault::Refuse);
     let answer = server.send(get(&place)).await;
     assert_eq!(
@@ -297,21 +297,21 @@ async fn a_store_that_is_down_is_told_to_who_asks<G: Backend>(backend: G) {
 }
 
 on_every_store! {
-    an_answer_asked_for_later_is_found_at_its_url,
-    who_asks_again_while_it_runs_gets_the_same_url,
+    an_asynchronous_response_is_found_at_its_url,
+    a_repeat_of_a_running_operation_gets_the_same_url,
     an_operation_is_known_to_its_own_caller_only,
-    many_who_ask_at_once_are_all_told_a_url_that_works,
+    many_concurrent_requests_all_get_a_url_that_works,
 }
 
 in_memory! {
-    operations_that_never_were_are_unknown,
-    a_caller_may_wait_a_while_before_it_is_sent_away,
+    operations_that_never_existed_are_unknown,
+    a_caller_may_wait_a_while_before_it_gets_a_202,
     a_wait_that_is_over_ends_in_a_url,
     other_preferences_change_nothing,
-    a_route_may_answer_everybody_at_once,
+    a_route_may_ignore_respond_async,
     the_url_works_although_no_route_matches_it,
-    without_a_pointer_the_caller_waits_after_all,
-    a_url_is_told_when_it_works_and_not_before,
-    a_replay_check_is_asked_at_the_url_too,
-    a_store_that_is_down_is_told_to_who_asks,
+    without_a_pointer_the_caller_waits_for_the_response,
+    a_url_is_sent_only_when_it_works,
+    a_replay_check_runs_at_the_url_too,
+    a_request_for_an_outcome_is_refused_while_the_store_is_down,
 }

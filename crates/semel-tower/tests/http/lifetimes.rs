@@ -1,4 +1,4 @@
-//! How long answers live, where they are remembered, and who is asked before they are given.
+//! Tests how long responses are stored, where they are cached, and the check before a replay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,11 +11,11 @@ use semel_testkit::faulty::{Fault, FaultyStore, StoreCall};
 use semel_tower::http::Rules;
 
 use crate::backend::{Backend, Server, in_memory, on_every_store, post};
-use crate::stage::{Runs, created, forgetful_executor, layer, router, serve};
+use crate::support::{Runs, created, forgetful_executor, layer, router, serve};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A service whose every repeat asks the store.
+/// Starts a service that reads the store for every repeat.
 async fn forgetful<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs) {
     let executor = forgetful_executor(backend).await;
     let runs = Runs::default();
@@ -34,7 +34,7 @@ async fn an_answer_is_kept_for_its_time_and_no_longer<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn an_answer_is_kept_for_a_day_where_nothing_else_is_said<G: Backend>(backend: G) {
+async fn a_response_is_kept_for_a_day_by_default<G: Backend>(backend: G) {
     let (server, runs) = forgetful(&backend, Rules::new()).await;
     server.send(post("/orders", "k", "{}")).await;
     backend.advance(23 * HOUR).await;
@@ -54,7 +54,7 @@ async fn an_expired_key_is_free_for_another_request<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 2);
 }
 
-async fn repeats_are_the_same_with_and_without_memory_of_ones_own<G: Backend>(backend: G) {
+async fn repeats_are_the_same_with_and_without_a_local_cache<G: Backend>(backend: G) {
     let (forgetful, never) = forgetful(&backend, Rules::new()).await;
     let (remembering, once) = serve(&backend, Rules::new(), created).await;
     let first = remembering.send(post("/orders", "k", "{}")).await;
@@ -67,7 +67,7 @@ async fn repeats_are_the_same_with_and_without_memory_of_ones_own<G: Backend>(ba
     assert_eq!((once.count(), never.count()), (1, 0));
 }
 
-async fn a_remembered_answer_needs_no_store<G: Backend>(backend: G) {
+async fn a_cached_response_needs_no_store<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let runs = Runs::default();
@@ -83,7 +83,7 @@ async fn a_remembered_answer_needs_no_store<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_forgetful_service_asks_the_store_every_time<G: Backend>(backend: G) {
+async fn a_service_without_a_cache_reads_the_store_every_time<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
     let executor = Executor::builder(store).local_replay(LocalReplay::OFF).build();
@@ -97,9 +97,9 @@ async fn a_forgetful_service_asks_the_store_every_time<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_replay_is_refused_where_the_check_says_no<G: Backend>(backend: G) {
-    let (allowed, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
-    let (switch, count) = (Arc::clone(&allowed), Arc::clone(&asked));
+async fn a_replay_is_refused_if_the_check_refuses<G: Backend>(backend: G) {
+    let (allowed, checks) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+    let (switch, count) = (Arc::clone(&allowed), Arc::clone(&checks));
     let rules = Rules::new().replay_check(move |parts: &Parts| {
         assert_eq!(parts.uri.path(), "/orders");
         count.fetch_add(1, Ordering::SeqCst);
@@ -108,7 +108,7 @@ async fn a_replay_is_refused_where_the_check_says_no<G: Backend>(backend: G) {
     });
     let (server, runs) = serve(&backend, rules, created).await;
     let first = server.send(post("/orders", "k", "{}")).await;
-    assert_eq!((first.status.as_u16(), asked.load(Ordering::SeqCst)), (201, 0), "not a replay");
+    assert_eq!((first.status.as_u16(), checks.load(Ordering::SeqCst)), (201, 0), "not a replay");
     assert!(server.send(post("/orders", "k", "{}")).await.replayed());
     allowed.store(false, Ordering::SeqCst);
     let refused = server.send(post("/orders", "k", "{}")).await;
@@ -117,20 +117,20 @@ async fn a_replay_is_refused_where_the_check_says_no<G: Backend>(backend: G) {
         (403, Some("replay-refused"))
     );
     assert!(!refused.text().contains("run 1"));
-    assert_eq!((runs.count(), asked.load(Ordering::SeqCst)), (1, 2));
+    assert_eq!((runs.count(), checks.load(Ordering::SeqCst)), (1, 2));
     allowed.store(true, Ordering::SeqCst);
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 1");
 }
 
 on_every_store! {
     an_answer_is_kept_for_its_time_and_no_longer,
-    an_answer_is_kept_for_a_day_where_nothing_else_is_said,
+    a_response_is_kept_for_a_day_by_default,
     an_expired_key_is_free_for_another_request,
-    repeats_are_the_same_with_and_without_memory_of_ones_own,
+    repeats_are_the_same_with_and_without_a_local_cache,
 }
 
 in_memory! {
-    a_remembered_answer_needs_no_store,
-    a_forgetful_service_asks_the_store_every_time,
-    a_replay_is_refused_where_the_check_says_no,
+    a_cached_response_needs_no_store,
+    a_service_without_a_cache_reads_the_store_every_time,
+    a_replay_is_refused_if_the_check_refuses,
 }

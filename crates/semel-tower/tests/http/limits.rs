@@ -1,4 +1,4 @@
-//! Bodies that are too long, break off, or have no end.
+//! Tests of bodies that are too long, break off, or have no end.
 
 use axum::Router;
 use axum::body::Body;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::backend::{
     Backend, Sent, Server, body, chunked, in_memory, keyed, on_every_store, post, request, until,
 };
-use crate::stage::{Runs, created, executor, layer, serve};
+use crate::support::{Runs, created, executor, layer, serve};
 
 fn sent(key: Option<&str>, sent: Sent) -> Request<Sent> {
     let mut request = match key {
@@ -26,8 +26,8 @@ fn sent(key: Option<&str>, sent: Sent) -> Request<Sent> {
 }
 
 async fn a_request_at_the_limit_runs_and_one_byte_more_does_not<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new().max_request(100), |visit| async move {
-        visit.body.len().to_string()
+    let (server, runs) = serve(&backend, Rules::new().max_request(100), |call| async move {
+        call.body.len().to_string()
     })
     .await;
     let text = |length: usize| "x".repeat(length);
@@ -41,15 +41,18 @@ async fn a_request_at_the_limit_runs_and_one_byte_more_does_not<G: Backend>(back
         );
     }
     assert_eq!(runs.count(), 2);
-    // Nothing was claimed: a shorter request may have the key.
+    // Nothing was claimed, so a shorter request may use the key.
     assert_eq!(server.send(sent(Some("c"), body(text(1)))).await.text(), "1");
 }
 
 async fn a_request_without_a_key_is_not_limited<G: Backend>(backend: G) {
-    let (server, _) = serve(&backend, Rules::new().max_request(10), |visit| async move {
-        visit.body.len().to_string()
-    })
-    .await;
+    let (server, _) =
+        serve(
+            &backend,
+            Rules::new().max_request(10),
+            |call| async move { call.body.len().to_string() },
+        )
+        .await;
     let large = Bytes::from(vec![7; 2 << 20]);
     assert_eq!(server.send(sent(None, body(large.clone()))).await.text(), "2097152");
     assert_eq!(server.send(sent(None, chunked([large]))).await.text(), "2097152");
@@ -59,7 +62,7 @@ async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
     assert_eq!(server.send(sent(Some("a"), body(vec![0; 1 << 20]))).await.status, 201);
     assert_eq!(runs.count(), 1);
-    // Over HTTP/1.1 a client that still writes may lose the answer to its own broken pipe.
+    // Over HTTP/1.1 a client that is still writing may lose the response to a broken pipe.
     let mut client = server.h2().await;
     let answer = client.send(sent(Some("b"), body(vec![0; (1 << 20) + 1]))).await;
     assert_eq!(answer.status, 413);
@@ -68,7 +71,7 @@ async fn the_limit_of_a_keyed_request_is_a_mebibyte<G: Backend>(backend: G) {
 
 async fn a_request_that_breaks_off_does_not_run<G: Backend>(backend: G) {
     let (server, runs) =
-        serve(&backend, Rules::new(), |visit| async move { visit.operation().0.to_string() }).await;
+        serve(&backend, Rules::new(), |call| async move { call.operation().0.to_string() }).await;
     let frames = vec![
         Ok(Frame::data(Bytes::from_static(b"{\"amount\":"))),
         Err(std::io::Error::other("the client gives up")),
@@ -76,12 +79,12 @@ async fn a_request_that_breaks_off_does_not_run<G: Backend>(backend: G) {
     let broken = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
     let mut client = server.client().await;
     assert!(client.begin(sent(Some("k"), broken)).await.is_err());
-    // Whatever the server made of it, the key is free and nothing ran.
+    // However the server interpreted the request, the key is free and nothing ran.
     assert_eq!(server.send(post("/orders", "k", r#"{"amount":1}"#)).await.text(), "1");
     assert_eq!(runs.count(), 1);
 }
 
-/// Answers in these pieces, without announcing their length.
+/// Returns a response in these pieces, without announcing its length.
 fn pieces(pieces: Vec<Result<Bytes, std::io::Error>>) -> Response {
     let frames = pieces.into_iter().map(|piece| piece.map(Frame::data));
     Response::new(Body::new(StreamBody::new(futures_util::stream::iter(
@@ -90,9 +93,9 @@ fn pieces(pieces: Vec<Result<Bytes, std::io::Error>>) -> Response {
 }
 
 async fn an_answer_at_the_limit_is_kept_and_one_byte_more_is_not<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new().max_response(100), |visit| async move {
+    let (server, runs) = serve(&backend, Rules::new().max_response(100), |call| async move {
         let length: usize =
-            visit.parts.uri.path().trim_start_matches('/').parse().expect("a length");
+            call.parts.uri.path().trim_start_matches('/').parse().expect("a length");
         "x".repeat(length)
     })
     .await;
@@ -126,7 +129,7 @@ async fn a_long_answer_in_pieces_is_delivered_whole<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
+async fn a_response_that_breaks_off_does_not_run_again<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), |_| async {
         pieces(vec![
             Ok(Bytes::from_static(b"the first half")),
@@ -135,7 +138,7 @@ async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
     })
     .await;
     let response = server.client().await.begin(post("/orders", "k", "{}")).await;
-    // Whether the head was on its way before the end of the body was known is the transport's.
+    // It depends on the transport whether the head was sent before the body broke off.
     if let Ok(response) = response {
         assert_eq!(response.status(), 200);
         assert!(response.into_body().collect().await.is_err());
@@ -145,7 +148,7 @@ async fn an_answer_that_breaks_off_is_not_made_again<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1);
 }
 
-async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Backend>(backend: G) {
+async fn the_part_beyond_the_limit_is_streamed<G: Backend>(backend: G) {
     let (give, given) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(4);
     let given = std::sync::Arc::new(tokio::sync::Mutex::new(Some(given)));
     let runs = Runs::default();
@@ -165,7 +168,7 @@ async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Backend>(bac
     let mut body = response.into_body();
     let first = body.frame().await.expect("a piece").expect("whole").into_data().expect("data");
     assert_eq!(first, "more than ten bytes");
-    // It is settled while its answer is still being made.
+    // The claim is settled while the response is still being produced.
     let again = server.send(post("/orders", "k", "{}")).await;
     assert_eq!(again.problem().as_deref(), Some("result-unavailable"));
     give.send(Ok(Frame::data(Bytes::from_static(b", and the end")))).await.expect("taken");
@@ -174,7 +177,7 @@ async fn the_part_beyond_the_limit_comes_as_the_handler_makes_it<G: Backend>(bac
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_caller_who_leaves_a_long_answer_does_not_make_it_run_again<G: Backend>(backend: G) {
+async fn a_caller_that_leaves_a_long_response_does_not_make_it_run_again<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new().max_response(10), |_| async {
         let endless = futures_util::stream::repeat_with(|| {
             Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[7; 4_096])))
@@ -196,9 +199,9 @@ async fn a_caller_who_leaves_a_long_answer_does_not_make_it_run_again<G: Backend
 on_every_store! {
     an_answer_at_the_limit_is_kept_and_one_byte_more_is_not,
     a_long_answer_in_pieces_is_delivered_whole,
-    an_answer_that_breaks_off_is_not_made_again,
-    the_part_beyond_the_limit_comes_as_the_handler_makes_it,
-    a_caller_who_leaves_a_long_answer_does_not_make_it_run_again,
+    a_response_that_breaks_off_does_not_run_again,
+    the_part_beyond_the_limit_is_streamed,
+    a_caller_that_leaves_a_long_response_does_not_make_it_run_again,
 }
 
 in_memory! {

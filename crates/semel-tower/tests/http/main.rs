@@ -1,11 +1,11 @@
-//! The HTTP layer's protocol, over real sockets, on every store.
+//! Tests of the HTTP layer's protocol, over real sockets, on every store.
 //!
-//! What only a raw socket can show is in `tests/wire`.
+//! Tests that need a raw socket are in `tests/wire`.
 
 #[path = "../backend.rs"]
 mod backend;
 
-mod stage;
+mod support;
 
 mod atomic;
 mod crashes;

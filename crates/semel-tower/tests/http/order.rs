@@ -1,4 +1,4 @@
-//! The order of checks: route, key, tenant, principal, body, store.
+//! Tests the order of checks: route, key, tenant, principal, body, store.
 
 use http::{HeaderName, Method, Request};
 use semel_core::{Executor, Principal};
@@ -7,11 +7,11 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::backend::{Backend, Sent, Server, in_memory, request};
-use crate::stage::{Runs, created, router};
+use crate::support::{Runs, created, router};
 
 type Lines<'l> = &'l [(&'l str, &'l str)];
 
-/// A request to `/orders` with ten bytes and these header lines.
+/// Creates a request to `/orders` with ten bytes and these header lines.
 fn with(method: Method, lines: Lines<'_>) -> Request<Sent> {
     let mut request = request(method, "/orders", r#"["12345"]"#);
     for (name, value) in lines {
@@ -21,7 +21,7 @@ fn with(method: Method, lines: Lines<'_>) -> Request<Sent> {
     request
 }
 
-async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
+async fn the_first_check_that_fails_is_reported<G: Backend>(backend: G) {
     let store = FaultyStore::new(backend.any_store().await);
     store.faults().always(StoreCall::Open, Fault::Refuse);
     let faults = store.faults().clone();
@@ -51,7 +51,7 @@ async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
         let answer = server.send(with(Method::POST, lines)).await;
         assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (status, Some(slug)));
     }
-    assert_eq!(faults.happened(StoreCall::Open), 0, "the store is asked last");
+    assert_eq!(faults.happened(StoreCall::Open), 0, "the store is used last");
 
     let mut small = with(Method::POST, &[key, tenant, user]);
     *small.body_mut() = crate::backend::body("[1]");
@@ -63,11 +63,11 @@ async fn what_is_wrong_first_is_told_first<G: Backend>(backend: G) {
     assert_ne!(faults.happened(StoreCall::Open), 0);
     assert_eq!(runs.count(), 0);
 
-    // The route comes before everything: what takes no part may be wrong in every way.
+    // The route comes first: a request that passes through may be wrong in every way.
     let answer = server.send(with(Method::PUT, &[("idempotency-key", "a,b")])).await;
     assert_eq!((answer.status.as_u16(), runs.count()), (201, 1));
 }
 
 in_memory! {
-    what_is_wrong_first_is_told_first,
+    the_first_check_that_fails_is_reported,
 }

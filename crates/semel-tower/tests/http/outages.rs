@@ -1,4 +1,5 @@
-//! Stores that fail: nothing runs that could not be recorded, unless a route says otherwise.
+//! Tests of stores that fail: a request that could not be recorded does not run, unless its route
+//! fails open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +20,9 @@ use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
 use crate::backend::{Backend, Memory, Protocol, Server, in_memory, on_every_store, post, run};
-use crate::stage::{Runs, created, layer, router};
+use crate::support::{Runs, created, layer, router};
 
-/// A service whose store fails as its script says.
+/// Serves a handler on a store that fails according to a script.
 async fn faulty<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs, Faults) {
     let store = FaultyStore::new(backend.any_store().await);
     let faults = store.faults().clone();
@@ -30,7 +31,7 @@ async fn faulty<G: Backend>(backend: &G, rules: Rules) -> (Server, Runs, Faults)
     (Server::start(backend, router(&runs, created).layer(layer)).await, runs, faults)
 }
 
-async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: G) {
+async fn a_request_is_refused_before_it_runs_while_the_store_is_down<G: Backend>(backend: G) {
     let (server, runs, faults) = faulty(&backend, Rules::new()).await;
     faults.always(StoreCall::Open, Fault::Refuse);
     for _ in 0..3 {
@@ -41,7 +42,7 @@ async fn a_store_that_is_down_is_told_before_anything_runs<G: Backend>(backend: 
         );
         assert_eq!(answer.header("retry-after"), Some("1"));
         let json = answer.json();
-        // An earlier request with this key may have run: a new one is not safe.
+        // An earlier request with this key may have run, so a new key is not safe.
         assert_eq!((&json["retryable"], &json["safe_new_key"]), (&true.into(), &false.into()));
     }
     assert_eq!(runs.count(), 0);
@@ -67,24 +68,24 @@ async fn a_claim_whose_reply_was_lost_is_found_again_and_runs_once<G: Backend>(b
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_answer_whose_record_was_confirmed_by_nobody_is_kept<G: Backend>(backend: G) {
+async fn a_response_whose_record_was_not_confirmed_is_kept<G: Backend>(backend: G) {
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
         let (server, runs, faults) = faulty(&backend, Rules::new()).await;
         faults.next(StoreCall::Settle, fault);
         let key = format!("{fault:?}");
         assert_eq!(server.send(post("/orders", &key, "{}")).await.text(), "run 1");
         assert_eq!(faults.happened(StoreCall::Settle), 1);
-        // In a process that has not seen it.
+        // In another process, which has no local copy of the outcome.
         let (other, _, _) = faulty(&backend, Rules::new()).await;
         assert!(other.send(post("/orders", &key, "{}")).await.replayed());
         assert_eq!(runs.count(), 1);
     }
 }
 
-async fn an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again<G: Backend>(
+async fn a_response_that_could_not_be_recorded_is_delivered_and_does_not_run_again<G: Backend>(
     backend: G,
 ) {
-    // As long as recording is tried.
+    // A lease for as long as recording is tried.
     let lease = Duration::from_secs(6);
     let rules = Rules::new().command(move |command| command.lease(lease).on_crash(OnCrash::Hold));
     let (server, runs, faults) = faulty(&backend, rules).await;
@@ -149,7 +150,7 @@ async fn a_handler_that_needs_its_claim_does_not_run_unprotected<G: Backend>(bac
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "done");
 }
 
-/// Counts what is called `semel_fail_open_requests_total`, and nothing else.
+/// A recorder that counts only `semel_fail_open_requests_total`.
 struct FailOpen(Arc<AtomicU64>);
 
 impl Recorder for FailOpen {
@@ -174,7 +175,7 @@ impl Recorder for FailOpen {
 }
 
 #[test]
-fn what_ran_unprotected_is_counted() {
+fn requests_that_ran_unprotected_are_counted() {
     run(async {
         let counted = Arc::new(AtomicU64::new(0));
         metrics::set_global_recorder(FailOpen(Arc::clone(&counted))).expect("the only recorder");
@@ -185,13 +186,14 @@ fn what_ran_unprotected_is_counted() {
             let answer = server.send(post("/orders", &format!("k-{n}"), "{}")).await;
             assert_eq!(answer.status, 201);
         }
-        // At least: other tests of this process may run unprotected at the same time.
+        // The count may be higher, because other tests of this process may run unprotected at the
+        // same time.
         assert!(counted.load(Ordering::SeqCst) >= before + 2, "the store has room for one key");
         assert_eq!(runs.count(), 3);
     });
 }
 
-/// The handler is called while `server` is up, and never while it is down.
+/// Checks that the handler is called while `server` is up, and never while it is down.
 async fn survives<S: Store>(store: S, mut server: servers::Server) {
     let runs = Runs::default();
     let layer = layer(Executor::new(store));
@@ -214,7 +216,7 @@ async fn survives<S: Store>(store: S, mut server: servers::Server) {
 #[test]
 fn faults_nothing_runs_while_postgresql_is_down() {
     run(async {
-        let server = servers::Postgres::start(Options::new()).expect("a server of our own");
+        let server = servers::Postgres::start(Options::new()).expect("a private server");
         let store = PgStore::connect(server.url()).await.expect("connected");
         store.migrate().await.expect("migrated");
         survives(store, server).await;
@@ -224,20 +226,20 @@ fn faults_nothing_runs_while_postgresql_is_down() {
 #[test]
 fn faults_nothing_runs_while_redis_is_down() {
     run(async {
-        let server = servers::Redis::start(Options::new()).expect("a server of our own");
+        let server = servers::Redis::start(Options::new()).expect("a private server");
         let store = RedisStore::connect(server.url()).await.expect("connected");
         survives(store, server).await;
     });
 }
 
 on_every_store! {
-    a_store_that_is_down_is_told_before_anything_runs,
+    a_request_is_refused_before_it_runs_while_the_store_is_down,
     a_claim_whose_reply_was_lost_is_found_again_and_runs_once,
-    an_answer_whose_record_was_confirmed_by_nobody_is_kept,
+    a_response_whose_record_was_not_confirmed_is_kept,
 }
 
 in_memory! {
-    an_answer_that_could_not_be_recorded_is_delivered_and_not_made_again,
+    a_response_that_could_not_be_recorded_is_delivered_and_does_not_run_again,
     a_request_without_a_key_needs_no_store,
     a_route_may_run_unprotected_while_the_store_is_down,
     a_request_that_runs_unprotected_is_whole,

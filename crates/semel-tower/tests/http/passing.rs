@@ -1,4 +1,4 @@
-//! What passes untouched: streams, upgrades, and requests without a key.
+//! Tests of requests that pass through: streams, upgrades, and requests without a key.
 
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use crate::backend::{Backend, Sent, Server, in_memory, keyed, post, request};
-use crate::stage::{Runs, executor, layer, serve};
+use crate::support::{Runs, executor, layer, serve};
 
 type Piece = Result<Frame<Bytes>, std::io::Error>;
 
@@ -28,7 +28,7 @@ async fn next(body: &mut Incoming) -> Bytes {
     body.frame().await.expect("a piece").expect("whole").into_data().expect("data")
 }
 
-/// Serves a handler that answers with what it is given, piece by piece, of this content type.
+/// Serves a handler that answers with the pieces that the test sends, with this content type.
 async fn streaming<G: Backend>(
     backend: &G,
     rules: Rules,
@@ -52,7 +52,8 @@ async fn streaming<G: Backend>(
     (Server::start(backend, router).await, runs, give)
 }
 
-/// Sends `request` and sees the first piece of its answer before the second is made.
+/// Sends `request` and checks that the first piece of its response arrives before the second is
+/// sent.
 async fn arrives_in_pieces(
     server: &Server,
     give: &mpsc::UnboundedSender<mpsc::Receiver<Piece>>,
@@ -72,14 +73,14 @@ async fn arrives_in_pieces(
     assert!(body.collect().await.expect("an end").to_bytes().is_empty());
 }
 
-async fn an_answer_without_a_key_arrives_as_it_is_made<G: Backend>(backend: G) {
+async fn a_response_without_a_key_is_streamed<G: Backend>(backend: G) {
     let (server, runs, give) = streaming(&backend, Rules::new(), "application/octet-stream").await;
     arrives_in_pieces(&server, &give, request(Method::POST, "/orders", "{}")).await;
     arrives_in_pieces(&server, &give, keyed(Method::GET, "/orders", "k", "")).await;
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_request_without_a_key_arrives_as_it_is_sent<G: Backend>(backend: G) {
+async fn a_request_without_a_key_is_streamed<G: Backend>(backend: G) {
     let echo = any(async |request: Request| Response::new(request.into_body()));
     let layer = layer(executor(&backend).await).rules(Rules::new().max_request(3));
     let server = Server::start(&backend, Router::new().route("/orders", echo).layer(layer)).await;
@@ -96,7 +97,7 @@ async fn a_request_without_a_key_arrives_as_it_is_sent<G: Backend>(backend: G) {
     assert!(body.collect().await.expect("an end").to_bytes().is_empty());
 }
 
-async fn an_event_stream_without_a_key_arrives_as_it_is_made<G: Backend>(backend: G) {
+async fn an_event_stream_without_a_key_is_streamed<G: Backend>(backend: G) {
     let (server, _, give) = streaming(&backend, Rules::new(), "text/event-stream").await;
     arrives_in_pieces(&server, &give, request(Method::POST, "/orders", "{}")).await;
 }
@@ -107,7 +108,7 @@ fn asking_for_events(key: &str) -> http::Request<Sent> {
     request
 }
 
-async fn who_asks_for_an_event_stream_gets_it_once<G: Backend>(backend: G) {
+async fn a_requested_event_stream_is_delivered_once<G: Backend>(backend: G) {
     let (server, runs, give) = streaming(&backend, Rules::new(), "text/event-stream").await;
     arrives_in_pieces(&server, &give, asking_for_events("k")).await;
     let again = server.send(asking_for_events("k")).await;
@@ -115,7 +116,7 @@ async fn who_asks_for_an_event_stream_gets_it_once<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 1, "its effect happens once");
 }
 
-async fn asking_for_an_event_stream_is_no_way_round_a_required_key<G: Backend>(backend: G) {
+async fn a_required_key_cannot_be_avoided_by_asking_for_an_event_stream<G: Backend>(backend: G) {
     let rules = Rules::new().required();
     let (server, runs, give) = streaming(&backend, rules, "text/event-stream").await;
     let mut without = asking_for_events("k");
@@ -128,7 +129,7 @@ async fn asking_for_an_event_stream_is_no_way_round_a_required_key<G: Backend>(b
     assert_eq!(runs.count(), 1);
 }
 
-async fn an_event_stream_that_nobody_asked_for_is_delivered_once<G: Backend>(backend: G) {
+async fn an_event_stream_that_was_not_requested_is_delivered_once<G: Backend>(backend: G) {
     let (server, runs, give) =
         streaming(&backend, Rules::new(), "Text/Event-Stream; charset=utf-8").await;
     arrives_in_pieces(&server, &give, post("/orders", "k", "{}")).await;
@@ -137,7 +138,7 @@ async fn an_event_stream_that_nobody_asked_for_is_delivered_once<G: Backend>(bac
     assert_eq!(runs.count(), 1);
 }
 
-/// Answers 101 and echoes what comes over the connection afterwards.
+/// Answers 101 and then echoes the bytes of the connection.
 async fn echo(mut request: Request) -> Response {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -167,16 +168,16 @@ async fn an_upgraded_connection_belongs_to_the_handler<G: Backend>(backend: G) {
         let mut stream = TokioIo::new(hyper::upgrade::on(response).await.expect("upgraded"));
         for word in [b"hello", b"again"] {
             stream.write_all(word).await.expect("written");
-            let mut heard = [0; 5];
-            stream.read_exact(&mut heard).await.expect("read");
-            assert_eq!(&heard, word);
+            let mut received = [0; 5];
+            stream.read_exact(&mut received).await.expect("read");
+            assert_eq!(&received, word);
         }
     }
 }
 
-async fn an_offer_to_speak_http_2_does_not_lift_the_protection<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new(), crate::stage::created).await;
-    // As curl and the HTTP client of Java's library send it with every first request.
+async fn an_offer_of_http_2_does_not_disable_the_layer<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), crate::support::created).await;
+    // curl and the HTTP client of Java's library send this with every first request.
     for replayed in [false, true] {
         let mut request = post("/orders", "k", "{}");
         let offer = [
@@ -216,13 +217,13 @@ async fn trailers_come_with_the_first_answer<G: Backend>(backend: G) {
 }
 
 in_memory! {
-    an_answer_without_a_key_arrives_as_it_is_made,
-    a_request_without_a_key_arrives_as_it_is_sent,
-    an_event_stream_without_a_key_arrives_as_it_is_made,
-    who_asks_for_an_event_stream_gets_it_once,
-    asking_for_an_event_stream_is_no_way_round_a_required_key,
-    an_event_stream_that_nobody_asked_for_is_delivered_once,
+    a_response_without_a_key_is_streamed,
+    a_request_without_a_key_is_streamed,
+    an_event_stream_without_a_key_is_streamed,
+    a_requested_event_stream_is_delivered_once,
+    a_required_key_cannot_be_avoided_by_asking_for_an_event_stream,
+    an_event_stream_that_was_not_requested_is_delivered_once,
     an_upgraded_connection_belongs_to_the_handler,
-    an_offer_to_speak_http_2_does_not_lift_the_protection,
+    an_offer_of_http_2_does_not_disable_the_layer,
     trailers_come_with_the_first_answer,
 }

@@ -1,21 +1,22 @@
-//! Which answers are kept, by preset: told apart from outside.
+//! Tests which responses each preset stores, as far as a caller can observe it.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use semel_tower::http::{Preset, Rules, SettleAs};
 
 use crate::backend::{Backend, Server, in_memory, on_every_store, post};
-use crate::stage::{Visit, serve};
+use crate::support::{HandlerCall, serve};
 
-/// Answers with the status that the path names.
-fn named(visit: &Visit) -> (StatusCode, String) {
-    let status = visit.parts.uri.path().trim_start_matches('/').parse().expect("a status");
-    let (attempt, operation) = visit.operation();
+/// Returns a response with the status in the path.
+fn named(call: &HandlerCall) -> (StatusCode, String) {
+    let status = call.parts.uri.path().trim_start_matches('/').parse().expect("a status");
+    let (attempt, operation) = call.operation();
     (StatusCode::from_u16(status).expect("a status"), format!("{attempt} {operation}"))
 }
 
-/// What became of a claim whose handler answered with `status`, as its caller can see it.
-async fn fate(server: &Server, status: u16) -> SettleAs {
+/// Returns how the claim of a response with `status` was settled, as far as a caller can observe
+/// it.
+async fn settlement_of(server: &Server, status: u16) -> SettleAs {
     let path = format!("/{status}");
     let first = server.send(post(&path, "k", "{}")).await;
     assert_eq!(first.status, status);
@@ -26,7 +27,7 @@ async fn fate(server: &Server, status: u16) -> SettleAs {
         assert_eq!(again.body, first.body, "{status}");
         return SettleAs::Keep;
     }
-    // A failure keeps its operation and its fingerprint; a released key has nothing to keep.
+    // A failure keeps its operation and its fingerprint; a released key keeps nothing.
     let other = server.send(post(&path, "k", "[]")).await;
     if other.problem().as_deref() == Some("key-reused") {
         if !first.body.is_empty() {
@@ -44,21 +45,21 @@ async fn fate(server: &Server, status: u16) -> SettleAs {
 
 async fn follows<G: Backend>(backend: &G, preset: Preset, expected: &[(SettleAs, &[u16])]) {
     let rules = Rules::new().preset(preset);
-    let (server, _) = serve(backend, rules, |visit| std::future::ready(named(&visit))).await;
+    let (server, _) = serve(backend, rules, |call| std::future::ready(named(&call))).await;
     for (expected, statuses) in expected {
         for status in *statuses {
-            assert_eq!(fate(&server, *status).await, *expected, "{status}");
+            assert_eq!(settlement_of(&server, *status).await, *expected, "{status}");
         }
     }
 }
 
 const SUCCESSES: &[u16] = &[200, 201, 202, 204, 303, 307];
 const FAILURES: &[u16] = &[500, 501, 502, 503, 504];
-/// Say nothing about the request itself, and may be the word of a service behind the handler.
-const PASSING: &[u16] = &[401, 403, 429];
-/// Say nothing about the request itself, and are said before anything was done.
+/// Statuses that do not depend on the request, and may come from a service behind the handler.
+const TRANSIENT: &[u16] = &[401, 403, 429];
+/// Statuses that do not depend on the request, and are sent before an effect.
 const EARLY: &[u16] = &[413, 425];
-/// Look like refusals, and say that the work broke off.
+/// Statuses that look like refusals but mean that the work broke off.
 const BROKEN_OFF: &[u16] = &[408, 424, 499];
 
 async fn success_only_keeps_successes<G: Backend>(backend: G) {
@@ -67,19 +68,19 @@ async fn success_only_keeps_successes<G: Backend>(backend: G) {
         (SettleAs::Release, &[400, 405, 406, 411, 414, 415, 416, 417, 421, 422, 426, 428, 431]),
         (SettleAs::Release, EARLY),
         (SettleAs::Fail, &[402, 404, 409, 410, 412, 418, 423, 451]),
-        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, TRANSIENT),
         (SettleAs::Fail, BROKEN_OFF),
         (SettleAs::Fail, FAILURES),
     ];
     follows(&backend, Preset::success_only(), &expected).await;
 }
 
-async fn below_500_keeps_refusals_but_not_passing_ones<G: Backend>(backend: G) {
+async fn below_500_keeps_refusals_but_not_transient_ones<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 6] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Keep, &[400, 404, 405, 409, 410, 412, 415, 422, 423, 428, 451, 499]),
         (SettleAs::Release, EARLY),
-        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, TRANSIENT),
         (SettleAs::Fail, &[408]),
         (SettleAs::Fail, FAILURES),
     ];
@@ -93,7 +94,7 @@ async fn terminal_keeps_refusals_that_no_repeat_can_change<G: Backend>(backend: 
         (SettleAs::Release, &[421, 426, 428]),
         (SettleAs::Release, EARLY),
         (SettleAs::Fail, &[404, 409, 412, 423]),
-        (SettleAs::Fail, PASSING),
+        (SettleAs::Fail, TRANSIENT),
         (SettleAs::Fail, &[408, 424]),
         (SettleAs::Fail, FAILURES),
     ];
@@ -104,14 +105,14 @@ async fn stripe_v1_keeps_everything_once_it_ran<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 5] = [
         (SettleAs::Keep, SUCCESSES),
         (SettleAs::Keep, &[400, 404, 409, 422]),
-        (SettleAs::Keep, PASSING),
+        (SettleAs::Keep, TRANSIENT),
         (SettleAs::Keep, BROKEN_OFF),
         (SettleAs::Keep, FAILURES),
     ];
     follows(&backend, Preset::stripe_v1(), &expected).await;
 }
 
-async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Backend>(backend: G) {
+async fn a_custom_preset_decides_by_the_whole_response<G: Backend>(backend: G) {
     let preset = Preset::by(|answer| match answer.status.as_u16() {
         409 => SettleAs::Keep,
         418 => SettleAs::Fail,
@@ -122,23 +123,23 @@ async fn a_preset_of_ones_own_decides_by_the_whole_answer<G: Backend>(backend: G
     follows(&backend, preset, &expected).await;
 }
 
-async fn a_handler_may_say_itself_what_becomes_of_its_answer<G: Backend>(backend: G) {
-    let says = |fate: SettleAs| {
-        move |visit: Visit| {
-            let mut response: Response = named(&visit).into_response();
-            response.extensions_mut().insert(fate);
+async fn a_handler_may_choose_the_settlement<G: Backend>(backend: G) {
+    let choosing = |chosen: SettleAs| {
+        move |call: HandlerCall| {
+            let mut response: Response = named(&call).into_response();
+            response.extensions_mut().insert(chosen);
             std::future::ready(response)
         }
     };
-    for said in [SettleAs::Keep, SettleAs::Release, SettleAs::Fail] {
-        let (server, _) = serve(&backend, Rules::new(), says(said)).await;
-        for status in [200 + said as u16, 400 + said as u16, 500 + said as u16] {
-            assert_eq!(fate(&server, status).await, said, "{status}");
+    for chosen in [SettleAs::Keep, SettleAs::Release, SettleAs::Fail] {
+        let (server, _) = serve(&backend, Rules::new(), choosing(chosen)).await;
+        for status in [200 + chosen as u16, 400 + chosen as u16, 500 + chosen as u16] {
+            assert_eq!(settlement_of(&server, status).await, chosen, "{status}");
         }
     }
 }
 
-async fn a_status_of_each_fate_meets_it<G: Backend>(backend: G) {
+async fn a_status_of_each_settlement_is_settled_so<G: Backend>(backend: G) {
     let expected: [(SettleAs, &[u16]); 3] =
         [(SettleAs::Keep, &[201]), (SettleAs::Release, &[422]), (SettleAs::Fail, &[503])];
     follows(&backend, Preset::success_only(), &expected).await;
@@ -146,14 +147,14 @@ async fn a_status_of_each_fate_meets_it<G: Backend>(backend: G) {
 }
 
 on_every_store! {
-    a_status_of_each_fate_meets_it,
+    a_status_of_each_settlement_is_settled_so,
 }
 
 in_memory! {
     success_only_keeps_successes,
-    below_500_keeps_refusals_but_not_passing_ones,
+    below_500_keeps_refusals_but_not_transient_ones,
     terminal_keeps_refusals_that_no_repeat_can_change,
     stripe_v1_keeps_everything_once_it_ran,
-    a_preset_of_ones_own_decides_by_the_whole_answer,
-    a_handler_may_say_itself_what_becomes_of_its_answer,
+    a_custom_preset_decides_by_the_whole_response,
+    a_handler_may_choose_the_settlement,
 }

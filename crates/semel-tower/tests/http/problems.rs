@@ -1,4 +1,4 @@
-//! Problems: their form, their members, their pages.
+//! Tests of problems: their form, their members, their pages.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use semel_tower::http::{Rules, Slug};
 use serde_json::json;
 
 use crate::backend::{Answer, Backend, Server, in_memory, post, request};
-use crate::stage::{Gate, Runs, created, executor, layer, router, serve};
+use crate::support::{Gate, Runs, created, executor, layer, router, serve};
 
-/// What every problem has, whatever it tells.
+/// Checks the properties that every problem has.
 fn is_a_problem(answer: &Answer, slug: Slug, status: u16) {
     assert_eq!(answer.status, status, "{answer:?}");
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
@@ -24,7 +24,7 @@ fn is_a_problem(answer: &Answer, slug: Slug, status: u16) {
     assert!(json["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{json}");
 }
 
-async fn a_problem_says_what_to_do<G: Backend>(backend: G) {
+async fn a_problem_has_advice<G: Backend>(backend: G) {
     let gate = Gate::new();
     let (server, _) = serve(&backend, Rules::new().required(), gate.handler()).await;
 
@@ -60,7 +60,7 @@ async fn a_problem_says_what_to_do<G: Backend>(backend: G) {
     first.await.expect("an answer");
 }
 
-async fn a_problem_shows_neither_keys_nor_what_a_handler_said<G: Backend>(backend: G) {
+async fn a_problem_shows_neither_keys_nor_messages_of_a_handler<G: Backend>(backend: G) {
     let rules = Rules::new().command(|command| command.max_attempts(1));
     let secret = "the password of the database is hunter2";
     let (server, _) =
@@ -105,12 +105,12 @@ fn every_problem_has_its_page() {
     let mut missing = Vec::new();
     for slug in Slug::ALL {
         let page = pages.join(format!("{}.md", slug.as_str()));
-        let says = std::fs::read_to_string(page).unwrap_or_default();
-        if !says.contains(slug.as_str()) || !says.contains(&slug.status().as_u16().to_string()) {
+        let text = std::fs::read_to_string(page).unwrap_or_default();
+        if !text.contains(slug.as_str()) || !text.contains(&slug.status().as_u16().to_string()) {
             missing.push(slug.as_str());
         }
     }
-    assert!(missing.is_empty(), "no page that names the problem and its status: {missing:?}");
+    assert!(missing.is_empty(), "no page with the problem and its status: {missing:?}");
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn the_table_of_problems_is_the_documented_one() {
 }
 
 in_memory! {
-    a_problem_says_what_to_do,
-    a_problem_shows_neither_keys_nor_what_a_handler_said,
+    a_problem_has_advice,
+    a_problem_shows_neither_keys_nor_messages_of_a_handler,
     the_type_of_a_problem_can_be_a_link,
     a_layer_outside_sees_which_problem_it_is,
 }

@@ -1,4 +1,4 @@
-//! What a repeat gets: the first answer, its chosen headers, and a mark.
+//! Tests what a repeat gets: the first response, its stored headers, and a mark.
 
 use axum::response::{AppendHeaders, IntoResponse};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use http::{HeaderName, StatusCode};
 use semel_tower::http::{REPLAYED, Rules};
 
 use crate::backend::{Backend, Server, in_memory, on_every_store, post};
-use crate::stage::{Runs, created, executor, layer, router, serve};
+use crate::support::{Runs, created, executor, layer, router, serve};
 
 async fn a_repeat_gets_the_first_answer<G: Backend>(backend: G) {
     let (server, runs) = serve(&backend, Rules::new(), created).await;
@@ -37,8 +37,8 @@ async fn a_body_is_replayed_byte_for_byte<G: Backend>(backend: G) {
     let every: Vec<u8> = (0..=255u8).cycle().take(70_000).collect();
     let bodies = [Bytes::new(), Bytes::from_static(b"\0"), Bytes::from(every)];
     let answers = bodies.clone();
-    let (server, _) = serve(&backend, Rules::new(), move |visit| {
-        let n: usize = visit.parts.uri.path().trim_start_matches('/').parse().expect("a number");
+    let (server, _) = serve(&backend, Rules::new(), move |call| {
+        let n: usize = call.parts.uri.path().trim_start_matches('/').parse().expect("a number");
         let answer = answers[n].clone();
         async move { ([("content-type", "application/octet-stream")], answer) }
     })
@@ -50,7 +50,7 @@ async fn a_body_is_replayed_byte_for_byte<G: Backend>(backend: G) {
             assert_eq!(answer.replayed(), replayed);
             assert_eq!(&answer.body, body);
             assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
-            // HTTP/2 may leave the length of nothing out.
+            // HTTP/2 may omit a length of 0.
             let length = answer.header("content-length").unwrap_or("0");
             assert_eq!(length, body.len().to_string(), "{n} {replayed}");
         }
@@ -68,7 +68,7 @@ async fn an_answer_without_content_is_replayed_without_content<G: Backend>(backe
     }
 }
 
-async fn a_compressed_body_is_replayed_with_the_name_of_its_compression<G: Backend>(backend: G) {
+async fn a_compressed_body_is_replayed_with_its_content_encoding<G: Backend>(backend: G) {
     let compressed = Bytes::from_static(b"\x1f\x8b\x08 what a layer inside made of it");
     let answer = compressed.clone();
     let (server, _) = serve(&backend, Rules::new(), move |_| {
@@ -85,7 +85,7 @@ async fn a_compressed_body_is_replayed_with_the_name_of_its_compression<G: Backe
     }
 }
 
-/// Headers that a replay has; those that differ between runs show whose they are.
+/// Returns headers that a replay has. Some differ between runs, to show from which run they come.
 fn headers(n: u32) -> AppendHeaders<Vec<(&'static str, String)>> {
     AppendHeaders(vec![
         ("location", format!("/orders/{n}")),
@@ -105,7 +105,7 @@ fn headers(n: u32) -> AppendHeaders<Vec<(&'static str, String)>> {
 async fn chosen_headers_are_replayed_in_order<G: Backend>(backend: G) {
     let rules = Rules::new().kept_headers([HeaderName::from_static("x-ours")]);
     let (server, _) =
-        serve(&backend, rules, |visit| async move { (StatusCode::CREATED, headers(visit.n), "") })
+        serve(&backend, rules, |call| async move { (StatusCode::CREATED, headers(call.n), "") })
             .await;
     let first = server.send(post("/orders", "k", "{}")).await;
     let again = server.send(post("/orders", "k", "{}")).await;
@@ -145,13 +145,13 @@ const NEVER: [(&str, &str); 19] = [
     ("x-correlation-id", "correlation-1"),
 ];
 
-async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Backend>(backend: G) {
+async fn headers_of_one_caller_or_moment_are_never_replayed<G: Backend>(backend: G) {
     let named = NEVER.map(|(name, _)| HeaderName::from_static(name));
     let rules = Rules::new().kept_headers(named);
     let (server, _) = serve(&backend, rules, |_| async { (AppendHeaders(NEVER), "done") }).await;
     let first = server.send(post("/orders", "k", "{}")).await;
     for name in ["set-cookie", "traceparent", "x-request-id"] {
-        assert!(first.headers.contains_key(name), "{name} is the first caller's");
+        assert!(first.headers.contains_key(name), "{name} is in the first response");
     }
     let again = server.send(post("/orders", "k", "{}")).await;
     assert!(again.replayed());
@@ -161,14 +161,14 @@ async fn what_belongs_to_one_caller_or_one_moment_is_never_replayed<G: Backend>(
     }
 }
 
-async fn a_header_that_connection_names_is_not_replayed<G: Backend>(backend: G) {
+async fn a_header_listed_in_connection_is_not_replayed<G: Backend>(backend: G) {
     let rules = Rules::new().kept_headers([HeaderName::from_static("x-hop")]);
     let router_of = |runs: &Runs| {
         router(runs, |_| async {
             ([("x-hop", "this connection's")], [("connection", "x-hop")], "done")
         })
     };
-    // HTTP/2 has no such header, so only HTTP/1.1 can tell.
+    // HTTP/2 has no such header, so the test uses HTTP/1.1.
     let runs = Runs::default();
     let layer = layer(executor(&backend).await).rules(rules);
     let server = Server::start(&backend, router_of(&runs).layer(layer)).await;
@@ -206,7 +206,7 @@ async fn a_receipt_goes_with_every_kept_answer<G: Backend>(backend: G) {
     });
     let layer = layer(executor(&backend).await);
     let runs = Runs::default();
-    let router = router(&runs, |visit| async move { visit.operation().1.to_string() });
+    let router = router(&runs, |call| async move { call.operation().1.to_string() });
     let server = Server::start(&backend, router.layer(layer).layer(shown)).await;
     for replayed in [false, true] {
         let answer = server.send(post("/orders", "k", "{}")).await;
@@ -225,12 +225,12 @@ on_every_store! {
     a_body_is_replayed_byte_for_byte,
     an_answer_without_content_is_replayed_without_content,
     chosen_headers_are_replayed_in_order,
-    what_belongs_to_one_caller_or_one_moment_is_never_replayed,
+    headers_of_one_caller_or_moment_are_never_replayed,
 }
 
 in_memory! {
-    a_compressed_body_is_replayed_with_the_name_of_its_compression,
-    a_header_that_connection_names_is_not_replayed,
+    a_compressed_body_is_replayed_with_its_content_encoding,
+    a_header_listed_in_connection_is_not_replayed,
     outer_layers_add_their_own_headers_once,
     a_receipt_goes_with_every_kept_answer,
 }

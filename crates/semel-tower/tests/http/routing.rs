@@ -1,4 +1,4 @@
-//! Operations and their rules: axum's templates, literal paths, and names of one's own.
+//! Tests of operations and their rules: axum's templates, literal paths, and custom names.
 
 use axum::Router;
 use axum::routing::any;
@@ -8,7 +8,7 @@ use semel_tower::http::Rules;
 use tower::Layer as _;
 
 use crate::backend::{Backend, Server, in_memory, post, request};
-use crate::stage::{Runs, created, executor, layer};
+use crate::support::{Runs, created, executor, layer};
 
 async fn a_template_is_one_operation_with_rules_of_its_own<G: Backend>(backend: G) {
     let layer =
@@ -25,11 +25,12 @@ async fn a_template_is_one_operation_with_rules_of_its_own<G: Backend>(backend: 
             server.send(request(Method::POST, &format!("/orders/{id}/refunds"), "{}")).await;
         assert_eq!(missing.problem().as_deref(), Some("key-missing"));
     }
-    // PATCH is another operation, and nothing was said about it.
+    // PATCH is another operation, for which there are no rules.
     assert_eq!(server.send(request(Method::PATCH, "/orders/1/refunds", "{}")).await.status, 201);
     assert_eq!(server.send(post("/orders/1/refunds", "k", "{}")).await.status, 201);
     assert!(server.send(post("/orders/1/refunds", "k", "{}")).await.replayed());
-    // One operation, so the same key for another order is a mistake and not a second refund.
+    // Both are one operation, so the same key for another order is a mistake and not a second
+    // refund.
     let other = server.send(post("/orders/2/refunds", "k", "{}")).await;
     assert_eq!(other.problem().as_deref(), Some("key-reused"));
     assert_eq!(runs.count(), 3);
@@ -78,7 +79,7 @@ async fn outside_a_router_the_operation_is_the_path<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 3);
 }
 
-async fn an_operation_may_be_named<G: Backend>(backend: G) {
+async fn an_operation_may_have_a_custom_name<G: Backend>(backend: G) {
     let layer = layer(executor(&backend).await)
         .operation(|request| {
             let name = request.headers.get("x-operation").map(HeaderValue::to_str);
@@ -105,7 +106,7 @@ async fn an_operation_may_be_named<G: Backend>(backend: G) {
     assert_eq!(runs.count(), 4);
 }
 
-async fn paths_of_any_length_are_told_apart<G: Backend>(backend: G) {
+async fn paths_of_any_length_are_distinguished<G: Backend>(backend: G) {
     let layer = layer(executor(&backend).await);
     let runs = Runs::default();
     let router = Router::new().fallback_service(runs.handler(created)).layer(layer);
@@ -120,17 +121,19 @@ async fn paths_of_any_length_are_told_apart<G: Backend>(backend: G) {
 
 async fn a_handler_is_given_its_claim<G: Backend>(backend: G) {
     let layer = layer(executor(&backend).await);
-    let told = async |OperationContext(claim): OperationContext| {
+    let handler = async |OperationContext(claim): OperationContext| {
         let key = claim.key();
         format!("{} {} {} {}", key.tenant(), key.scope(), key.id(), claim.attempt())
     };
     let perhaps = async |claim: Option<OperationContext>| claim.is_some().to_string();
-    let router =
-        Router::new().route("/orders/{id}", any(told)).route("/perhaps", any(perhaps)).layer(layer);
+    let router = Router::new()
+        .route("/orders/{id}", any(handler))
+        .route("/perhaps", any(perhaps))
+        .layer(layer);
     let server = Server::start(&backend, router).await;
     let answer = server.send(post("/orders/1", "\"the key\"", "{}")).await;
     assert_eq!(answer.text(), "acme POST /orders/{id} the key 1");
-    // The extractor refuses as the layer does.
+    // The extractor refuses the request like the layer.
     let without = server.send(request(Method::POST, "/orders/1", "{}")).await;
     assert_eq!((without.status.as_u16(), without.problem().as_deref()), (400, Some("key-missing")));
     assert_eq!(without.header("cache-control"), Some("no-store"));
@@ -141,13 +144,13 @@ async fn a_handler_is_given_its_claim<G: Backend>(backend: G) {
 async fn a_handler_gets_the_request_as_it_was_sent<G: Backend>(backend: G) {
     let layer = layer(executor(&backend).await);
     let runs = Runs::default();
-    let handler = runs.handler(|visit| async move {
-        let header = visit.parts.headers.get("x-custom").cloned();
+    let handler = runs.handler(|call| async move {
+        let header = call.parts.headers.get("x-custom").cloned();
         format!(
             "{} {} {header:?} {:?}",
-            visit.parts.method,
-            visit.parts.uri.path_and_query().expect("a path"),
-            visit.body
+            call.parts.method,
+            call.parts.uri.path_and_query().expect("a path"),
+            call.body
         )
     });
     let router = Router::new().route("/orders", handler).layer(layer);
@@ -164,8 +167,8 @@ in_memory! {
     a_nested_router_has_its_whole_template,
     a_layer_on_one_route_leaves_the_others_alone,
     outside_a_router_the_operation_is_the_path,
-    an_operation_may_be_named,
-    paths_of_any_length_are_told_apart,
+    an_operation_may_have_a_custom_name,
+    paths_of_any_length_are_distinguished,
     a_handler_is_given_its_claim,
     a_handler_gets_the_request_as_it_was_sent,
 }

@@ -1,4 +1,4 @@
-//! What makes two requests under one key the same request.
+//! Tests when two requests under one key are the same request.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,9 +11,9 @@ use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
 
 use crate::backend::{Backend, Sent, Server, body, chunked, in_memory, on_every_store};
-use crate::stage::{Runs, created, executor, router, serve};
+use crate::support::{Runs, created, executor, router, serve};
 
-/// A request to be spelled in several ways.
+/// A request in one of several spellings.
 struct Spelling(Request<Sent>);
 
 fn spelled(path: &str, content_type: &str, sent: impl Into<Bytes>) -> Spelling {
@@ -41,7 +41,8 @@ impl Spelling {
     }
 }
 
-/// Sends two spellings under one fresh key. Whether the second is taken for the first.
+/// Sends two spellings under one fresh key. Returns whether the second is treated as a repeat of
+/// the first.
 async fn same(server: &Server, one: Spelling, two: Spelling) -> bool {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let key = format!("k-{}", COUNT.fetch_add(1, Ordering::SeqCst));
@@ -102,7 +103,7 @@ async fn a_body_that_is_no_json_is_compared_byte_for_byte<G: Backend>(backend: G
     assert!(!same(&server, text(r#"{"a":1,"b":2}"#), text(r#"{"b":2,"a":1}"#)).await);
     assert!(same(&server, text("a\0b"), text("a\0b")).await);
     assert!(!same(&server, text("a"), text("a ")).await);
-    // What only claims to be JSON is itself, too.
+    // A body that only claims to be JSON is compared by its bytes, too.
     assert!(!same(&server, json(r#"{"a":"#), json(r#"{"a": "#)).await);
     assert!(same(&server, json(r#"{"a":"#), json(r#"{"a":"#)).await);
 }
@@ -153,7 +154,7 @@ async fn the_parameters_of_a_content_type_make_no_difference<G: Backend>(backend
     assert!(same(&server, vendor(r#"{"a":1,"b":2}"#), vendor(r#"{"b":2,"a":1}"#)).await);
 }
 
-async fn headers_make_a_difference_only_where_they_are_named<G: Backend>(backend: G) {
+async fn headers_make_a_difference_only_if_a_rule_lists_them<G: Backend>(backend: G) {
     let rules = Rules::new().matched_headers([HeaderName::from_static("x-currency")]);
     let (server, _) = serve(&backend, rules, created).await;
     let priced = |currency: &str| json("{}").with("x-currency", currency);
@@ -226,7 +227,7 @@ fn gzipped(text: &str, written_at: u32) -> Spelling {
     spelled("/orders", "application/json", body).with("content-encoding", "gzip")
 }
 
-async fn what_a_body_is_wrapped_in_makes_no_difference<G: Backend>(backend: G) {
+async fn the_encoding_of_a_body_makes_no_difference<G: Backend>(backend: G) {
     let (server, _) = serve(&backend, Rules::new(), created).await;
     let form = |body: &'static str| spelled("/orders", "application/x-www-form-urlencoded", body);
     let (note, file) = (("note", "hello"), ("file", "a\r\nb"));
@@ -271,9 +272,9 @@ in_memory! {
     a_body_that_is_no_json_is_compared_byte_for_byte,
     the_order_of_a_query_makes_no_difference,
     the_parameters_of_a_content_type_make_no_difference,
-    headers_make_a_difference_only_where_they_are_named,
+    headers_make_a_difference_only_if_a_rule_lists_them,
     only_the_included_members_count,
     excluded_members_do_not_count,
     a_path_below_one_template_makes_a_difference,
-    what_a_body_is_wrapped_in_makes_no_difference,
+    the_encoding_of_a_body_makes_no_difference,
 }

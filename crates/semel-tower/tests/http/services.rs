@@ -1,4 +1,4 @@
-//! Any tower service behind the layer, not only axum's: readiness, and errors of its own.
+//! Tests with any tower service behind the layer, not only axum's: readiness and errors.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -15,9 +15,9 @@ use semel_tower::http::Rules;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
 use crate::backend::{Backend, Server, in_memory, post, request, run};
-use crate::stage::{Runs, executor, layer, order_key};
+use crate::support::{Runs, executor, layer, order_key};
 
-/// A service that may only be called where it was found ready, as a concurrency limit is.
+/// A service that may only be called after it was ready, like a concurrency limit.
 struct Strict {
     ready: bool,
     runs: Runs,
@@ -69,7 +69,7 @@ async fn a_service_that_runs_unprotected_is_ready_too<G: Backend>(backend: G) {
 }
 
 #[test]
-fn an_error_of_the_service_is_its_callers_and_a_failure() {
+fn an_error_of_the_service_is_returned_and_a_failure() {
     run(async {
         let store = MemoryStore::new();
         let runs = Runs::default();
@@ -89,8 +89,8 @@ fn an_error_of_the_service_is_its_callers_and_a_failure() {
         let error = send().await.expect_err("the service's own");
         assert_eq!(error.to_string(), "the upstream hung up");
         let found = store.peek(&order_key("k")).await.expect("in memory").expect("a record");
-        let said = found.record.error.expect("a failure").to_string();
-        assert_eq!(said, "the upstream hung up");
+        let error_text = found.record.error.expect("a failure").to_string();
+        assert_eq!(error_text, "the upstream hung up");
         let answer = send().await.expect("an answer");
         assert_eq!((answer.status(), runs.count()), (StatusCode::OK, 2));
         let again = send().await.expect("an answer");

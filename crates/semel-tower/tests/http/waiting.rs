@@ -1,4 +1,4 @@
-//! Repeats that wait for an answer that is being made.
+//! Tests of repeats that wait for the response of a running request.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use semel_core::Wait;
 use semel_tower::http::Rules;
 
 use crate::backend::{Backend, on_every_store, post};
-use crate::stage::{Gate, serve};
+use crate::support::{Gate, serve};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
@@ -44,7 +44,7 @@ async fn a_repeat_in_another_process_waits_too<G: Backend>(backend: G) {
     assert_eq!((runs.count(), others.count()), (1, 0));
 }
 
-async fn a_wait_that_is_over_tells_that_it_still_runs<G: Backend>(backend: G) {
+async fn a_wait_that_is_over_ends_with_in_progress<G: Backend>(backend: G) {
     for wait in [Wait::UpTo(SHORT), Wait::Deadline(SHORT)] {
         let gate = Gate::new();
         let (server, runs) = serve(&backend, Rules::new().wait(wait), gate.handler()).await;
@@ -64,17 +64,15 @@ async fn a_wait_that_is_over_tells_that_it_still_runs<G: Backend>(backend: G) {
     }
 }
 
-async fn a_waiter_runs_the_request_itself_when_the_first_gives_the_key_back<G: Backend>(
-    backend: G,
-) {
+async fn a_waiter_runs_the_request_itself_when_the_first_releases_the_key<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let rules = Rules::new().wait(Wait::UpTo(LONG));
-    let (server, runs) = serve(&backend, rules, move |visit| {
+    let (server, runs) = serve(&backend, rules, move |call| {
         let gate = here.clone();
         async move {
-            if visit.n > 1 {
-                return visit.created();
+            if call.n > 1 {
+                return call.created();
             }
             gate.pass().await;
             (StatusCode::NOT_FOUND, "not yet".to_owned())
@@ -96,6 +94,6 @@ async fn a_waiter_runs_the_request_itself_when_the_first_gives_the_key_back<G: B
 on_every_store! {
     a_repeat_waits_for_the_answer_and_gets_it,
     a_repeat_in_another_process_waits_too,
-    a_wait_that_is_over_tells_that_it_still_runs,
-    a_waiter_runs_the_request_itself_when_the_first_gives_the_key_back,
+    a_wait_that_is_over_ends_with_in_progress,
+    a_waiter_runs_the_request_itself_when_the_first_releases_the_key,
 }

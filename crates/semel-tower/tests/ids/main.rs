@@ -1,6 +1,6 @@
-//! Extractors of public ids: what handlers get, and what callers are told.
+//! Tests of the extractors of public ids: what handlers and callers get.
 
 mod many;
 mod one;
 mod problems;
-mod stage;
+mod support;

@@ -1,8 +1,8 @@
-//! Many ids at once.
+//! Tests of many ids in one request.
 
 use http::StatusCode;
 
-use crate::stage::{OrderId, Shop, new_id};
+use crate::support::{OrderId, Shop, new_id};
 
 fn list(ids: &[OrderId]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
@@ -36,7 +36,7 @@ async fn a_handler_gets_them_in_the_order_of_the_request_and_as_often() {
 }
 
 #[tokio::test]
-async fn the_first_that_is_not_there_is_named() {
+async fn the_first_id_that_is_not_found_is_shown() {
     let shop = Shop::open();
     let there = shop.order("acme").await;
     let foreign = shop.order("umbrella").await;
@@ -48,12 +48,12 @@ async fn the_first_that_is_not_there_is_named() {
     assert!(detail.contains(&foreign.to_string()), "{detail}");
     assert!(!detail.contains(&there.to_string()) && !detail.contains(&unknown.to_string()));
     let answer = shop.get("acme", path(&[there, unknown, foreign])).await;
-    let said = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-    assert_eq!(said, detail.replace(&foreign.to_string(), &unknown.to_string()));
+    let found = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(found, detail.replace(&foreign.to_string(), &unknown.to_string()));
 }
 
 #[tokio::test]
-async fn the_first_that_is_no_id_is_named_and_nobody_is_asked_for_the_others() {
+async fn the_first_malformed_id_is_shown_and_none_is_looked_up() {
     let shop = Shop::open();
     let (one, other): (OrderId, OrderId) = (new_id(), new_id());
     let path = format!("/orders?order_id={one},usr_01arz3ndektsv4rrffq69g5fav,{other},nonsense");
@@ -62,7 +62,7 @@ async fn the_first_that_is_no_id_is_named_and_nobody_is_asked_for_the_others() {
     let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.contains("\"usr_01arz3ndektsv4rrffq69g5fav\""), "{detail}");
     assert!(!detail.contains("nonsense"), "{detail}");
-    assert_eq!(shop.asked.total(), 0);
+    assert_eq!(shop.lookups.total(), 0);
 }
 
 #[tokio::test]

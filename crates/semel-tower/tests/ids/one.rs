@@ -1,4 +1,4 @@
-//! One id: from the path, or else from the query.
+//! Tests of one id, from the path or else from the query.
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -8,7 +8,7 @@ use semel_ids::resource::User;
 use semel_tower::http::IdempotencyLayer;
 use semel_tower::{PrincipalFrom, Tenant};
 
-use crate::stage::{OrderId, Shop, new_id, send};
+use crate::support::{OrderId, Shop, new_id, send};
 
 #[tokio::test]
 async fn a_handler_gets_the_internal_and_the_public_id() {
@@ -28,7 +28,7 @@ async fn an_id_in_the_path_comes_before_one_in_the_query() {
     assert_eq!(answer.text(), one.ulid().to_string());
     let answer = shop.get("acme", format!("/order?a=1&order_id={other}&b=2")).await;
     assert_eq!(answer.text(), format!("{} {other}", other.ulid()));
-    // A bad one in the path is not made good by the query.
+    // A valid id in the query does not replace a malformed one in the path.
     for bad in ["none", "%ff"] {
         let answer = shop.get("acme", format!("/internal/{bad}?order_id={other}")).await;
         assert_eq!(answer.problem(), ("public-id-invalid".to_owned(), 400), "{bad}");
@@ -36,7 +36,7 @@ async fn an_id_in_the_path_comes_before_one_in_the_query() {
 }
 
 #[tokio::test]
-async fn escaped_characters_are_read_as_what_they_stand_for() {
+async fn escaped_characters_are_decoded() {
     let shop = Shop::open();
     let id = shop.order("acme").await;
     let escaped = id.to_string().replace('_', "%5F");
@@ -46,7 +46,7 @@ async fn escaped_characters_are_read_as_what_they_stand_for() {
 }
 
 #[tokio::test]
-async fn two_ids_of_one_kind_are_told_apart_by_their_parameters() {
+async fn two_ids_of_one_type_are_distinguished_by_their_parameters() {
     let shop = Shop::open();
     let buyer = shop.put::<User>("acme", new_id()).await;
     let seller = shop.put::<User>("acme", new_id()).await;
@@ -56,7 +56,7 @@ async fn two_ids_of_one_kind_are_told_apart_by_their_parameters() {
 }
 
 #[tokio::test]
-async fn an_id_that_may_be_left_out_is_still_judged_when_it_is_there() {
+async fn an_optional_id_is_checked_if_it_is_present() {
     let shop = Shop::open();
     let order = shop.order("acme").await;
     let user = shop.put::<User>("acme", new_id()).await;
@@ -80,7 +80,7 @@ async fn a_revoked_id_is_not_found_any_more() {
 }
 
 #[tokio::test]
-async fn under_a_key_an_id_that_is_not_there_yet_can_be_asked_for_again() {
+async fn under_a_key_an_id_that_is_not_found_can_be_requested_again() {
     let shop = Shop::open();
     let executor = Executor::new(MemoryStore::new());
     let tenant = Tenant::header(http::HeaderName::from_static("x-tenant"));

@@ -1,4 +1,4 @@
-//! What callers are told, and that nothing else is told by it.
+//! Tests the problems that callers get, and that they reveal nothing else.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use http::Request;
 use semel_ids::ResolverSettings;
 use semel_tower::http::Slug;
 
-use crate::stage::{Answer, OrderId, Shop, new_id, send};
+use crate::support::{Answer, OrderId, Shop, new_id, send};
 
 fn is_a_problem(answer: &Answer, slug: Slug, code: &str) {
     assert_eq!(answer.status, slug.status(), "{answer:?}");
@@ -34,7 +34,7 @@ async fn each_situation_has_its_problem() {
 }
 
 #[tokio::test]
-async fn what_is_no_id_of_its_kind_touches_neither_cache_nor_map() {
+async fn a_malformed_id_reads_neither_cache_nor_map() {
     let shop = Shop::open();
     let good: OrderId = new_id();
     let good = good.to_string();
@@ -57,7 +57,7 @@ async fn what_is_no_id_of_its_kind_touches_neither_cache_nor_map() {
         for path in [format!("/order?order_id={bad}"), format!("/orders?order_id={good},{bad}")] {
             let answer = shop.get("acme", &path).await;
             is_a_problem(&answer, Slug::PublicIdInvalid, "INVALID_PARAM");
-            assert!(answer.body.len() < 600, "what was sent is not repeated at length");
+            assert!(answer.body.len() < 600, "the text of the request is not repeated at length");
         }
         let answer = shop.get("acme", format!("/orders/{bad}")).await;
         is_a_problem(&answer, Slug::PublicIdInvalid, "INVALID_PARAM");
@@ -66,14 +66,14 @@ async fn what_is_no_id_of_its_kind_touches_neither_cache_nor_map() {
         let answer = shop.get("acme", path).await;
         is_a_problem(&answer, Slug::PublicIdInvalid, "INVALID_PARAM");
     }
-    assert_eq!(shop.asked.total(), 0);
-    // The counters count: a good one asks both.
+    assert_eq!(shop.lookups.total(), 0);
+    // A valid id is looked up in the cache and in the map, which shows that the counters work.
     shop.get("acme", format!("/orders/{good}")).await;
-    assert_eq!(shop.asked.total(), 2);
+    assert_eq!(shop.lookups.total(), 2);
 }
 
 #[tokio::test]
-async fn the_tenant_is_told_by_the_request_before_anything_is_judged() {
+async fn the_tenant_is_determined_before_ids_are_checked() {
     let shop = Shop::open();
     let id = shop.order("acme").await;
     for path in [format!("/orders/{id}"), "/orders/nonsense".to_owned(), "/orders".to_owned()] {
@@ -85,11 +85,11 @@ async fn the_tenant_is_told_by_the_request_before_anything_is_judged() {
         let long = shop.get(&"t".repeat(65), &path).await;
         is_a_problem(&long, Slug::TenantUnknown, "TENANT_UNKNOWN");
     }
-    assert_eq!(shop.asked.total(), 0);
+    assert_eq!(shop.lookups.total(), 0);
 }
 
 #[tokio::test]
-async fn another_tenants_id_is_answered_like_one_that_never_was() {
+async fn another_tenants_id_is_answered_like_one_that_never_existed() {
     let shop = Shop::open();
     let theirs = shop.order("umbrella").await;
     let never: OrderId = new_id();
@@ -103,22 +103,22 @@ async fn another_tenants_id_is_answered_like_one_that_never_was() {
         assert_eq!(answer.headers, expected.headers);
         assert_eq!(answer.status, expected.status);
     }
-    // It is there, for whom it belongs to.
+    // The id is found by its own tenant.
     assert_eq!(shop.get("umbrella", format!("/orders/{theirs}")).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_map_that_is_away_is_not_a_missing_id() {
+async fn an_unavailable_map_is_not_a_missing_id() {
     let shop = Shop::open();
     let id: OrderId = new_id();
-    shop.asked.away.store(true, Ordering::SeqCst);
+    shop.lookups.away.store(true, Ordering::SeqCst);
     for path in [format!("/orders/{id}"), format!("/orders?order_id={id}")] {
         let answer = shop.get("acme", &path).await;
         is_a_problem(&answer, Slug::StoreUnavailable, "STORE_UNAVAILABLE");
         assert_eq!(answer.headers["retry-after"], "1");
-        assert!(!answer.text().contains("10.1.2.3"), "what the store said stays here");
+        assert!(!answer.text().contains("10.1.2.3"), "the store's message is not sent to callers");
     }
-    shop.asked.away.store(false, Ordering::SeqCst);
+    shop.lookups.away.store(false, Ordering::SeqCst);
     let answer = shop.get("acme", format!("/orders/{id}")).await;
     is_a_problem(&answer, Slug::PublicIdNotFound, "NOT_FOUND");
 }

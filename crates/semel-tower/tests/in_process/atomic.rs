@@ -1,4 +1,4 @@
-//! The atomic mode: what becomes of a refusal that is kept, and of a transaction that is not taken.
+//! Tests of the atomic mode: refusals that are stored, and transactions that are not taken.
 
 use axum::Router;
 use axum::routing::post as on_post;
@@ -12,7 +12,7 @@ use semel_tower::http::{IdempotencyLayer, Preset, Rules};
 use semel_tower::{Atomic, PrincipalFrom, Tenant};
 
 use crate::backend::{AtomicBackend as _, Backend as _, Sqlite, post, run};
-use crate::stage::{order, send, sending};
+use crate::support::{order, send, sending};
 
 type Store = FaultyStore<SqliteStore>;
 
@@ -22,7 +22,7 @@ fn layer(store: Store) -> IdempotencyLayer<Store, Atomic> {
         .rules(rules)
 }
 
-/// A service that writes `note` as a row and then answers `status`.
+/// Returns a service that writes `note` as a row and then answers `status`.
 fn writing(store: Store, note: &'static str, status: StatusCode) -> Router {
     let handler = on_post(async move |Tx(mut unit): Tx<Store>| {
         Sqlite::insert(unit.conn(), note).await;
@@ -32,7 +32,7 @@ fn writing(store: Store, note: &'static str, status: StatusCode) -> Router {
 }
 
 #[test]
-fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
+fn a_refusal_after_another_response_is_not_recorded() {
     run(async {
         let backend = Sqlite::open().await;
         let (here, there) =
@@ -40,8 +40,8 @@ fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
         let faults = here.faults().clone();
         let refusing = writing(here, "refused", StatusCode::UNPROCESSABLE_ENTITY);
         let creating = writing(there, "created", StatusCode::CREATED);
-        // The refusal is recorded after the rollback, under a claim of its own. Before that one is
-        // asked for, the key is anybody's.
+        // The refusal is recorded after the rollback, under a separate claim. Before that claim
+        // another caller may take the key.
         faults.next(StoreCall::Open, Fault::Hang);
         let refused = sending(&refusing, order());
         faults.hung(1).await;
@@ -59,7 +59,7 @@ fn a_refusal_that_another_answer_came_before_is_not_the_answer() {
 }
 
 #[test]
-fn a_refused_handlers_row_is_taken_back_and_its_answer_is_kept() {
+fn a_refused_handlers_row_is_rolled_back_and_its_response_is_kept() {
     run(async {
         let backend = Sqlite::open().await;
         let store = FaultyStore::new(backend.store().await);
@@ -92,7 +92,7 @@ fn a_handler_that_never_took_its_transaction_is_refused() {
             assert_eq!(answer.status, 500);
             assert_eq!(answer.problem().as_deref(), Some("misconfigured"));
         }
-        // A handler that refuses before it needs its transaction is as right as ever.
+        // A handler may refuse a request before it takes its transaction.
         for replayed in [false, true] {
             let answer = send(&app, post("/refused", "k-2", "{}")).await;
             assert_eq!((answer.status.as_u16(), answer.replayed()), (422, replayed));

@@ -1,4 +1,4 @@
-//! Bodies in pieces, and what comes after them.
+//! Tests of bodies in pieces, and of trailers.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -9,11 +9,11 @@ use http_body_util::StreamBody;
 use semel_core::store::memory::MemoryStore;
 
 use crate::backend::{Protocol, Server, chunked, run};
-use crate::stage::{layer, order, send, with};
+use crate::support::{layer, order, send, with};
 
 const PIECES: usize = 100_000;
 
-/// Every byte of a body that repeats after a prime, so that no two pieces in a row can be swapped.
+/// Returns a body that repeats after a prime number of bytes, so that swapped pieces would show.
 fn bytes() -> Vec<u8> {
     (0..PIECES).map(|n| u8::try_from(n % 251).expect("below 256")).collect()
 }
@@ -42,7 +42,7 @@ fn a_body_of_single_bytes_is_read_whole_and_replayed_equal() {
 }
 
 #[test]
-fn trailers_arrive_over_both_protocols_where_they_are_asked_for() {
+fn trailers_arrive_over_both_protocols_if_they_are_requested() {
     run(async {
         let handler = on_post(async || {
             let sum = HeaderName::from_static("x-sum");

@@ -1,4 +1,4 @@
-//! Work that breaks off below the layer: its operation goes on under the same name.
+//! Tests of work that breaks off below the layer: a retry continues the same operation.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,22 +11,22 @@ use semel_core::{Key, Kind, Principal, State, Store as _};
 use semel_tower::axum::OperationContext;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::stage::{layer, order, send};
+use crate::support::{layer, order, send};
 
-/// Time stands still until everybody waits: the timeout is over as soon as nothing else happens.
+/// The clock is paused: it jumps to the timeout as soon as all tasks wait.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_below_the_layer_is_a_failure_and_its_retry_is_the_same_operation() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let handler = on_post(async move |OperationContext(claim): OperationContext| {
-        let key = claim.downstream_key("charge").expect("a claim that is there to stay");
+        let key = claim.downstream_key("charge").expect("a durable claim");
         let first = {
-            let mut told = told.lock().expect("not poisoned");
-            told.push((claim.attempt(), claim.operation_id(), key));
-            told.len() == 1
+            let mut recorded = recorded.lock().expect("not poisoned");
+            recorded.push((claim.attempt(), claim.operation_id(), key));
+            recorded.len() == 1
         };
         if first {
-            // The charge is made by now, and then something hangs.
+            // The charge has been made, and then the handler hangs.
             std::future::pending::<()>().await;
         }
         "paid"
@@ -48,14 +48,14 @@ async fn a_timeout_below_the_layer_is_a_failure_and_its_retry_is_the_same_operat
     assert_eq!((operation, charge), (again, charged));
 }
 
-/// A failed dependency's 424 and a 499 tell of work that broke off as well.
+/// A 424 of a failed dependency and a 499 also mean that the work broke off.
 #[tokio::test]
 async fn statuses_of_work_that_broke_off_keep_the_operation() {
     for status in [408, 424, 499, 500, 503] {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&seen);
+        let recorded = Arc::clone(&seen);
         let handler = on_post(async move |OperationContext(claim): OperationContext| {
-            told.lock().expect("not poisoned").push(claim.operation_id());
+            recorded.lock().expect("not poisoned").push(claim.operation_id());
             StatusCode::from_u16(status).expect("a status")
         });
         let app = Router::new().route("/orders", handler).layer(layer(MemoryStore::new()));

@@ -1,5 +1,5 @@
-//! Answers asked for later: who was sent away hears everything, and who was not is no reason to keep
-//! anything.
+//! Tests of asynchronous responses: a detached caller finds every outcome, and only for a detached
+//! caller a refusal is stored.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use semel_testkit::faulty::{Fault, StoreCall};
 use semel_tower::http::{OPERATIONS, Rules};
 
 use crate::backend::{Answer, get, post, run, until};
-use crate::stage::{Gate, Runs, faulty, heard, layer, order, send, sending, url, with};
+use crate::support::{Gate, Runs, faulty, final_answer, layer, order, send, sending, url, with};
 
-/// A handler that refuses its first request and then creates.
+/// Returns a handler that refuses its first request and accepts later ones.
 fn refusing(status: u16, runs: &Runs, gate: Option<&Gate>) -> MethodRouter {
     let (runs, gate) = (runs.clone(), gate.cloned());
     on_post(async move || {
@@ -31,13 +31,13 @@ fn routed(handler: MethodRouter, rules: Rules) -> Router {
     Router::new().route("/orders", handler).layer(layer(MemoryStore::new()).rules(rules))
 }
 
-/// Whether this tells a caller to send its request once more.
-fn told_to_send_again(answer: &Answer) -> bool {
+/// Returns whether the response asks the caller to send its request again.
+fn must_send_again(answer: &Answer) -> bool {
     answer.problem().as_deref() == Some("failed") && answer.json()["retryable"] == true
 }
 
 #[test]
-fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
+fn an_attended_attempt_continues_while_its_pointer_is_written() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
         let (gate, runs) = (Gate::new(), Runs::default());
@@ -59,7 +59,7 @@ fn an_attempt_that_is_its_callers_goes_on_while_the_way_to_it_is_written() {
         until(async || runs.count() == 1).await;
         faults.release();
         let place = url(&asking.await.expect("an answer"));
-        assert_eq!(heard(&app, &place).await.text(), "run 1");
+        assert_eq!(final_answer(&app, &place).await.text(), "run 1");
     });
 }
 
@@ -81,14 +81,14 @@ fn a_refusal_that_the_caller_waited_for_is_not_kept() {
 }
 
 #[test]
-fn a_refusal_of_who_was_sent_away_is_kept_and_heard() {
+fn a_refusal_for_a_detached_caller_is_stored_and_found() {
     run(async {
         let (gate, runs) = (Gate::new(), Runs::default());
         let app = routed(refusing(422, &runs, Some(&gate)), Rules::new());
         let place = url(&send(&app, with(order(), "prefer", "respond-async, wait=0")).await);
         gate.open();
         for _ in 0..2 {
-            let answer = heard(&app, &place).await;
+            let answer = final_answer(&app, &place).await;
             assert_eq!(
                 (answer.status.as_u16(), answer.text(), answer.replayed()),
                 (422, "run 1", true)
@@ -100,25 +100,25 @@ fn a_refusal_of_who_was_sent_away_is_kept_and_heard() {
 }
 
 #[test]
-fn a_refusal_that_passes_is_told_as_a_failure_to_who_was_sent_away() {
+fn a_transient_refusal_is_a_failure_for_a_detached_caller() {
     run(async {
         for status in [401, 403, 413, 425, 429] {
             let (gate, runs) = (Gate::new(), Runs::default());
             let app = routed(refusing(status, &runs, Some(&gate)), Rules::new());
             let place = url(&send(&app, with(order(), "prefer", "respond-async")).await);
             gate.open();
-            let told = heard(&app, &place).await;
-            assert!(told_to_send_again(&told), "{status}: {told:?}");
+            let answer = final_answer(&app, &place).await;
+            assert!(must_send_again(&answer), "{status}: {answer:?}");
             gate.open();
             assert_eq!(send(&app, order()).await.text(), "run 2");
-            // It is the same operation, so its URL tells the end of it.
-            assert_eq!(heard(&app, &place).await.text(), "run 2");
+            // The operation is the same, so its URL has the final response.
+            assert_eq!(final_answer(&app, &place).await.text(), "run 2");
         }
     });
 }
 
 #[test]
-fn a_holder_that_is_refused_is_a_failure_to_who_was_told_to_come_again() {
+fn a_refused_holder_is_a_failure_for_a_detached_duplicate() {
     run(async {
         let (gate, runs) = (Gate::new(), Runs::default());
         let app = routed(refusing(422, &runs, Some(&gate)), Rules::new());
@@ -126,19 +126,19 @@ fn a_holder_that_is_refused_is_a_failure_to_who_was_told_to_come_again() {
         gate.reached().await;
         let place = url(&send(&app, with(order(), "prefer", "respond-async")).await);
         gate.open();
-        // Its own caller heard it: nothing is kept.
+        // The holder's own caller got the refusal, so nothing is stored.
         assert_eq!(holder.await.expect("an answer").status, 422);
-        let told = heard(&app, &place).await;
-        assert!(told_to_send_again(&told), "{told:?}");
+        let answer = final_answer(&app, &place).await;
+        assert!(must_send_again(&answer), "{answer:?}");
         gate.open();
         assert_eq!(send(&app, post("/orders", "k", "[]")).await.text(), "run 2");
-        // That is another operation, and no answer to this one.
-        assert!(told_to_send_again(&heard(&app, &place).await));
+        // That is another operation, whose response is not for this URL.
+        assert!(must_send_again(&final_answer(&app, &place).await));
     });
 }
 
 #[test]
-fn who_would_rather_come_again_does_not_wait_as_the_route_does() {
+fn an_asynchronous_caller_does_not_wait_as_its_route_does() {
     run(async {
         let (gate, runs) = (Gate::new(), Runs::default());
         let rules = Rules::new().wait(Wait::UpTo(Duration::from_secs(3_600)));
@@ -148,7 +148,7 @@ fn who_would_rather_come_again_does_not_wait_as_the_route_does() {
         let place = url(&send(&app, with(order(), "prefer", "respond-async")).await);
         gate.open();
         assert_eq!(holder.await.expect("an answer").text(), "run 1");
-        assert_eq!(heard(&app, &place).await.text(), "run 1");
+        assert_eq!(final_answer(&app, &place).await.text(), "run 1");
         assert_eq!(runs.count(), 1);
     });
 }
@@ -164,7 +164,7 @@ fn nothing_at_the_url_may_be_cached() {
                 1 => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::CREATED,
             };
-            // A cache may keep what says this and nothing else about it.
+            // A cache may store a response with this header and no `Cache-Control`.
             (status, [("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")], "secret")
         });
         let app = routed(handler, Rules::new());
@@ -178,7 +178,7 @@ fn nothing_at_the_url_may_be_cached() {
         let place = url(&send(&app, with(order(), "prefer", "respond-async")).await);
         uncached(&place, 202).await;
         gate.open();
-        heard(&app, &place).await;
+        final_answer(&app, &place).await;
         uncached(&place, 409).await;
         gate.open();
         assert_eq!(send(&app, order()).await.status, 201);
@@ -189,7 +189,7 @@ fn nothing_at_the_url_may_be_cached() {
 }
 
 #[test]
-fn a_replay_check_of_a_long_route_is_asked_at_the_url_too() {
+fn a_replay_check_of_a_long_route_runs_at_the_url_too() {
     run(async {
         let path = format!("/{}", "a-long-name/".repeat(20));
         let path = path.trim_end_matches('/');
@@ -207,10 +207,10 @@ fn a_replay_check_of_a_long_route_is_asked_at_the_url_too() {
         });
         let layer = layer(MemoryStore::new()).route(&operation, rules);
         let app = Router::new().route(path, handler).layer(layer);
-        let asked = with(post(path, "k", "{}"), "prefer", "respond-async");
-        let place = url(&send(&app, asked).await);
+        let request = with(post(path, "k", "{}"), "prefer", "respond-async");
+        let place = url(&send(&app, request).await);
         gate.open();
-        assert_eq!(heard(&app, &place).await.problem().as_deref(), Some("replay-refused"));
+        assert_eq!(final_answer(&app, &place).await.problem().as_deref(), Some("replay-refused"));
         let allowed = send(&app, with(get(&place), "x-may", "yes")).await;
         assert_eq!(allowed.text(), "secret");
     });

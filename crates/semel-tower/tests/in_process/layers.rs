@@ -1,4 +1,4 @@
-//! Other people's layers, above and below in one `ServiceBuilder`.
+//! Tests with layers of other crates, above and below in one `ServiceBuilder`.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
 use crate::backend::{request, run};
-use crate::stage::{layer, order, send, with};
+use crate::support::{layer, order, send, with};
 
 fn timeout() -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(3_600))
 }
 
 #[test]
-fn cors_tracing_and_timeouts_stand_around_the_layer_and_middleware_below_it() {
+fn cors_tracing_and_timeouts_work_around_the_layer_and_middleware_below_it() {
     run(async {
         let stack = ServiceBuilder::new()
             .layer(TraceLayer::new_for_http())
@@ -54,7 +54,7 @@ fn cors_tracing_and_timeouts_stand_around_the_layer_and_middleware_below_it() {
 }
 
 #[test]
-fn the_same_layers_stand_below_it_too() {
+fn the_same_layers_work_below_it_too() {
     run(async {
         let stack = ServiceBuilder::new()
             .layer(layer(MemoryStore::new()))

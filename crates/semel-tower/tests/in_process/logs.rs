@@ -1,4 +1,4 @@
-//! Whose log a handler writes to, and the span of a request with a key.
+//! Tests of the spans in which a handler logs, and of the span of a request with a key.
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -10,9 +10,9 @@ use tracing::Instrument as _;
 
 use crate::backend::post;
 use crate::recorder::{Fields, Recorder};
-use crate::stage::{faulty, layer, order, send};
+use crate::support::{faulty, layer, order, send};
 
-/// What the handler logs to.
+/// The target of the handler's events.
 const HANDLER: &str = "handler";
 /// The span of a request with a key.
 const SPAN: &str = "semel.request";
@@ -30,22 +30,22 @@ fn handler_spans(recorder: &Recorder) -> Vec<Vec<&'static str>> {
     recorder.events(HANDLER).into_iter().map(|event| event.spans).collect()
 }
 
-/// On one thread, where what a test subscribes to is heard of every task.
+/// On one thread, so that the test's subscriber gets the events of every task.
 #[tokio::test]
-async fn a_handler_under_a_claim_writes_to_its_requests_log() {
+async fn a_handler_under_a_claim_logs_in_the_span_of_its_request() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let app = logging().layer(layer(MemoryStore::new()));
     let answer = send(&app, order()).instrument(tracing::info_span!("the request")).await;
     assert_eq!(answer.status, 200);
     let spans = handler_spans(&recorder);
     assert_eq!(spans.len(), 2);
-    // The second line is written in a task of its own, which enters the span of its request alone.
+    // The second event is logged in a separate task, which enters only the span of its request.
     assert!(spans.iter().all(|spans| spans.last() == Some(&SPAN)), "{spans:?}");
     assert_eq!(spans[0].first(), Some(&"the request"));
 }
 
 #[tokio::test]
-async fn a_handler_without_a_claim_writes_to_its_requests_log() {
+async fn a_handler_without_a_claim_logs_in_the_span_of_its_request() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let (store, faults) = faulty(MemoryStore::new());
     faults.always(StoreCall::Open, Fault::Refuse);
@@ -63,7 +63,7 @@ fn shown<'f>(fields: &'f Fields, names: &[&'static str]) -> Vec<&'f str> {
 }
 
 #[tokio::test]
-async fn a_request_with_a_key_has_one_span_that_says_what_became_of_it() {
+async fn a_request_with_a_key_has_one_span_with_its_outcome() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let created = on_post(async || StatusCode::CREATED);
     let app = Router::new().route("/orders/{id}", created).layer(layer(MemoryStore::new()));

@@ -1,13 +1,14 @@
-//! The HTTP layer where routers nest, layers stack, stores fail and callers leave: in process, so
-//! that every one of these can be made to happen at the moment that matters.
+//! Tests of the HTTP layer with nested routers, stacked layers, failing stores and leaving callers.
+//! They run in process, so that each event can be triggered at the right moment.
 //!
-//! The protocol itself is in `tests/http`; what needs bytes on a socket is in `tests/wire`.
+//! The tests of the protocol itself are in `tests/http`; those that need a socket are in
+//! `tests/wire`.
 
 #[path = "../backend.rs"]
 mod backend;
 
 mod recorder;
-mod stage;
+mod support;
 
 mod atomic;
 mod bodies;

@@ -1,4 +1,4 @@
-//! Routes that fail open: what they do without the store, and what they do not.
+//! Tests of routes that fail open: which requests run without the store, and which do not.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use semel_tower::http::Rules;
 use tokio::sync::oneshot;
 
 use crate::backend::{Backend as _, Memory, Sqlite, run, until};
-use crate::stage::{Gate, Runs, abandoned, faulty, layer, order, send, sending};
+use crate::support::{Gate, Runs, abandoned, faulty, layer, order, send, sending};
 
-/// A router whose handler counts its runs.
+/// Returns a router whose handler counts its runs.
 fn counting(runs: &Runs) -> Router {
     let runs = runs.clone();
     Router::new().route("/orders", on_post(async move || format!("run {}", runs.next())))
@@ -37,7 +37,7 @@ fn was_done() -> Outcome {
 }
 
 #[test]
-fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() {
+fn work_that_a_verifier_found_done_does_not_run_again_if_it_cannot_be_recorded() {
     run(async {
         let backend = Memory::open().await;
         let (store, faults) = faulty(backend.store().await);
@@ -46,7 +46,7 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
         faults.always(StoreCall::Settle, Fault::Refuse);
         let runs = Runs::default();
         let rules = Rules::new().fail_open().command(|command| {
-            // As long as recording is tried.
+            // A lease for as long as recording is tried.
             let command = command.lease(Duration::from_secs(6));
             command.verify(|_| async { Verification::Done(was_done()) })
         });
@@ -59,7 +59,7 @@ fn what_a_verifier_found_done_is_not_done_again_because_it_cannot_be_recorded() 
 }
 
 #[test]
-fn what_a_verifier_cannot_tell_is_not_done_because_it_cannot_be_recorded() {
+fn work_that_a_verifier_cannot_decide_does_not_run_if_it_cannot_be_recorded() {
     run(async {
         let backend = Memory::open().await;
         let (store, faults) = faulty(backend.store().await);
@@ -89,7 +89,7 @@ fn a_record_that_cannot_be_read_may_be_a_success_and_does_not_fail_open() {
             .execute(&mut backend.connection().await)
             .await
             .expect("damaged");
-        // In a process that has not seen the answer.
+        // In another process, which has no local copy of the outcome.
         let app = counting(&runs).layer(open().await);
         let answer = send(&app, order()).await;
         assert_eq!(
@@ -101,7 +101,7 @@ fn a_record_that_cannot_be_read_may_be_a_success_and_does_not_fail_open() {
 }
 
 #[test]
-fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
+fn a_duplicate_that_waited_while_the_store_died_does_not_run_beside_the_holder() {
     run(async {
         let backend = Memory::open().await;
         let (store, faults) = faulty(backend.store().await);
@@ -119,15 +119,18 @@ fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
         let holder = sending(&app, order());
         gate.reached().await;
         let duplicate = sending(&app, order());
-        // Somebody looks at the record only once somebody waits for it.
+        // The record is only read when a duplicate waits for it.
         until(async || faults.calls(StoreCall::Peek) > 0).await;
         for verb in [StoreCall::Open, StoreCall::Renew] {
             faults.always(verb, Fault::Refuse);
         }
-        // The holder, which cannot renew, seems to be gone: that is when the duplicate would run.
+        // The holder cannot renew its lease, which lapses: at this point the duplicate could run.
         backend.advance(Duration::from_secs(3_600)).await;
-        let told = duplicate.await.expect("an answer");
-        assert_eq!((told.status.as_u16(), told.problem().as_deref()), (409, Some("in-progress")));
+        let answer = duplicate.await.expect("an answer");
+        assert_eq!(
+            (answer.status.as_u16(), answer.problem().as_deref()),
+            (409, Some("in-progress"))
+        );
         assert_ne!(faults.happened(StoreCall::Open), 0);
         assert_eq!(runs.count(), 1);
         gate.open();
@@ -136,7 +139,7 @@ fn who_waited_for_a_holder_while_the_store_died_does_not_run_beside_it() {
 }
 
 #[test]
-fn a_handler_that_needs_its_claim_is_not_asked_for_a_key_while_the_store_is_away() {
+fn a_handler_that_needs_its_claim_gets_store_unavailable_and_not_key_missing() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
         let handler =

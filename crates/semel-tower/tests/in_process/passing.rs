@@ -1,4 +1,4 @@
-//! Requests that are nothing for this layer, and requests that only look like it.
+//! Tests of requests that pass through the layer, and of requests that only seem to.
 
 use axum::Router;
 use axum::routing::post as on_post;
@@ -8,16 +8,16 @@ use semel_tower::axum::OperationContext;
 use semel_tower::http::Rules;
 
 use crate::backend::{Sent, body, post, run};
-use crate::stage::{layer, send, with};
+use crate::support::{layer, send, with};
 
-/// A router that answers whether it runs under a claim. A key is required at `/required`.
+/// Returns a router that answers whether it runs under a claim. A key is required at `/required`.
 fn app() -> Router {
     let handler = on_post(async |claim: Option<OperationContext>| claim.is_some().to_string());
     let layer = layer(MemoryStore::new()).route("POST /required", Rules::new().required());
     Router::new().route("/orders", handler.clone()).route("/required", handler).layer(layer)
 }
 
-/// Whether the request ran under a claim, as the layer would have every request with a key do.
+/// Returns whether the request ran under a claim.
 async fn claimed(app: &Router, request: Request<Sent>) -> bool {
     send(app, request).await.text() == "true"
 }
@@ -39,7 +39,7 @@ fn a_grpc_call_with_a_key_passes_unless_its_route_requires_one() {
 }
 
 #[test]
-fn who_asks_for_an_event_stream_keeps_its_key() {
+fn a_request_for_an_event_stream_runs_under_its_key() {
     run(async {
         for accept in [
             "text/event-stream",
@@ -51,9 +51,9 @@ fn who_asks_for_an_event_stream_keeps_its_key() {
             "*/*",
         ] {
             let app = app();
-            let asked = || with(post("/orders", "k", "{}"), "accept", accept);
-            assert!(claimed(&app, asked()).await, "{accept}");
-            assert!(send(&app, asked()).await.replayed(), "{accept}");
+            let request = || with(post("/orders", "k", "{}"), "accept", accept);
+            assert!(claimed(&app, request()).await, "{accept}");
+            assert!(send(&app, request()).await.replayed(), "{accept}");
         }
     });
 }

@@ -1,5 +1,5 @@
-//! Where the layer stands among routers: what it takes for the path, and what it does when it stands
-//! there twice.
+//! Tests of the layer's position among routers: which path it uses, and what happens if it is added
+//! twice.
 
 use std::convert::Infallible;
 
@@ -14,9 +14,9 @@ use semel_tower::http::Rules;
 use tower::{Layer as _, service_fn};
 
 use crate::backend::{post, run};
-use crate::stage::{Runs, faulty, layer, order, send};
+use crate::support::{Runs, faulty, layer, order, send};
 
-/// Two accounts of `app`, one key, one body: each gets its own answer or none.
+/// Checks that two accounts of `app` with the same key and body never get each other's response.
 async fn accounts_are_kept_apart(app: &Router) {
     let paid = async |account: u32| {
         let answer = send(app, post(&format!("/accounts/{account}/pay"), "k", "{}")).await;
@@ -26,7 +26,7 @@ async fn accounts_are_kept_apart(app: &Router) {
         }
     };
     assert_eq!(paid(1).await, Some(("paid by 1".to_owned(), false)));
-    // To another account it is another request, whether or not the key is another key there.
+    // For another account the request is another one, whether or not the key is separate.
     let other = paid(2).await;
     assert!(other.is_none() || other == Some(("paid by 2".to_owned(), false)), "{other:?}");
     assert_eq!(paid(1).await, Some(("paid by 1".to_owned(), true)));
@@ -51,7 +51,7 @@ fn a_layer_on_a_route_of_a_nested_router_keeps_accounts_apart() {
     });
 }
 
-/// Answers with the account in the path that the request was sent to.
+/// Returns the account in the path to which the request was sent.
 fn paid_by(OriginalUri(uri): &OriginalUri) -> String {
     let account = uri.path().split('/').nth(2).unwrap_or_default();
     format!("paid by {account}")
@@ -61,7 +61,7 @@ fn paid_by(OriginalUri(uri): &OriginalUri) -> String {
 fn a_layer_around_a_nested_service_keeps_accounts_apart() {
     run(async {
         let service = service_fn(async |request: Request<Body<axum::body::Body>>| {
-            let original = request.extensions().get().expect("axum says where it went");
+            let original = request.extensions().get().expect("axum records the original URL");
             Ok::<_, Infallible>(Response::new(axum::body::Body::from(paid_by(original))))
         });
         let service = layer(MemoryStore::new()).layer(service);
@@ -81,7 +81,7 @@ fn a_layer_around_a_nested_fallback_keeps_accounts_apart() {
 }
 
 #[test]
-fn a_problem_names_the_path_that_was_asked_for() {
+fn a_problem_contains_the_requested_path() {
     run(async {
         let inner = Router::new()
             .route("/pay", on_post(async || "paid"))
@@ -93,7 +93,7 @@ fn a_problem_names_the_path_that_was_asked_for() {
 }
 
 #[test]
-fn a_layer_that_stands_there_twice_runs_a_request_once() {
+fn a_layer_that_is_added_twice_runs_a_request_once() {
     run(async {
         let runs = Runs::default();
         let counting = runs.clone();
@@ -113,7 +113,7 @@ fn a_layer_that_stands_there_twice_runs_a_request_once() {
 }
 
 #[test]
-fn a_layer_that_stands_there_twice_fails_open_once() {
+fn a_layer_that_is_added_twice_fails_open_once() {
     run(async {
         let (store, faults) = faulty(MemoryStore::new());
         faults.always(StoreCall::Open, Fault::Refuse);

@@ -1,4 +1,4 @@
-//! A subscriber that keeps spans and events, for tests on one thread.
+//! A `tracing` subscriber that records spans and events, for tests on one thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,21 +12,21 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_core::span::Current;
 
 thread_local! {
-    /// The spans that are entered on this thread, innermost last.
+    /// The spans that are entered on this thread; the innermost is the last.
     static ENTERED: RefCell<Vec<Id>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Values of fields as text, by name.
+/// The values of fields as text, by name.
 pub(crate) type Fields = BTreeMap<&'static str, String>;
 
-/// A span, with all that was recorded in it.
+/// A span with all recorded fields.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedSpan {
     pub(crate) metadata: &'static Metadata<'static>,
     pub(crate) fields: Fields,
 }
 
-/// An event, and the names of the spans that it was in, outermost first.
+/// An event with the names of its spans, outermost first.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedEvent {
     pub(crate) metadata: &'static Metadata<'static>,
@@ -34,7 +34,7 @@ pub(crate) struct RecordedEvent {
     pub(crate) spans: Vec<&'static str>,
 }
 
-/// Keeps everything. Clones share what they keep.
+/// Records all spans and events. Clones share the same records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder {
     spans: Arc<Mutex<Vec<RecordedSpan>>>,
@@ -49,19 +49,19 @@ impl Recorder {
         (recorder, guard)
     }
 
-    /// All spans of this name.
+    /// Returns all spans of this name.
     pub(crate) fn spans(&self, name: &str) -> Vec<RecordedSpan> {
         let spans = self.spans.lock().expect("not poisoned");
         spans.iter().filter(|span| span.metadata.name() == name).cloned().collect()
     }
 
-    /// All events to this target.
+    /// Returns all events of this target.
     pub(crate) fn events(&self, target: &str) -> Vec<RecordedEvent> {
         let events = self.events.lock().expect("not poisoned");
         events.iter().filter(|event| event.metadata.target() == target).cloned().collect()
     }
 
-    /// The warnings of the layer: each its message and the fields `rule` and `route`.
+    /// Returns the warnings of the layer, each with the fields `rule` and `route` and its message.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let events = self.events.lock().expect("not poisoned");
         let warnings = events.iter().filter(|event| {
@@ -81,7 +81,7 @@ impl Recorder {
 }
 
 fn at(span: &Id) -> usize {
-    usize::try_from(span.into_u64()).expect("a number of ours") - 1
+    usize::try_from(span.into_u64()).expect("a number that this subscriber assigned") - 1
 }
 
 struct Visitor<'f>(&'f mut Fields);

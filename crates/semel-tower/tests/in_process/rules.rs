@@ -1,4 +1,5 @@
-//! Rules that can match no request are reported: at start, or by the first request that shows it.
+//! Tests that rules that can match no request are reported, at start or at the first request that
+//! shows it.
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -10,7 +11,7 @@ use tower::{Layer as _, ServiceExt as _};
 
 use crate::backend::post;
 use crate::recorder::Recorder;
-use crate::stage::{layer, send};
+use crate::support::{layer, send};
 
 fn orders() -> Router {
     let created = || on_post(async || StatusCode::CREATED);
@@ -39,7 +40,7 @@ async fn a_rule_whose_name_no_request_can_have_is_reported_at_start() {
 }
 
 #[tokio::test]
-async fn a_name_of_ones_own_may_look_like_anything() {
+async fn a_custom_name_may_have_any_form() {
     let (recorder, _subscribed) = Recorder::subscribe();
     let layer = with_rules(["PAY"]).operation(|_| Some("PAY".to_owned()));
     let app = orders().layer(layer);

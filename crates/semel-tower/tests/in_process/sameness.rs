@@ -1,4 +1,4 @@
-//! Queries that are the same request, and queries that are not.
+//! Tests which queries make the same request.
 
 use axum::Router;
 use axum::extract::RawQuery;
@@ -6,9 +6,9 @@ use axum::routing::post as on_post;
 use semel_core::store::memory::MemoryStore;
 
 use crate::backend::{post, run};
-use crate::stage::{layer, send};
+use crate::support::{layer, send};
 
-/// Whether a second request under the key of the first is taken for the same.
+/// Returns whether a second request under the same key is treated as a repeat of the first.
 async fn same(first: &str, second: &str) -> bool {
     let handler = on_post(async |RawQuery(query): RawQuery| query.unwrap_or_default());
     let app = Router::new().route("/orders", handler).layer(layer(MemoryStore::new()));
@@ -30,7 +30,7 @@ async fn same(first: &str, second: &str) -> bool {
 #[test]
 fn an_escape_that_means_something_else_is_another_request() {
     run(async {
-        // A form reads a plain plus as a space, an escaped one as itself.
+        // In a form a plain plus is a space, and an escaped one is a plus.
         assert!(!same("e=a+b", "e=a%2Bb").await);
         assert!(!same("e=a%26b=c", "e=a&b=c").await);
         assert!(!same("e=a%3Db", "e=a=b").await);

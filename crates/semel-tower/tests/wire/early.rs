@@ -1,7 +1,7 @@
-//! Answers that come before their request's body was read.
+//! Tests of responses that are sent before the request's body was read.
 //!
-//! The body that nobody wanted is read all the same, or the connection ends: what is left of it
-//! would be taken for the next request.
+//! The unneeded body is read all the same, or the connection is closed: otherwise the server would
+//! parse the rest of it as the next request.
 
 mod bodies;
 mod expectations;
@@ -14,15 +14,15 @@ use crate::backend::run;
 use crate::raw::{Wire, keyed, post};
 use crate::shop::Shop;
 
-/// A body that is a request.
+/// A body that looks like a request.
 const HIDDEN: &[u8] = b"POST /admin HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n\
     Idempotency-Key: stolen\r\nContent-Length: 4\r\n\r\nevil";
-/// A request to see whether the connection is in step.
+/// A request that shows whether client and server agree on the position in the connection.
 const PROBE: &[u8] = b"POST /probe HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n\
     Idempotency-Key: probe\r\nContent-Length: 7\r\n\r\nprobing";
 const PROBED: &str = "POST /probe probing";
 
-/// An answer that no handler makes.
+/// A response that the layer sends without calling a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
     KeyInvalid,
@@ -35,17 +35,17 @@ enum Early {
 }
 
 impl Early {
-    /// Those that are made of the head alone.
+    /// The responses that depend on the head only.
     const OF_THE_HEAD: [Early; 4] =
         [Early::KeyInvalid, Early::KeyRepeated, Early::KeyMissing, Early::PrincipalUnknown];
-    /// Those that need the body.
+    /// The responses that depend on the body.
     const OF_THE_BODY: [Early; 3] = [Early::KeyReused, Early::InProgress, Early::Replay];
 
     fn all() -> impl Iterator<Item = Early> {
         Self::OF_THE_HEAD.into_iter().chain(Self::OF_THE_BODY)
     }
 
-    /// The head of a request with a body of `length` bytes that is answered so.
+    /// Returns the head of a request that gets this response, with these framing headers.
     fn head(self, framing: &str) -> Vec<u8> {
         let key = "Idempotency-Key: k-1";
         match self {
@@ -61,7 +61,7 @@ impl Early {
         }
     }
 
-    /// Status and problem.
+    /// Returns the status and the problem.
     fn answer(self) -> (u16, &'static str) {
         match self {
             Early::KeyInvalid | Early::KeyRepeated => (400, "key-invalid"),
@@ -73,7 +73,8 @@ impl Early {
         }
     }
 
-    /// A shop where the request will be answered so, and how many requests reached it by now.
+    /// Starts a shop in which the request gets this response. Also returns the number of requests
+    /// so far.
     async fn shop(self) -> (Shop, usize) {
         let shop = Shop::open().await;
         let first = match self {
@@ -90,7 +91,7 @@ impl Early {
         wire.send(&first).await;
         shop.reached(1).await;
         if self == Early::InProgress {
-            // It stays there until the shop closes.
+            // The request stays there until the shop closes.
             tokio::spawn(async move { wire.answer().await });
         } else {
             assert_eq!(wire.answer().await.expect("an answer").status, 200);
@@ -98,7 +99,7 @@ impl Early {
         (shop, 1)
     }
 
-    async fn hear(self, wire: &mut Wire) -> bool {
+    async fn read_answer(self, wire: &mut Wire) -> bool {
         let answer = wire.answer().await.unwrap_or_else(|| panic!("{self:?}: no answer"));
         assert_eq!((answer.status, answer.problem().as_str()), self.answer(), "{self:?}");
         assert_eq!(answer.replayed(), self == Early::Replay, "{self:?}");
@@ -110,9 +111,9 @@ fn length(body: &[u8]) -> String {
     format!("Content-Length: {}", body.len())
 }
 
-/// After an early answer the next request on the connection is answered as itself.
+/// Checks that after an early response the next request on the connection gets its own response.
 async fn in_step(early: Early, wire: &mut Wire, shop: &Shop, before: usize) {
-    assert!(!early.hear(wire).await, "{early:?} closes, though its body was there");
+    assert!(!early.read_answer(wire).await, "{early:?} closes, although its body was complete");
     let probed = wire.answer().await.unwrap_or_else(|| panic!("{early:?}: no second answer"));
     assert_eq!(probed.text(), PROBED, "{early:?}");
     let reached = shop.journal.lines();
@@ -120,7 +121,7 @@ async fn in_step(early: Early, wire: &mut Wire, shop: &Shop, before: usize) {
 }
 
 #[test]
-fn an_early_answer_takes_a_sized_body_with_it() {
+fn an_early_response_drains_a_sized_body() {
     run(async {
         for early in Early::all() {
             let (shop, before) = early.shop().await;
@@ -132,7 +133,7 @@ fn an_early_answer_takes_a_sized_body_with_it() {
 }
 
 #[test]
-fn an_early_answer_takes_a_chunked_body_with_it() {
+fn an_early_response_drains_a_chunked_body() {
     run(async {
         let size = format!("{:x}\r\n", HIDDEN.len());
         let chunked = [size.as_bytes(), HIDDEN, b"\r\n0\r\n\r\n"].concat();
@@ -147,13 +148,14 @@ fn an_early_answer_takes_a_chunked_body_with_it() {
 }
 
 #[test]
-fn an_early_answer_takes_a_body_with_it_that_comes_in_pieces() {
+fn an_early_response_drains_a_body_in_pieces() {
     run(async {
         for early in Early::all() {
             let (shop, before) = early.shop().await;
             let mut wire = shop.connect().await;
             wire.send(&early.head(&length(HIDDEN))).await;
-            // Few, so that they come within the two seconds for which a server reads on.
+            // Few pieces, so that they arrive within the two seconds for which a server goes on
+            // reading.
             for piece in HIDDEN.chunks(HIDDEN.len().div_ceil(4)) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 wire.send(piece).await;
@@ -165,15 +167,19 @@ fn an_early_answer_takes_a_body_with_it_that_comes_in_pieces() {
 }
 
 #[test]
-fn an_early_answer_to_half_a_body_ends_its_connection() {
+fn an_early_response_to_half_a_body_closes_its_connection() {
     run(async {
         let halves = Early::OF_THE_HEAD.map(async |early| {
             let (shop, _) = early.shop().await;
             let mut wire = shop.connect().await;
-            // Announces more than it sends, and goes on with what looks like a request.
+            // The client announces more than it sends, and continues with bytes that look like a
+            // request.
             let announced = format!("Content-Length: {}", HIDDEN.len() + 10);
             wire.send(&[&early.head(&announced), &b"0123456789"[..]].concat()).await;
-            assert!(early.hear(&mut wire).await, "{early:?} does not say that it closes");
+            assert!(
+                early.read_answer(&mut wire).await,
+                "{early:?} does not announce that it closes"
+            );
             wire.send(HIDDEN).await;
             wire.send(PROBE).await;
             assert!(wire.answer().await.is_none(), "{early:?}: the connection goes on");
@@ -199,7 +205,7 @@ fn an_answer_that_needs_the_body_waits_for_it() {
 }
 
 #[test]
-fn who_asks_after_an_operation_cannot_hide_a_request_in_the_question() {
+fn a_request_for_an_outcome_cannot_hide_another_request() {
     run(async {
         let shop = Shop::open().await;
         let mut wire = shop.connect().await;

@@ -1,7 +1,7 @@
-//! HTTP/2 frame by frame, for what no client library would send.
+//! An HTTP/2 connection for single frames, which no client library would send.
 //!
-//! Header blocks go out as plain literals. Those that come in are not read: what a server answered
-//! is asked with a proper client.
+//! Header blocks are sent as plain literals. Received header blocks are not decoded: a regular
+//! client reads the responses instead.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// No frame takes so long on any machine.
+/// The time limit for one frame, which is long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -20,7 +20,7 @@ pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 
-/// On DATA and HEADERS: nothing follows on this stream.
+/// The flag on DATA and HEADERS that ends a stream.
 pub(crate) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
@@ -28,7 +28,7 @@ const ACK: u8 = 1;
 pub(crate) const PROTOCOL_ERROR: u32 = 1;
 pub(crate) const CANCEL: u32 = 8;
 
-/// One frame.
+/// One HTTP/2 frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
@@ -38,7 +38,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The error code of RST_STREAM and GOAWAY.
+    /// Returns the error code of RST_STREAM or GOAWAY.
     pub(crate) fn code(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         let code = self.payload[at..at + 4].try_into().expect("four bytes");
@@ -46,7 +46,7 @@ impl Frame {
     }
 }
 
-/// A frame's bytes.
+/// Returns the bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short payload").to_be_bytes();
     let mut bytes = length[1..].to_vec();
@@ -56,7 +56,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// A header block of literals, as they are.
+/// Returns a HEADERS frame with a block of plain literals.
 pub(crate) fn headers(stream: u32, flags: u8, headers: &[(&str, &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -70,7 +70,7 @@ pub(crate) fn headers(stream: u32, flags: u8, headers: &[(&str, &[u8])]) -> Vec<
     frame(HEADERS, flags | END_HEADERS, stream, &block)
 }
 
-/// The head of `POST path` under `key`, of `ann`.
+/// Returns the HEADERS frame of `POST path` under `key`, sent by `ann`.
 pub(crate) fn post(stream: u32, flags: u8, path: &str, key: &str) -> Vec<u8> {
     let fields: [(&str, &[u8]); 7] = [
         (":method", b"POST"),
@@ -84,7 +84,7 @@ pub(crate) fn post(stream: u32, flags: u8, path: &str, key: &str) -> Vec<u8> {
     headers(stream, flags, &fields)
 }
 
-/// The stream is over, with this code.
+/// Returns a frame that resets the stream with this code.
 pub(crate) fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
@@ -98,18 +98,19 @@ pub(crate) struct Frames {
 impl Frames {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("the server listens");
-        stream.set_nodelay(true).expect("a socket of ours");
+        stream.set_nodelay(true).expect("an open socket");
         let mut frames = Self { stream, unread: Vec::new() };
         frames.send(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await;
         frames
     }
 
-    /// Sends bytes. What the peer makes of them is for its frames to tell: it may have closed.
+    /// Sends bytes. Errors are ignored, because the peer may have closed; its frames show how it
+    /// reacted.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = tokio::time::timeout(PATIENCE, self.stream.write_all(bytes)).await;
     }
 
-    /// The next frame, `None` at the end of the connection. Settings are acknowledged.
+    /// Returns the next frame; `None` at the end of the connection. Settings are acknowledged.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.parse() {
@@ -126,7 +127,7 @@ impl Frames {
         }
     }
 
-    /// The next frame of this kind.
+    /// Returns the next frame of this kind.
     pub(crate) async fn until(&mut self, kind: u8) -> Option<Frame> {
         loop {
             let frame = self.next().await?;
@@ -146,8 +147,8 @@ impl Frames {
         Some(Frame { kind, flags, stream, payload })
     }
 
-    /// Closes rudely: RST, and what was not sent yet is gone.
+    /// Closes the connection with RST, so that unsent bytes are lost.
     pub(crate) fn abort(self) {
-        self.stream.set_zero_linger().expect("a socket of ours");
+        self.stream.set_zero_linger().expect("an open socket");
     }
 }

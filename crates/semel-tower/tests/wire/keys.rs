@@ -1,11 +1,11 @@
-//! The key header, byte by byte.
+//! Tests of the key header, byte by byte.
 
 use crate::backend::run;
 use crate::raw::{Answer, Wire};
 use crate::shop::Shop;
 
-/// What a request with these header lines is answered with.
-async fn asked(wire: &mut Wire, lines: &[&[u8]]) -> Option<Answer> {
+/// Sends a request with these header lines, and returns the response.
+async fn answer_to(wire: &mut Wire, lines: &[&[u8]]) -> Option<Answer> {
     let mut request = b"POST /orders HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n".to_vec();
     for line in lines {
         request.extend(*line);
@@ -16,12 +16,12 @@ async fn asked(wire: &mut Wire, lines: &[&[u8]]) -> Option<Answer> {
     wire.answer().await
 }
 
-/// The key that a handler was given for a request with these header lines.
+/// Returns the key that a handler gets for a request with these header lines.
 async fn key_of(lines: &[&[u8]]) -> Result<Option<String>, (u16, String)> {
     let shop = Shop::open().await;
     let mut wire = shop.connect().await;
     let shown = lines.join(&b" | "[..]).escape_ascii().to_string();
-    let answer = asked(&mut wire, lines).await.unwrap_or_else(|| panic!("no answer: {shown}"));
+    let answer = answer_to(&mut wire, lines).await.unwrap_or_else(|| panic!("no answer: {shown}"));
     if answer.status != 200 {
         assert_eq!(shop.journal.entries(), [], "refused, and ran: {shown}");
         return Err((answer.status, answer.problem()));
@@ -57,7 +57,7 @@ fn one_key_has_many_spellings_and_runs_once() {
             b"X-Idempotency-Key: k-1\r\nAccept: */*\r\nIdempotency-Key: k-1",
         ];
         for (n, spelling) in spellings.into_iter().enumerate() {
-            let answer = asked(&mut wire, &[spelling]).await.expect("an answer");
+            let answer = answer_to(&mut wire, &[spelling]).await.expect("an answer");
             let shown = spelling.escape_ascii();
             assert_eq!((answer.status, answer.replayed()), (200, n > 0), "{shown}");
         }
@@ -67,7 +67,7 @@ fn one_key_has_many_spellings_and_runs_once() {
 }
 
 #[test]
-fn a_quoted_key_may_hold_what_a_bare_one_may_not() {
+fn a_quoted_key_may_have_characters_that_a_bare_one_may_not() {
     run(async {
         let good: [(&[u8], &str); 8] = [
             (br#""a b""#, "a b"),
@@ -86,7 +86,7 @@ fn a_quoted_key_may_hold_what_a_bare_one_may_not() {
 }
 
 #[test]
-fn what_is_not_one_key_is_refused_before_anything_runs() {
+fn values_that_are_not_one_key_are_refused_before_anything_runs() {
     run(async {
         let bad: [&[u8]; 24] = [
             b"",
@@ -118,13 +118,13 @@ fn what_is_not_one_key_is_refused_before_anything_runs() {
             let refused = Err((400, "key-invalid".to_owned()));
             assert_eq!(key_of(&[&line(value)]).await, refused, "{}", value.escape_ascii());
         }
-        // A colon and nothing.
+        // A header without a value.
         assert_eq!(key_of(&[b"Idempotency-Key:"]).await, Err((400, "key-invalid".to_owned())));
     });
 }
 
 #[test]
-fn bytes_that_no_header_may_have_do_not_get_as_far_as_the_layer() {
+fn bytes_that_no_header_may_have_do_not_reach_the_layer() {
     run(async {
         for value in [&b"a\0b"[..], b"\0", b"a\x01b", b"a\x0bb", b"a\x7fb", b"a\rb", b"\"a\x1fb\""]
         {
@@ -151,14 +151,14 @@ fn a_key_has_at_most_255_bytes() {
             let refused = Err((400, "key-invalid".to_owned()));
             assert_eq!(key_of(&[&line(spelled.as_bytes())]).await, refused);
         }
-        // What counts is the key, not how it is spelled.
+        // The limit applies to the key, not to its spelling.
         let escaped = format!("\"{}\"", "\\\"".repeat(255));
         assert_eq!(key_of(&[&line(escaped.as_bytes())]).await, Ok(Some("\"".repeat(255))));
     });
 }
 
 #[test]
-fn two_keys_are_refused_wherever_they_stand() {
+fn two_keys_are_refused_in_any_position() {
     run(async {
         let between: [&[u8]; 3] = [b"Accept: */*", b"X-A: 1", b"Content-Type: application/json"];
         let two: [[&[u8]; 2]; 5] = [
@@ -195,10 +195,11 @@ fn a_refused_key_leaves_the_connection_usable() {
         let shop = Shop::open().await;
         let mut wire = shop.connect().await;
         for _ in 0..3 {
-            let refused = asked(&mut wire, &[b"Idempotency-Key: a,b"]).await.expect("an answer");
+            let refused =
+                answer_to(&mut wire, &[b"Idempotency-Key: a,b"]).await.expect("an answer");
             assert_eq!((refused.status, refused.closes()), (400, false));
         }
-        let served = asked(&mut wire, &[b"Idempotency-Key: k-1"]).await.expect("an answer");
+        let served = answer_to(&mut wire, &[b"Idempotency-Key: k-1"]).await.expect("an answer");
         assert_eq!((served.status, served.replayed()), (200, false));
     });
 }

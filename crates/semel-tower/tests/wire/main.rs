@@ -1,6 +1,7 @@
-//! The HTTP layer under bad lines, bad bytes and bad manners: what only a raw socket can show.
+//! Tests of the HTTP layer with broken connections, malformed bytes and misbehaving clients, for
+//! which a raw socket is needed.
 //!
-//! What well-behaved clients see is in `tests/http`.
+//! The tests with well-behaved clients are in `tests/http`.
 
 #[path = "../backend.rs"]
 mod backend;

@@ -1,4 +1,4 @@
-//! A handler that panics costs its connection nothing.
+//! Tests that a handler that panics does not affect its connection.
 
 use crate::backend::{Client, Protocol, run};
 use crate::frames::{self, DATA, END_STREAM, Frames, HEADERS, frame};
@@ -15,7 +15,7 @@ fn the_requests_behind_a_panic_are_answered() {
         let failed = wire.answer().await.expect("an answer");
         assert_eq!((failed.status, failed.problem().as_str()), (500, "work-failed"));
         assert!(!failed.closes());
-        assert!(!failed.text().contains("fire"), "what it panicked with is nobody's business");
+        assert!(!failed.text().contains("fire"), "the panic's message is not for callers");
         assert_eq!(wire.answer().await.expect("an answer").text(), "POST /orders {}");
         for replayed in [false, true] {
             let answer = wire.answer().await.expect("an answer");
@@ -42,7 +42,7 @@ fn the_streams_beside_a_panic_are_answered() {
 }
 
 #[test]
-fn a_panic_that_nobody_waited_for_is_a_failure_like_any_other() {
+fn a_panic_after_the_caller_left_is_a_failure_like_any_other() {
     run(async {
         let shop = Shop::open().await;
         let mut wire = shop.connect().await;
@@ -54,7 +54,7 @@ fn a_panic_that_nobody_waited_for_is_a_failure_like_any_other() {
         let mut client = Client::connect(shop.server.address(), Protocol::H2).await;
         let answer = loop {
             let answer = client.send(of_ann("/burns", "k-1")).await;
-            // The panic may not be on record yet.
+            // The panic may not be recorded yet.
             if answer.status != 409 {
                 break answer;
             }

@@ -1,6 +1,6 @@
-//! A connection of our own: bytes go out as they are, answers come in as they are.
+//! A raw HTTP/1.1 connection: bytes are sent unchanged, and responses are read unchanged.
 //!
-//! No client library is in between, because every one of them corrects what it sends.
+//! It uses no client library, because client libraries correct what they send.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,43 +9,43 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// No answer takes so long on any machine.
+/// The time limit for one response, which is long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One HTTP/1.1 connection.
+/// A raw HTTP/1.1 connection.
 pub(crate) struct Wire {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     unread: Vec<u8>,
 }
 
-/// An answer, byte for byte.
+/// A response, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// In the order and the spelling they came in.
+    /// The headers in their original order and spelling.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    /// All values of a header.
+    /// Returns all values of a header.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let named = self.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
         named.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// Whether it says that the connection ends with it.
+    /// Returns whether the response announces that the connection is closed.
     pub(crate) fn closes(&self) -> bool {
         self.all("connection").contains(&"close")
     }
 
-    /// Whether it is marked as an earlier request's.
+    /// Returns whether the response is marked as a replay.
     pub(crate) fn replayed(&self) -> bool {
         self.all("idempotent-replayed") == ["true"]
     }
 
-    /// The slug of a problem; empty for any other answer.
+    /// Returns the slug of a problem; empty for any other response.
     pub(crate) fn problem(&self) -> String {
         if self.all("content-type") != ["application/problem+json"] {
             return String::new();
@@ -55,7 +55,7 @@ impl Answer {
         kind.rsplit(':').next().unwrap_or_default().to_owned()
     }
 
-    /// The body, as text.
+    /// Returns the body as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -64,24 +64,25 @@ impl Answer {
 impl Wire {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("the server listens");
-        stream.set_nodelay(true).expect("a socket of ours");
+        stream.set_nodelay(true).expect("an open socket");
         let (reader, writer) = stream.into_split();
         Self { reader, writer, unread: Vec::new() }
     }
 
-    /// Sends `bytes`. What the peer makes of them is for its answers to tell: it may have closed.
+    /// Sends `bytes`. Errors are ignored, because the peer may have closed; its responses show how
+    /// it reacted.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = tokio::time::timeout(PATIENCE, self.writer.write_all(bytes)).await;
     }
 
-    /// Sends `bytes`, all of which the peer must take.
+    /// Sends `bytes`, all of which the peer must accept.
     pub(crate) async fn send_whole(&mut self, bytes: &[u8]) {
         let sent = tokio::time::timeout(PATIENCE, self.writer.write_all(bytes)).await;
-        sent.expect("somebody reads").expect("nobody closes before the end");
+        sent.expect("the server reads").expect("the connection stays open until the end");
     }
 
-    /// Sends `bytes` and hears at the same time, as a client with a long body must: the answer that
-    /// comes first ends the sending.
+    /// Sends `bytes` and reads at the same time, as a client with a long body must. The first
+    /// response ends the sending.
     pub(crate) async fn converse(&mut self, bytes: &[u8]) -> Option<Answer> {
         let Self { reader, writer, unread } = self;
         let sending = async {
@@ -89,45 +90,45 @@ impl Wire {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            heard = hear(reader, unread) => heard,
+            answer = read_answer(reader, unread) => answer,
             () = sending => None,
         }
     }
 
-    /// The next answer; `None` if the connection ends before one begins.
+    /// Returns the next response; `None` if the connection ends before it begins.
     pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        hear(&mut self.reader, &mut self.unread).await
+        read_answer(&mut self.reader, &mut self.unread).await
     }
 
-    /// Whether an answer comes within `span`.
+    /// Returns whether a response arrives within `span`.
     pub(crate) async fn answers_within(&mut self, span: Duration) -> bool {
         let mut first = [0];
         let peeking = tokio::time::timeout(span, self.reader.peek(&mut first));
         !self.unread.is_empty() || peeking.await.is_ok()
     }
 
-    /// Waits for some bytes of the next answer.
-    pub(crate) async fn hear_something(&mut self) {
+    /// Waits for the first bytes of the next response.
+    pub(crate) async fn read_some(&mut self) {
         let mut some = [0; 64];
         let read = tokio::time::timeout(PATIENCE, self.reader.read(&mut some)).await;
         let read = read.expect("an answer begins").unwrap_or_default();
         self.unread.extend_from_slice(&some[..read]);
     }
 
-    /// Closes politely: FIN.
+    /// Closes the connection with FIN.
     pub(crate) fn close(self) {
         drop(self);
     }
 
-    /// Closes rudely: RST, and what was not sent yet is gone.
+    /// Closes the connection with RST, so that unsent bytes are lost.
     pub(crate) fn reset(self) {
         let stream = self.reader.reunite(self.writer).expect("two halves of one socket");
-        stream.set_zero_linger().expect("a socket of ours");
+        stream.set_zero_linger().expect("an open socket");
         drop(stream);
     }
 }
 
-async fn hear(reader: &mut OwnedReadHalf, unread: &mut Vec<u8>) -> Option<Answer> {
+async fn read_answer(reader: &mut OwnedReadHalf, unread: &mut Vec<u8>) -> Option<Answer> {
     loop {
         if let Some((answer, length)) = parse(unread) {
             unread.drain(..length);
@@ -135,7 +136,7 @@ async fn hear(reader: &mut OwnedReadHalf, unread: &mut Vec<u8>) -> Option<Answer
         }
         let mut more = vec![0; 16 << 10];
         let read = tokio::time::timeout(PATIENCE, reader.read(&mut more)).await;
-        // An end and a reset are both ends.
+        // A reset counts as an end of the connection.
         let read = read.expect("an answer, or the end of the connection").unwrap_or_default();
         if read == 0 {
             let cut = String::from_utf8_lossy(unread);
@@ -146,7 +147,8 @@ async fn hear(reader: &mut OwnedReadHalf, unread: &mut Vec<u8>) -> Option<Answer
     }
 }
 
-/// The answer at the beginning of `bytes`, and its length; `None` if it is not all there.
+/// Parses the response at the beginning of `bytes`. Returns it with its length; `None` if it is
+/// incomplete.
 fn parse(bytes: &[u8]) -> Option<(Answer, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).expect("a head of ASCII");
@@ -165,14 +167,15 @@ fn parse(bytes: &[u8]) -> Option<(Answer, usize)> {
     }
     let length: usize = match answer.all("content-length")[..] {
         [length] => length.parse().expect("a length"),
-        // All answers of these tests have one; one without could not be told from the next.
+        // All responses of these tests have a length; without it the next response could not be
+        // found.
         _ => panic!("an answer without a length: {text}"),
     };
     answer.body = bytes.get(head..head + length)?.to_vec();
     Some((answer, head + length))
 }
 
-/// A request of `ann`, with these header lines, and with these bytes after its head.
+/// Returns a request of `ann` with these header lines, and with these bytes after its head.
 pub(crate) fn post(path: &str, headers: &[&str], rest: &[u8]) -> Vec<u8> {
     let mut request = format!("POST {path} HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n").into_bytes();
     request.extend(b"Content-Type: application/json\r\n");
@@ -185,7 +188,7 @@ pub(crate) fn post(path: &str, headers: &[&str], rest: &[u8]) -> Vec<u8> {
     request
 }
 
-/// The same with a key and the length of `body`.
+/// Returns a request of `ann` with a key and `body`.
 pub(crate) fn keyed(path: &str, key: &str, body: &[u8]) -> Vec<u8> {
     let key = format!("Idempotency-Key: {key}");
     let length = format!("Content-Length: {}", body.len());

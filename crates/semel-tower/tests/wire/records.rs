@@ -1,4 +1,4 @@
-//! What callers are told, and what is on record by then.
+//! Tests that a response is recorded before the caller gets it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn faulty() -> (Shop, Faults) {
 }
 
 #[test]
-fn nobody_is_told_before_it_is_on_record() {
+fn no_response_is_sent_before_it_is_recorded() {
     run(async {
         let (shop, faults) = faulty().await;
         faults.next(StoreCall::Settle, Fault::Hang);
@@ -26,7 +26,7 @@ fn nobody_is_told_before_it_is_on_record() {
         wire.send(&keyed("/orders", "k-1", b"{}")).await;
         faults.hung(1).await;
         assert_eq!(shop.done.times("k-1"), 1);
-        assert!(!wire.answers_within(Duration::from_millis(200)).await, "told too early");
+        assert!(!wire.answers_within(Duration::from_millis(200)).await, "answered too early");
         faults.release();
         assert_eq!(wire.answer().await.expect("an answer").status, 200);
         assert!(shop.ask(Protocol::H1, "/orders", "k-1").await.replayed());
@@ -35,7 +35,7 @@ fn nobody_is_told_before_it_is_on_record() {
 }
 
 #[test]
-fn who_leaves_while_it_is_being_recorded_finds_it_recorded() {
+fn a_caller_that_leaves_during_recording_finds_it_recorded() {
     run(async {
         let (shop, faults) = faulty().await;
         faults.next(StoreCall::Settle, Fault::Hang);
@@ -107,7 +107,7 @@ fn a_redis_cluster_keeps_answers_too() {
         };
         let (shop, other) =
             (Shop::with(executor().await).await, Shop::with(executor().await).await);
-        // So many keys are in slots of every master.
+        // Enough keys for the slots of every master.
         for n in 0..32 {
             let key = format!("k-{n}");
             assert!(!shop.ask(Protocol::H1, "/patient", &key).await.replayed());

@@ -1,4 +1,4 @@
-//! A shop behind the layer that writes down what reached it.
+//! A service behind the layer that records the requests that reach it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,20 +18,20 @@ use tokio::sync::watch;
 use crate::backend::{Answer, Backend, Client, Memory, Protocol, Server, post};
 use crate::raw::Wire;
 
-/// Longer than any test.
+/// A time that is longer than any test.
 const LONG: Duration = Duration::from_secs(80);
 
 /// A request that reached a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
-    /// `POST /orders`.
+    /// The method and the path, such as `POST /orders`.
     pub(crate) line: String,
-    /// Of its claim, where it has one.
+    /// The key of the claim, if there is one.
     pub(crate) key: Option<String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What reached the handlers, in order.
+/// The requests that reached the handlers, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Journal(Arc<Mutex<Vec<Reached>>>);
 
@@ -48,7 +48,7 @@ impl Journal {
         self.lock().clone()
     }
 
-    /// Request lines and bodies, for short.
+    /// Returns the request lines with their bodies.
     pub(crate) fn lines(&self) -> Vec<String> {
         let line = |reached: Reached| {
             format!("{} {}", reached.line, String::from_utf8_lossy(&reached.body))
@@ -56,35 +56,35 @@ impl Journal {
         self.entries().into_iter().map(line).collect()
     }
 
-    /// How often a request under `key` reached a handler.
+    /// Returns how often a request under `key` reached a handler.
     pub(crate) fn times(&self, key: &str) -> usize {
         self.lock().iter().filter(|reached| reached.key.as_deref() == Some(key)).count()
     }
 }
 
-/// A shop that answers everybody with what they asked for, at these counters in its own way:
+/// A service that echoes each request, with special behaviour at these paths:
 ///
 /// | `POST` | |
 /// |---|---|
 /// | `/held` | is answered when the gate is opened |
 /// | `/waiting` | the same, and repeats wait for the answer |
 /// | `/patient` | repeats wait for the answer |
-/// | `/small` | takes bodies of 16 bytes |
-/// | `/long` | as `/waiting`, and keeps no answer |
-/// | `/required` | wants a key |
+/// | `/small` | accepts bodies of up to 16 bytes |
+/// | `/long` | as `/waiting`, and stores no response |
+/// | `/required` | requires a key |
 /// | `/panics` | panics at the first attempt |
 /// | `/burns` | the same, when the gate is opened |
-/// | `/cookies` | sets what must not be kept |
+/// | `/cookies` | sets headers that must not be stored |
 pub(crate) struct Shop {
     pub(crate) server: Server,
     pub(crate) journal: Journal,
-    /// What was done to its end.
+    /// The requests that were handled to the end.
     pub(crate) done: Journal,
     gate: watch::Sender<bool>,
     passage: Passage,
 }
 
-/// Who came, and who left before there was an answer.
+/// The numbers of requests that arrived, and of requests that were dropped before their response.
 #[derive(Clone)]
 struct Passage {
     came: Arc<watch::Sender<usize>>,
@@ -99,12 +99,12 @@ struct Counter {
 }
 
 impl Shop {
-    /// In memory.
+    /// Starts a shop with a store in memory.
     pub(crate) async fn open() -> Self {
         Self::with(Memory::open().await.executor().await).await
     }
 
-    /// With an executor. Callers are told apart by `X-User`.
+    /// Starts a shop with this executor. Callers are distinguished by `X-User`.
     pub(crate) async fn with<S: Store>(executor: Executor<S>) -> Self {
         let principal = PrincipalFrom::header(HeaderName::from_static("x-user"));
         let patient = Rules::new().wait(Wait::UpTo(LONG));
@@ -127,18 +127,18 @@ impl Shop {
         Wire::connect(self.server.address()).await
     }
 
-    /// Asks as `ann`, on a connection of its own.
+    /// Sends a request as `ann`, on a new connection.
     pub(crate) async fn ask(&self, protocol: Protocol, path: &str, key: &str) -> Answer {
         let mut client = Client::connect(self.server.address(), protocol).await;
         client.send(of_ann(path, key)).await
     }
 
-    /// The gate, for when the shop is gone.
+    /// Returns the gate, for use after the shop is dropped.
     pub(crate) fn gate(&self) -> watch::Sender<bool> {
         self.gate.clone()
     }
 
-    /// Answers who is held.
+    /// Opens the gate, so that held requests are answered.
     pub(crate) fn release(&self) {
         self.gate.send_replace(true);
     }
@@ -148,7 +148,7 @@ impl Shop {
         crate::backend::until(async || self.journal.entries().len() >= count).await;
     }
 
-    /// Waits until `count` requests have come, handled or not.
+    /// Waits until `count` requests have arrived, handled or not.
     pub(crate) async fn came(&self, count: usize) {
         let mut came = self.passage.came.subscribe();
         came.wait_for(|came| *came >= count).await.expect("we hold the sender");
@@ -161,7 +161,7 @@ impl Shop {
     }
 }
 
-/// `POST path` under `key`, of `ann`.
+/// Creates the request `POST path` of `ann` under `key`.
 pub(crate) fn of_ann(path: &str, key: &str) -> http::Request<crate::backend::Sent> {
     let mut request = post(path, key, "{}");
     request.headers_mut().insert("x-user", HeaderValue::from_static("ann"));
@@ -175,7 +175,7 @@ async fn serve(State(mut counter): State<Counter>, request: Request<Body>) -> Re
         *response.status_mut() = status;
         response
     };
-    // A request whose body breaks off is not one.
+    // A request whose body breaks off is not counted.
     let Ok(body) = body.collect().await else { return answer(StatusCode::BAD_REQUEST, vec![]) };
     let line = format!("{} {}", parts.method, parts.uri.path());
     let claim = parts.extensions.get::<Context>();
@@ -201,7 +201,7 @@ async fn serve(State(mut counter): State<Counter>, request: Request<Body>) -> Re
     response
 }
 
-/// What `/cookies` sets.
+/// The headers that `/cookies` sets.
 pub(crate) const COOKIES: [(&str, &str); 8] = [
     ("set-cookie", "session=1"),
     ("set-cookie", "theme=dark"),
@@ -213,7 +213,7 @@ pub(crate) const COOKIES: [(&str, &str); 8] = [
     ("etag", "\"1\""),
 ];
 
-/// The layer outside of ours: it counts, and marks every answer.
+/// A layer around the layer under test, which counts requests and marks every response.
 async fn pass(
     State(passage): State<Passage>,
     request: http::Request<Body>,

@@ -1,4 +1,4 @@
-//! A service that shuts down while requests run.
+//! Tests of a service that shuts down while requests run.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::backend::{Backend, Protocol};
 use crate::raw::{Wire, keyed};
 use crate::shop::Shop;
 
-/// Longer than any test.
+/// A grace period that is longer than any test.
 const GRACE: Duration = Duration::from_secs(80);
 
-/// A request under `k-1` that has reached its handler, on a connection of its own.
+/// Sends a request under `k-1` on a new connection, and waits until it has reached its handler.
 async fn running(shop: &Shop) -> Wire {
     let mut wire = shop.connect().await;
     wire.send(&keyed("/waiting", "k-1", b"{}")).await;
@@ -23,7 +23,7 @@ async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Back
     let mut early = running(&shop).await;
     let closing = tokio::spawn(async move { executor.shutdown(GRACE).await });
     let mut late = shop.connect().await;
-    // Some may come before the shutdown does.
+    // Some requests may arrive before the shutdown.
     let mut come = 0;
     let (refused, answer) = loop {
         let key = format!("late-{come}");
@@ -42,7 +42,7 @@ async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Back
     assert_eq!((answer.status, answer.replayed()), (200, false));
     assert!(closing.await.expect("it ends").graceful);
 
-    // Another process has the answer, and takes what was refused.
+    // Another process has the response, and accepts the refused request.
     let next = Shop::with(backend.executor().await).await;
     next.release();
     assert!(next.ask(Protocol::H1, "/waiting", "k-1").await.replayed());
@@ -50,7 +50,7 @@ async fn a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere<G: Back
     assert_eq!((shop.done.times("k-1"), next.journal.times("k-1")), (1, 0));
 }
 
-async fn a_request_that_outlasts_the_grace_is_given_back<G: Backend>(backend: G) {
+async fn a_request_that_outlasts_the_grace_is_released<G: Backend>(backend: G) {
     let executor = backend.executor().await;
     let shop = Shop::with(executor.clone()).await;
     let mut early = running(&shop).await;
@@ -59,7 +59,7 @@ async fn a_request_that_outlasts_the_grace_is_given_back<G: Backend>(backend: G)
     assert_eq!((answer.status, answer.problem().as_str()), (503, "shutting-down"));
     shop.release();
 
-    // It is free for another process, at once.
+    // The key is free for another process at once.
     let next = Shop::with(backend.executor().await).await;
     next.release();
     let answer = next.ask(Protocol::H1, "/waiting", "k-1").await;
@@ -67,7 +67,9 @@ async fn a_request_that_outlasts_the_grace_is_given_back<G: Backend>(backend: G)
     assert_eq!((shop.done.times("k-1"), next.done.times("k-1")), (0, 1));
 }
 
-async fn who_left_before_the_shutdown_finds_the_answer_after_it<G: Backend>(backend: G) {
+async fn a_caller_that_left_before_the_shutdown_finds_the_response_after_it<G: Backend>(
+    backend: G,
+) {
     let executor = backend.executor().await;
     let shop = Shop::with(executor.clone()).await;
     running(&shop).await.reset();
@@ -82,9 +84,9 @@ async fn who_left_before_the_shutdown_finds_the_answer_after_it<G: Backend>(back
 
 mod on {
     use super::{
-        a_request_that_outlasts_the_grace_is_given_back,
+        a_caller_that_left_before_the_shutdown_finds_the_response_after_it,
+        a_request_that_outlasts_the_grace_is_released,
         a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere,
-        who_left_before_the_shutdown_finds_the_answer_after_it,
     };
 
     macro_rules! on {
@@ -92,8 +94,8 @@ mod on {
             crate::backend::tests_on! {
                 $store $backend
                 a_request_under_way_is_finished_and_new_ones_are_sent_elsewhere
-                a_request_that_outlasts_the_grace_is_given_back
-                who_left_before_the_shutdown_finds_the_answer_after_it
+                a_request_that_outlasts_the_grace_is_released
+                a_caller_that_left_before_the_shutdown_finds_the_response_after_it
             }
         )*};
     }

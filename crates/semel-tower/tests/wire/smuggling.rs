@@ -1,6 +1,5 @@
-//! Requests that hide requests: whatever a body or a header is made to look like, what is inside it
-//! never reaches a handler, and the next request on the connection is answered as itself or not at
-//! all.
+//! Tests of request smuggling: a request that is hidden in a body or a header never reaches a
+//! handler, and the next request on the connection gets its own response or none.
 
 mod corpus;
 mod naive;
@@ -9,40 +8,41 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use self::corpus::{Entry, Expected, corpus};
-use self::naive::{Naive, Vice};
+use self::naive::{Defect, Naive};
 use crate::backend::run;
 use crate::raw::{Answer, Wire, keyed};
 use crate::shop::{Journal, Shop};
 
-/// A request that nobody sent.
+/// The request that is hidden inside another one.
 const SMUGGLED: &[u8] = b"GET /admin HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n\r\n";
-/// The same with a key and a body of its own.
+/// A hidden request with a key and a body.
 const SMUGGLED_POST: &[u8] = b"POST /admin HTTP/1.1\r\nHost: shop\r\nX-User: ann\r\n\
     Idempotency-Key: stolen\r\nContent-Length: 4\r\n\r\nevil";
-/// What the request after it is answered with.
+/// The response to the request after the hidden one.
 const PROBED: &str = "POST /probe probing";
 
-/// No answer takes so long on any machine.
+/// The time limit for one response, which is long enough for any machine.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How bytes are cut into segments.
+/// The way in which bytes are cut into segments.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// All at once, the next request too.
+    /// All bytes at once, together with the next request.
     Whole,
-    /// In two, at this many thousandths.
+    /// Two segments, cut at this many thousandths.
     At(usize),
-    /// One by one.
+    /// One segment per byte.
     Bytes,
 }
 
 const CUTS: [Cut; 4] = [Cut::Whole, Cut::At(300), Cut::At(850), Cut::Bytes];
 
-/// What came of an entry.
+/// The reaction of a server to an entry of the corpus.
 struct Seen {
     answers: Vec<Answer>,
     probed: bool,
-    /// Neither an answer nor an end: the next request was taken for something else.
+    /// Whether there was neither a response nor an end: the next request was taken for something
+    /// else.
     silent: bool,
     reached: Vec<String>,
 }
@@ -56,7 +56,7 @@ async fn sent(address: SocketAddr, journal: &Journal, entry: &Entry, cut: Cut) -
         Cut::At(thousandths) => {
             let (one, two) = bytes.split_at(bytes.len() * thousandths / 1_000);
             wire.send(one).await;
-            // The two must not meet in one segment; if they do, this is `Whole` again.
+            // The two parts should be separate segments; if they are joined, this is `Whole` again.
             tokio::task::yield_now().await;
             wire.send(two).await;
         }
@@ -78,7 +78,7 @@ async fn sent(address: SocketAddr, journal: &Journal, entry: &Entry, cut: Cut) -
     Seen { reached: journal.lines(), ..seen }
 }
 
-/// What is wrong with what came of an entry.
+/// Returns the difference between the expected and the actual reaction; `None` if they agree.
 fn desync(entry: &Entry, seen: &Seen) -> Option<String> {
     let Seen { answers, probed, silent, reached } = seen;
     let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
@@ -91,15 +91,16 @@ fn desync(entry: &Entry, seen: &Seen) -> Option<String> {
     };
     let mut expected: Vec<String> = body.iter().cloned().collect();
     expected.extend(kept.then(|| PROBED.to_owned()));
-    let said = answers.first().map(Answer::text);
-    let answered = statuses == [status] && (body.is_none() || body == said);
-    // Who closes says so: a client that was not told would use the connection again.
-    let told = if kept { !closing } else { closing || !entry.announced };
-    let fine = answered && *probed == kept && told && !silent && *reached == expected;
-    let told = format!(
+    let text = answers.first().map(Answer::text);
+    let answered = statuses == [status] && (body.is_none() || body == text);
+    // A server that closes must announce it, because a client would otherwise use the connection
+    // again.
+    let announced = if kept { !closing } else { closing || !entry.announced };
+    let fine = answered && *probed == kept && announced && !silent && *reached == expected;
+    let actual = format!(
         "{statuses:?}, closing {closing}, probe answered {probed}, silent {silent}, {reached:?}"
     );
-    (!fine).then(|| format!("{}: expected {:?}, got {told}", entry.name, entry.expected))
+    (!fine).then(|| format!("{}: expected {:?}, got {actual}", entry.name, entry.expected))
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn nothing_hidden_in_a_request_reaches_a_handler() {
         for key in [Some("k-1"), None] {
             for entry in corpus(key) {
                 for cut in CUTS {
-                    // What the length of a body costs is another test's.
+                    // Long bodies are left to another test.
                     if matches!(cut, Cut::Bytes) && entry.bytes.len() > 4_096 {
                         continue;
                     }
@@ -129,11 +130,11 @@ fn nothing_hidden_in_a_request_reaches_a_handler() {
 }
 
 #[test]
-fn the_corpus_finds_out_a_server_that_counts_only_lengths() {
+fn the_corpus_detects_a_server_that_ignores_chunked_encoding() {
     run(async {
         let mut found = 0;
         for entry in corpus(None).iter().filter(|entry| entry.name.contains("length and chunked")) {
-            let naive = Naive::start(Vice::IgnoresChunked).await;
+            let naive = Naive::start(Defect::IgnoresChunked).await;
             let seen = sent(naive.address(), &naive.journal, entry, Cut::Whole).await;
             assert!(desync(entry, &seen).is_some(), "{}", entry.name);
             found += usize::from(seen.reached.iter().any(|line| line.contains("/admin")));
@@ -143,7 +144,7 @@ fn the_corpus_finds_out_a_server_that_counts_only_lengths() {
 }
 
 #[test]
-fn the_corpus_finds_out_a_server_that_leaves_bodies_lying() {
+fn the_corpus_detects_a_server_that_does_not_read_bodies() {
     run(async {
         let entry = Entry {
             name: "unread body".to_owned(),
@@ -151,7 +152,7 @@ fn the_corpus_finds_out_a_server_that_leaves_bodies_lying() {
             expected: Expected::Served(SMUGGLED.to_vec()),
             announced: false,
         };
-        let naive = Naive::start(Vice::LeavesBodies).await;
+        let naive = Naive::start(Defect::LeavesBodies).await;
         let seen = sent(naive.address(), &naive.journal, &entry, Cut::Whole).await;
         assert!(desync(&entry, &seen).is_some());
         assert!(seen.reached.iter().any(|line| line.starts_with("GET /admin")));

@@ -1,4 +1,4 @@
-//! HTTP/2: many requests on one connection, and streams that end before their time.
+//! Tests of HTTP/2: many requests on one connection, and streams that end early.
 
 mod early;
 mod malformed;
@@ -20,7 +20,7 @@ use crate::shop::{Shop, of_ann};
 
 const DUPLICATES: usize = 64;
 
-/// One connection that many share.
+/// One connection that many requests share.
 #[derive(Clone)]
 struct Shared {
     sender: http2::SendRequest<Sent>,
@@ -80,7 +80,7 @@ async fn duplicates_on_one_connection_that_wait_get_one_answer<G: Backend>(backe
     assert_eq!(shop.journal.times("k-1"), 1);
 }
 
-async fn duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again<G: Backend>(
+async fn duplicates_that_wait_for_a_response_too_long_to_store_do_not_run_it_again<G: Backend>(
     backend: G,
 ) {
     let shop = Shop::with(backend.executor().await).await;
@@ -91,8 +91,8 @@ async fn duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again
     };
     let asking = join_all((0..DUPLICATES).map(|_| shared.ask("/long", "k-1")));
     let (answers, ()) = tokio::join!(asking, release);
-    let (told, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
-    assert_eq!((told.len(), told[0].text()), (1, "POST /long {}"));
+    let (answered, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
+    assert_eq!((answered.len(), answered[0].text()), (1, "POST /long {}"));
     for answer in refused {
         let problem = answer.problem();
         assert_eq!((answer.status.as_u16(), problem.as_deref()), (409, Some("result-unavailable")));
@@ -103,7 +103,7 @@ async fn duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again
 mod on {
     use super::{
         duplicates_on_one_connection_that_wait_get_one_answer,
-        duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again,
+        duplicates_that_wait_for_a_response_too_long_to_store_do_not_run_it_again,
         of_duplicates_on_one_connection_one_runs,
     };
 
@@ -113,7 +113,7 @@ mod on {
                 $store $backend
                 of_duplicates_on_one_connection_one_runs
                 duplicates_on_one_connection_that_wait_get_one_answer
-                duplicates_that_wait_for_an_answer_too_long_to_keep_do_not_run_it_again
+                duplicates_that_wait_for_a_response_too_long_to_store_do_not_run_it_again
             }
         )*};
     }
@@ -121,7 +121,7 @@ mod on {
     on! { memory Memory sqlite Sqlite postgres Postgres mariadb MariaDb redis Redis }
 }
 
-/// Waits until the server has read everything before this.
+/// Waits until the server has read everything that was sent before.
 async fn read_by_now(connection: &mut Frames) {
     connection.send(&frame(PING, 0, 0, b"are we?!")).await;
     let pong = connection.until(PING).await.expect("the connection goes on");
@@ -194,7 +194,7 @@ fn a_server_that_goes_away_finishes_its_requests_and_the_next_replays_them() {
         shop.reached(1).await;
         let (journal, gate) = (shop.journal.clone(), shop.gate());
         let stopping = tokio::spawn(shop.server.stop());
-        connection.until(GOAWAY).await.expect("it says so");
+        connection.until(GOAWAY).await.expect("the server announces its end");
         gate.send_replace(true);
         let head = connection.until(HEADERS).await.expect("an answer");
         assert_eq!(head.stream, 1);
@@ -208,7 +208,7 @@ fn a_server_that_goes_away_finishes_its_requests_and_the_next_replays_them() {
     });
 }
 
-/// Every key is asked for again: it runs now, or it did before, and nobody waits in vain.
+/// Checks that a request with every key is answered: it runs now, or it ran before.
 async fn none_is_stuck(shop: &Shop, keys: u32) {
     let shared = Shared::connect(shop.server.address()).await;
     let asking = (0..keys).map(|n| {
@@ -232,7 +232,7 @@ fn hundreds_of_resets_in_a_row_leave_nothing_stuck() {
             let stream = 2 * n + 1;
             let head = frames::post(stream, 0, "/patient", &format!("k-{n}"));
             connection.send(&[head, frame(DATA, END_STREAM, stream, b"{}")].concat()).await;
-            // What the server has not looked at yet it may take for an attack.
+            // The server may take resets of requests that it has not read yet for an attack.
             shop.came(n as usize + 1).await;
             connection.send(&reset(stream, CANCEL)).await;
         }
@@ -255,7 +255,8 @@ fn a_burst_of_resets_that_ends_the_connection_leaves_nothing_stuck() {
             burst.extend(reset(stream, CANCEL));
         }
         connection.send(&burst).await;
-        // The server defends itself by ending the connection; whatever it had begun is finished.
+        // The server protects itself by ending the connection; requests that have begun are
+        // finished.
         let went = connection.until(GOAWAY).await;
         assert!(went.as_ref().is_none_or(|went: &Frame| went.code() != 0), "{went:?}");
         none_is_stuck(&shop, RESETS).await;

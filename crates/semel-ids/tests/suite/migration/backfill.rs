@@ -1,4 +1,4 @@
-//! Filling the map.
+//! Tests the backfill, which fills the map from a table.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn every_row_gets_its_binding_and_a_second_run_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_empty_table_is_filled_at_once() {
+async fn a_backfill_of_an_empty_table_writes_nothing() {
     let tables = TestTables::new();
     let filled = tables.migration().backfill(&(), |_| {}).await.expect("filled");
     assert_eq!(filled.seen, 0);
@@ -32,7 +32,7 @@ async fn an_empty_table_is_filled_at_once() {
 }
 
 #[tokio::test]
-async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
+async fn rows_that_cannot_be_used_are_counted_by_reason_and_skipped() {
     let tables = TestTables::with_orders(10);
     let good = || BusinessRow {
         key: String::new(),
@@ -59,11 +59,11 @@ async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
     assert!(tables.map.revoke("acme", Order::TYPE, &public(&gone)).await.expect("revoked"));
     tables.table.put("acme", &order());
 
-    let moving = tables.migration().batch(3).samples(1);
-    let filled = moving.backfill(&(), |_| {}).await.expect("filled");
+    let migration = tables.migration().batch(3).samples(1);
+    let filled = migration.backfill(&(), |_| {}).await.expect("filled");
     assert_eq!((filled.seen, filled.written), (22, 11));
     assert!(!filled.complete());
-    let met: Vec<(RefusalReason, u64)> =
+    let reasons: Vec<(RefusalReason, u64)> =
         filled.refused.iter().map(|(reason, tally)| (reason, tally.count)).collect();
     let expected = [
         (RefusalReason::NoTenant, 1),
@@ -77,74 +77,74 @@ async fn rows_that_cannot_be_used_are_counted_by_reason_and_stop_nothing() {
         (RefusalReason::Unreadable, 1),
         (RefusalReason::Revoked, 1),
     ];
-    assert_eq!(met, expected);
+    assert_eq!(reasons, expected);
     let (_, other) = filled
         .refused
         .iter()
         .find(|(reason, _)| *reason == RefusalReason::OtherInternalId)
-        .expect("met");
-    assert_eq!(other.samples.len(), 1, "one sample was asked for");
+        .expect("the reason occurred");
+    assert_eq!(other.samples.len(), 1, "the number of samples is set to one");
     assert_eq!(other.samples[0].key, Some((last - 1).to_string()));
     assert!(filled.to_string().contains("no tenant: 1"), "{filled}");
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_a_run_would_do_and_writes_nothing() {
+async fn a_dry_run_reports_the_changes_of_a_run_and_writes_nothing() {
     let tables = TestTables::with_orders(50);
-    let there = order();
-    tables.table.put("acme", &there);
-    let _ = tables.map.insert_many(&[binding("acme", &there)]).await.expect("written");
-    let moving = tables.migration().batch(7);
-    let foreseen = moving.clone().dry_run().backfill(&(), |_| {}).await.expect("looked");
-    assert_eq!((foreseen.seen, foreseen.written, foreseen.already), (51, 50, 1));
+    let existing = order();
+    tables.table.put("acme", &existing);
+    let _ = tables.map.insert_many(&[binding("acme", &existing)]).await.expect("written");
+    let migration = tables.migration().batch(7);
+    let predicted = migration.clone().dry_run().backfill(&(), |_| {}).await.expect("a dry run");
+    assert_eq!((predicted.seen, predicted.written, predicted.already), (51, 50, 1));
     assert_eq!(tables.mappings().await.len(), 1);
     assert_eq!(tables.times("map.insert_many"), 0);
-    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled"), foreseen);
+    assert_eq!(migration.backfill(&(), |_| {}).await.expect("filled"), predicted);
 }
 
 #[tokio::test]
-async fn a_batch_has_limits() {
+async fn the_size_of_a_batch_is_limited() {
     let tables = TestTables::with_orders(30);
     let _ = tables.migration().batch(0).backfill(&(), |_| {}).await.expect("filled");
-    assert_eq!(tables.times("map.insert_many"), 30, "no fewer than one row at a time");
+    assert_eq!(tables.times("map.insert_many"), 30, "a batch has at least one row");
     let tables = TestTables::with_orders(u64::from(MAX_BATCH) + 1);
     let _ = tables.migration().dry_run().batch(u32::MAX).backfill(&(), |_| {}).await.expect("read");
-    assert_eq!(tables.times("table.page"), 2, "no more than {MAX_BATCH}");
+    assert_eq!(tables.times("table.page"), 2, "a batch has at most {MAX_BATCH} rows");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_is_kept() {
+async fn the_rate_limit_is_respected() {
     let tables = TestTables::with_orders(1_000);
     let began = Instant::now();
-    let moving = tables.migration().rows_per_second(100);
+    let migration = tables.migration().rows_per_second(100);
     let mut pages = Vec::new();
-    let _ = moving
+    let _ = migration
         .backfill(&(), |progress| pages.push((progress.seen, began.elapsed().as_secs())))
         .await
         .expect("filled");
-    // A batch is no more than a second's worth, and the last one is not waited for.
+    // A batch has at most the rows of one second, and there is no wait after the last batch.
     assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
     assert!(pages.iter().all(|(seen, second)| *seen <= (second + 1) * 100), "{pages:?}");
     let began = Instant::now();
     let _ = tables.migration().verify(|_| {}).await.expect("verified");
-    assert!(began.elapsed() < Duration::from_secs(1), "without a rate nothing waits");
+    assert!(began.elapsed() < Duration::from_secs(1), "there is no wait without a rate");
 }
 
 #[tokio::test(start_paused = true)]
 async fn progress_is_reported_after_every_batch() {
     let tables = TestTables::with_orders(95);
-    let (mut told, mut lines) = (Vec::new(), Vec::new());
-    let moving = tables.migration().batch(10).rows_per_second(10);
-    let _ = moving
+    let (mut written, mut lines) = (Vec::new(), Vec::new());
+    let migration = tables.migration().batch(10).rows_per_second(10);
+    let _ = migration
         .backfill(&(), |progress| {
             assert_eq!(progress.seen, progress.report.seen);
             assert_eq!(progress.total, Some(95));
-            told.push(progress.report.written);
+            written.push(progress.report.written);
             lines.push(progress.to_string());
         })
         .await
         .expect("filled");
-    assert_eq!(told, [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 95]);
+    assert_eq!(written, [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 95]);
     assert!(lines[4].starts_with("50 of about 95 rows, "), "{}", lines[4]);
     assert!(lines[4].ends_with(" s left"), "{}", lines[4]);
 }
@@ -173,17 +173,17 @@ async fn retries_are_limited() {
     for nth in 1..=3 {
         tables.before("table.page", nth, |_| Some(failure(ErrorKind::Unavailable)));
     }
-    let moving = tables.migration().retries(2);
-    let error = moving.backfill(&(), |_| {}).await.expect_err("unavailable");
+    let migration = tables.migration().retries(2);
+    let error = migration.backfill(&(), |_| {}).await.expect_err("unavailable");
     assert_eq!((error.kind(), tables.times("table.page")), (ErrorKind::Unavailable, 3));
-    assert_eq!(moving.backfill(&(), |_| {}).await.expect("filled").written, 3);
+    assert_eq!(migration.backfill(&(), |_| {}).await.expect("filled").written, 3);
 }
 
 #[tokio::test]
-async fn a_row_that_appears_behind_the_cursor_is_left_to_verify() {
+async fn a_row_that_appears_behind_the_cursor_is_found_by_verify() {
     let tables = TestTables::with_orders(30);
     let late = tables.table.remove(1).expect("a row");
-    // The number comes free again once the walk is past it.
+    // The late row gets the first key after the backfill has read past it.
     tables.before("table.page", 2, move |tables| {
         let rest: Vec<_> = (2..=30).filter_map(|key| tables.table.remove(key)).collect();
         for row in std::iter::once(late).chain(rest) {
@@ -201,9 +201,9 @@ async fn a_row_that_appears_behind_the_cursor_is_left_to_verify() {
 fn a_migration_can_be_spawned() {
     fn spawned<T: Send>(_: T) {}
     let tables = TestTables::new();
-    let moving = tables.migration();
-    spawned(moving.backfill(&(), |_| {}));
-    spawned(moving.verify(|_| {}));
-    spawned(moving.repair(|_| {}, |_| async {}));
+    let migration = tables.migration();
+    spawned(migration.backfill(&(), |_| {}));
+    spawned(migration.verify(|_| {}));
+    spawned(migration.repair(|_| {}, |_| async {}));
     assert_eq!(tenant(0), "other");
 }

@@ -1,4 +1,4 @@
-//! Where a backfill goes on, and that it never goes on too far.
+//! Tests that a backfill continues from its checkpoint and skips no rows.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ use semel_ids::resource::{Order, User};
 
 use super::tables::{TestTables, failure, order, tenant};
 
-/// A checkpoint in memory that looks at the map whenever it is told something.
+/// A checkpoint in memory that compares itself with the map whenever it is saved.
 #[derive(Clone, Default)]
-struct Suspicious {
+struct CheckedCheckpoint {
     tables: TestTables,
     saved: Arc<Mutex<Option<Saved>>>,
 }
 
-impl Suspicious {
+impl CheckedCheckpoint {
     fn of(tables: &TestTables) -> Self {
         Self { tables: tables.clone(), saved: Arc::default() }
     }
@@ -32,16 +32,19 @@ impl Suspicious {
     }
 }
 
-impl Checkpoint for Suspicious {
+impl Checkpoint for CheckedCheckpoint {
     async fn load(&self) -> Result<Option<Saved>> {
         tokio::task::yield_now().await;
         Ok(self.saved())
     }
 
     async fn save(&self, saved: &Saved) -> Result<()> {
-        let there = self.tables.mappings().await.len() as u64;
-        let said = saved.seen - saved.refused.values().sum::<u64>();
-        assert!(there >= said, "the checkpoint speaks of {said} mappings, and {there} are there");
+        let existing = self.tables.mappings().await.len() as u64;
+        let counted = saved.seen - saved.refused.values().sum::<u64>();
+        assert!(
+            existing >= counted,
+            "the checkpoint counts {counted} mappings, but the map has {existing}"
+        );
         tokio::task::yield_now().await;
         *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved.clone());
         tokio::task::yield_now().await;
@@ -56,29 +59,29 @@ impl Checkpoint for Suspicious {
 }
 
 #[tokio::test]
-async fn a_batch_that_was_not_committed_is_not_passed_over() {
-    for died in 1..=6 {
+async fn a_batch_that_was_not_committed_is_not_skipped() {
+    for failed in 1..=6 {
         let tables = TestTables::with_orders(55);
-        let checkpoint = Suspicious::of(&tables);
-        tables.before("map.insert_many", died, |_| Some(failure(ErrorKind::Corrupt)));
-        let moving = tables.migration().batch(10);
-        moving.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
-        let filled = moving.backfill(&checkpoint, |_| {}).await.expect("filled");
-        assert_eq!(tables.mappings().await.len(), 55, "rows lost with batch {died}");
+        let checkpoint = CheckedCheckpoint::of(&tables);
+        tables.before("map.insert_many", failed, |_| Some(failure(ErrorKind::Corrupt)));
+        let migration = tables.migration().batch(10);
+        migration.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
+        let filled = migration.backfill(&checkpoint, |_| {}).await.expect("filled");
+        assert_eq!(tables.mappings().await.len(), 55, "rows were lost with batch {failed}");
         assert_eq!((filled.seen, filled.written), (55, 55));
-        assert_eq!(filled.resumed, u64::from(died - 1) * 10);
+        assert_eq!(filled.resumed, u64::from(failed - 1) * 10);
     }
 }
 
 #[tokio::test]
-async fn a_backfill_that_is_given_up_anywhere_goes_on() {
+async fn a_backfill_that_is_cancelled_anywhere_can_be_continued() {
     let mut resumed = 0;
     for polls in 0..60 {
         let tables = TestTables::with_orders(45);
-        let checkpoint = Suspicious::of(&tables);
-        let moving = tables.migration().batch(10);
+        let checkpoint = CheckedCheckpoint::of(&tables);
+        let migration = tables.migration().batch(10);
         {
-            let mut run = pin!(moving.backfill(&checkpoint, |_| {}));
+            let mut run = pin!(migration.backfill(&checkpoint, |_| {}));
             let mut context = Context::from_waker(Waker::noop());
             for _ in 0..polls {
                 if run.as_mut().poll(&mut context).is_ready() {
@@ -86,14 +89,14 @@ async fn a_backfill_that_is_given_up_anywhere_goes_on() {
                 }
             }
         }
-        let filled = moving.backfill(&checkpoint, |_| {}).await.expect("filled");
-        assert_eq!(tables.mappings().await.len(), 45, "given up after {polls} polls");
-        assert_eq!(filled.seen, 45, "given up after {polls} polls");
-        assert_eq!(filled.written + filled.already, 45, "given up after {polls} polls");
-        assert_eq!(checkpoint.saved(), None, "at its end");
+        let filled = migration.backfill(&checkpoint, |_| {}).await.expect("filled");
+        assert_eq!(tables.mappings().await.len(), 45, "cancelled after {polls} polls");
+        assert_eq!(filled.seen, 45, "cancelled after {polls} polls");
+        assert_eq!(filled.written + filled.already, 45, "cancelled after {polls} polls");
+        assert_eq!(checkpoint.saved(), None, "the checkpoint is cleared at the end");
         resumed += u32::from(filled.resumed > 0);
     }
-    assert!(resumed > 10, "{resumed} went on in the middle");
+    assert!(resumed > 10, "only {resumed} runs continued from a checkpoint");
 }
 
 #[tokio::test]
@@ -103,12 +106,12 @@ async fn the_counts_of_earlier_runs_are_kept() {
         tables.table.put(tenant(n), "not an id");
     }
     tables.table.put("acme", &order());
-    let checkpoint = Suspicious::of(&tables);
+    let checkpoint = CheckedCheckpoint::of(&tables);
     tables.before("table.page", 4, |_| Some(failure(ErrorKind::Corrupt)));
-    let moving = tables.migration().batch(4);
-    moving.backfill(&checkpoint, |_| {}).await.expect_err("the table failed");
+    let migration = tables.migration().batch(4);
+    migration.backfill(&checkpoint, |_| {}).await.expect_err("the table failed");
     let mut first = None;
-    let filled = moving
+    let filled = migration
         .backfill(&checkpoint, |progress| {
             first.get_or_insert(progress.seen);
         })
@@ -122,33 +125,37 @@ async fn the_counts_of_earlier_runs_are_kept() {
 #[tokio::test]
 async fn a_checkpoint_of_another_backfill_is_refused() {
     let tables = TestTables::with_orders(30);
-    let checkpoint = Suspicious::of(&tables);
+    let checkpoint = CheckedCheckpoint::of(&tables);
     tables.before("map.insert_many", 2, |_| Some(failure(ErrorKind::Corrupt)));
     let orders = tables.migration().batch(10);
     orders.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
     let users = MapMigration::of::<User>(&tables, &tables);
-    let error = users.backfill(&checkpoint, |_| {}).await.expect_err("another's");
+    let error = users
+        .backfill(&checkpoint, |_| {})
+        .await
+        .expect_err("the checkpoint belongs to another backfill");
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert!(error.to_string().contains("ORDER (ord)"), "{error}");
     assert!(error.to_string().contains("USER (usr)"), "{error}");
 }
 
 #[tokio::test]
-async fn a_dry_run_leaves_the_checkpoint_alone() {
+async fn a_dry_run_does_not_change_the_checkpoint() {
     let tables = TestTables::with_orders(30);
-    let checkpoint = Suspicious::of(&tables);
+    let checkpoint = CheckedCheckpoint::of(&tables);
     tables.before("map.insert_many", 2, |_| Some(failure(ErrorKind::Corrupt)));
-    let moving = tables.migration().batch(10);
-    moving.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
+    let migration = tables.migration().batch(10);
+    migration.backfill(&checkpoint, |_| {}).await.expect_err("the map failed");
     let saved = checkpoint.saved().expect("a checkpoint");
-    let foreseen = moving.clone().dry_run().backfill(&checkpoint, |_| {}).await.expect("looked");
-    assert_eq!((foreseen.seen, foreseen.already, foreseen.written), (30, 10, 20));
+    let predicted =
+        migration.clone().dry_run().backfill(&checkpoint, |_| {}).await.expect("a dry run");
+    assert_eq!((predicted.seen, predicted.already, predicted.written), (30, 10, 20));
     assert_eq!(checkpoint.saved(), Some(saved));
-    assert_eq!(moving.backfill(&checkpoint, |_| {}).await.expect("filled").seen, 30);
+    assert_eq!(migration.backfill(&checkpoint, |_| {}).await.expect("filled").seen, 30);
     assert_eq!(tables.mappings().await.len(), 30);
 }
 
-/// A directory that goes away with the test.
+/// A directory that is removed at the end of the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -160,7 +167,7 @@ impl Directory {
 
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("the directory");
-        entries.map(|entry| entry.expect("one").file_name().to_string_lossy().into()).collect()
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into()).collect()
     }
 }
 
@@ -182,26 +189,26 @@ fn saved(seen: u64) -> Saved {
 }
 
 #[tokio::test]
-async fn a_file_keeps_the_last_checkpoint_and_nothing_beside_it() {
+async fn a_file_keeps_the_last_checkpoint_and_no_temporary_files() {
     let directory = Directory::new("keeps");
     let file = FileCheckpoint::new(directory.0.join("orders.json"));
-    assert_eq!(file.load().await.expect("none yet"), None);
+    assert_eq!(file.load().await.expect("no checkpoint yet"), None);
     for seen in 1..=3 {
         file.save(&saved(seen)).await.expect("saved");
     }
-    // As another process would.
+    // Reads the file as another process would.
     let again = FileCheckpoint::new(file.path());
-    assert_eq!(again.load().await.expect("there"), Some(saved(3)));
+    assert_eq!(again.load().await.expect("a checkpoint"), Some(saved(3)));
     assert_eq!(directory.names(), ["orders.json"]);
     for _ in 0..2 {
         again.clear().await.expect("cleared");
     }
-    assert_eq!(file.load().await.expect("none"), None);
+    assert_eq!(file.load().await.expect("no checkpoint"), None);
     assert_eq!(directory.names(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_checkpoint_is_named_in_the_error() {
+async fn the_error_of_a_damaged_checkpoint_contains_the_file_name() {
     let directory = Directory::new("damaged");
     let path = directory.0.join("orders.json");
     std::fs::write(&path, "{\"job\":").expect("written");
@@ -214,7 +221,7 @@ async fn a_file_that_is_no_checkpoint_is_named_in_the_error() {
 }
 
 #[tokio::test]
-async fn a_backfill_with_a_file_leaves_none_at_its_end() {
+async fn a_backfill_removes_its_checkpoint_file_at_the_end() {
     let directory = Directory::new("end");
     let (map, table) = (MemoryMap::new(), MemoryTable::new());
     for n in 0..25 {
@@ -222,9 +229,9 @@ async fn a_backfill_with_a_file_leaves_none_at_its_end() {
     }
     let file = FileCheckpoint::new(directory.0.join("orders.json"));
     let mut files = 0;
-    let moving = MapMigration::of::<Order>(&map, &table).batch(10);
-    let filled = moving.backfill(&file, |_| files += directory.names().len()).await;
+    let migration = MapMigration::of::<Order>(&map, &table).batch(10);
+    let filled = migration.backfill(&file, |_| files += directory.names().len()).await;
     assert_eq!(filled.expect("filled").written, 25);
-    assert_eq!(files, 3, "there until the end, gone when the end is told");
+    assert_eq!(files, 3, "the file exists until the last report");
     assert_eq!(directory.names(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! A map and a table in which something can be made to happen between two steps of a migration.
+//! A map and a table that run a test's hooks before chosen steps of a migration.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +13,16 @@ use semel_ids::resource::{Order, Resource, ResourceType};
 use semel_ids::{Codec, PublicId};
 use ulid::Ulid;
 
-type Deed = Box<dyn FnOnce(&TestTables) -> Option<Error> + Send>;
-/// What happens before which step, and how many of those steps from now.
-type Deeds = Vec<(&'static str, u32, Deed)>;
+type Hook = Box<dyn FnOnce(&TestTables) -> Option<Error> + Send>;
+/// The hooks: the name of the step, the number of times until the hook runs, and the hook.
+type Hooks = Vec<(&'static str, u32, Hook)>;
 
-/// Both sides, and what happens right before their steps.
+/// The map and the table, with the hooks that run before their steps.
 #[derive(Clone, Default)]
 pub(crate) struct TestTables {
     pub(crate) map: MemoryMap,
     pub(crate) table: MemoryTable,
-    deeds: Arc<Mutex<Deeds>>,
+    hooks: Arc<Mutex<Hooks>>,
     steps: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -31,7 +31,7 @@ impl TestTables {
         Self::default()
     }
 
-    /// With so many orders of two tenants, and nothing in the map.
+    /// Creates a table with `count` orders of two tenants, and an empty map.
     pub(crate) fn with_orders(count: u64) -> Self {
         let tables = Self::new();
         for n in 0..count {
@@ -40,28 +40,28 @@ impl TestTables {
         tables
     }
 
-    /// A migration of orders from the table to the map, without waiting between tries.
+    /// Returns a migration of orders from the table to the map.
     pub(crate) fn migration(&self) -> MapMigration<'_, Self, Self> {
         MapMigration::of::<Order>(self, self)
     }
 
-    /// Does something right before the `nth` time (1 is the first) that a step of this name begins;
-    /// an error is what the step gives then.
+    /// Runs `hook` right before the `nth` step of this name, counted from 1. If the hook returns an
+    /// error, the step fails with it.
     pub(crate) fn before(
         &self,
         step: &'static str,
         nth: u32,
-        deed: impl FnOnce(&Self) -> Option<Error> + Send + 'static,
+        hook: impl FnOnce(&Self) -> Option<Error> + Send + 'static,
     ) {
-        self.lock(&self.deeds).push((step, nth, Box::new(deed)));
+        self.lock(&self.hooks).push((step, nth, Box::new(hook)));
     }
 
-    /// How often a step of this name began.
+    /// Returns how often a step of this name began.
     pub(crate) fn times(&self, step: &str) -> usize {
         self.lock(&self.steps).iter().filter(|done| **done == step).count()
     }
 
-    /// What the map has of orders.
+    /// Returns the rows of all orders in the map.
     pub(crate) async fn mappings(&self) -> Vec<MapRow> {
         self.map.list(Order::TYPE, None, None, u32::MAX).await.expect("a list")
     }
@@ -73,43 +73,43 @@ impl TestTables {
     fn begins(&self, step: &'static str) -> Result<()> {
         self.lock(&self.steps).push(step);
         let due = {
-            let mut deeds = self.lock(&self.deeds);
-            for (_, nth, _) in deeds.iter_mut().filter(|(name, ..)| *name == step) {
+            let mut hooks = self.lock(&self.hooks);
+            for (_, nth, _) in hooks.iter_mut().filter(|(name, ..)| *name == step) {
                 *nth -= 1;
             }
-            let at = deeds.iter().position(|(name, nth, _)| *name == step && *nth == 0);
-            at.map(|at| deeds.remove(at).2)
+            let at = hooks.iter().position(|(name, nth, _)| *name == step && *nth == 0);
+            at.map(|at| hooks.remove(at).2)
         };
-        due.and_then(|deed| deed(self)).map_or(Ok(()), Err)
+        due.and_then(|hook| hook(self)).map_or(Ok(()), Err)
     }
 }
 
-/// Every third is somebody else's.
+/// Returns the tenant of order number `n`: every third order belongs to another tenant.
 pub(crate) fn tenant(n: u64) -> &'static str {
     if n.is_multiple_of(3) { "other" } else { "acme" }
 }
 
-/// The public id of a new order, made a year or so ago.
+/// Returns the public id of a new order, with a time that is long ago.
 pub(crate) fn order() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let id = Ulid::from_parts(1_700_000_000_000, COUNT.fetch_add(1, Ordering::SeqCst).into());
     Codec::new().encode(Order::TYPE.prefix(), id).to_string()
 }
 
-/// What an application registers with an order of this public id.
+/// Returns the binding of an order with this public id.
 pub(crate) fn binding(tenant: &str, public: &str) -> Binding {
     let id = public.parse().expect("an order's id");
     Binding::of::<Order>(tenant, id).expect("a tenant")
 }
 
-/// The public id as the map takes it.
+/// Returns the text as a public id.
 pub(crate) fn public(text: &str) -> PublicId {
     *binding("acme", text).public()
 }
 
-/// The world failed.
+/// Returns an error of this kind.
 pub(crate) fn failure(kind: ErrorKind) -> Error {
-    Error::new(kind, "do anything", "the test wants it so")
+    Error::new(kind, "do anything", "the test makes this step fail")
 }
 
 impl IdMap for TestTables {
@@ -122,7 +122,7 @@ impl IdMap for TestTables {
 
     async fn insert_many(&self, bindings: &[Binding]) -> Result<Vec<Inserted>> {
         self.begins("map.insert_many")?;
-        // A place to be cancelled before, and one after.
+        // The yields allow a test to cancel the step before and after the write.
         tokio::task::yield_now().await;
         let done = self.map.insert_many(bindings).await;
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Comparing the two.
+//! Tests the comparison of map and table.
 
 use semel_ids::codec::HidingKey;
 use semel_ids::map::memory::MemoryMap;
@@ -20,28 +20,28 @@ pub(crate) async fn revoke(map: &MemoryMap, tenant: &str, order: &str) {
     assert!(map.revoke(tenant, Order::TYPE, &public(order)).await.expect("revoked"), "not live");
 }
 
-/// An application's two writes in one transaction: the row goes, the mapping is revoked.
+/// Deletes a row and revokes its mapping, as an application does in one transaction.
 fn delete(tables: &TestTables, key: u64) {
     let row = tables.table.remove(key).expect("a row");
     let (Field::Value(tenant), Field::Value(order)) = (row.tenant, row.public) else {
         panic!("an order");
     };
-    let places = [semel_ids::map::MapKey { tenant, public: order }];
-    let revoking = tables.map.revoke_rows(Order::TYPE, &places);
+    let keys = [semel_ids::map::MapKey { tenant, public: order }];
+    let revoking = tables.map.revoke_rows(Order::TYPE, &keys);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let done = std::future::Future::poll(std::pin::pin!(revoking), &mut context);
-    assert!(done.is_ready(), "a map in memory never waits");
+    assert!(done.is_ready(), "the memory map never waits");
 }
 
 #[tokio::test]
 async fn equal_map_and_table_are_clean() {
     let tables = TestTables::with_orders(1_234);
     let _ = tables.migration().backfill(&(), |_| {}).await.expect("filled");
-    // A row that was deleted and its mapping revoked: as it should be.
+    // A deleted row whose mapping was revoked is no difference.
     delete(&tables, 7);
     let mut stages = Vec::new();
-    let moving = tables.migration().batch(100);
-    let verified = moving.verify(|progress| stages.push((progress.stage, progress.seen))).await;
+    let migration = tables.migration().batch(100);
+    let verified = migration.verify(|progress| stages.push((progress.stage, progress.seen))).await;
     let verified = verified.expect("verified");
     assert!(verified.clean(), "{verified}");
     assert_eq!((verified.rows, verified.mappings, verified.matched), (1_233, 1_234, 1_233));
@@ -63,7 +63,7 @@ async fn every_kind_of_difference_is_found_and_counted_once() {
     tables.table.put("acme", &hidden);
     register(&tables.map, "acme", &hidden).await;
     revoke(&tables.map, "acme", &hidden).await;
-    // Its mapping is there, and the row says something else; no more than one difference.
+    // The mapping exists, but the row has no internal id: this is only one difference.
     let damaged = order();
     register(&tables.map, "acme", &damaged).await;
     tables.table.insert(BusinessRow {
@@ -88,12 +88,12 @@ async fn every_kind_of_difference_is_found_and_counted_once() {
     assert!(!verified.clean());
 }
 
-/// Two keys, of which the second is old: an id may stand for either of two.
+/// Returns a codec with two keys, of which the second is old: a text may encode either of two ids.
 pub(crate) fn rotated() -> Codec {
     Codec::new().hiding_time([HidingKey::new([1; 16]), HidingKey::new([2; 16])])
 }
 
-/// A row, and a binding of the same public id to something else.
+/// Adds a row, and returns its binding and a binding of the same public id to another internal id.
 pub(crate) fn mismatch(table: &MemoryTable) -> (Binding, Binding) {
     let id = Ulid::from_parts(1_700_000_000_000, 1);
     let codec = rotated();
@@ -111,12 +111,12 @@ pub(crate) fn mismatch(table: &MemoryTable) -> (Binding, Binding) {
 }
 
 #[tokio::test]
-async fn a_mapping_that_leads_elsewhere_is_found() {
+async fn a_mapping_with_a_wrong_internal_id_is_found() {
     let (map, table) = (MemoryMap::new(), MemoryTable::new());
     let (right, wrong) = mismatch(&table);
     let _ = map.insert_many(&[wrong]).await.expect("written");
-    let moving = MapMigration::new(&map, &table, Order::TYPE, &rotated());
-    let verified = moving.verify(|_| {}).await.expect("verified");
+    let migration = MapMigration::new(&map, &table, Order::TYPE, &rotated());
+    let verified = migration.verify(|_| {}).await.expect("verified");
     assert_eq!((verified.mismatched.count, verified.wrong()), (1, 1), "{verified}");
     let note = &verified.mismatched.samples[0].note;
     assert!(note.ends_with(&format!("not to {}", right.internal())), "{note}");
@@ -124,8 +124,8 @@ async fn a_mapping_that_leads_elsewhere_is_found() {
 
 #[tokio::test]
 async fn a_row_that_is_deleted_meanwhile_is_no_difference() {
-    // Between the page and its mappings, between the mappings and the second look, between the
-    // page of the map and its rows, between the rows and the second look.
+    // Between reading the page and its mappings, between the mappings and the second read, between
+    // the page of the map and its rows, and between the rows and the second read.
     for (step, nth) in [("map.find", 1), ("map.find", 2), ("table.find", 1), ("table.find", 2)] {
         let tables = TestTables::with_orders(5);
         let _ = tables.migration().backfill(&(), |_| {}).await.expect("filled");
@@ -140,7 +140,7 @@ async fn a_row_that_is_deleted_meanwhile_is_no_difference() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_made_meanwhile_is_no_difference() {
+async fn a_row_that_is_created_meanwhile_is_no_difference() {
     for (step, nth) in [("map.find", 1), ("map.list", 1), ("table.find", 1), ("map.list", 2)] {
         let tables = TestTables::with_orders(5);
         let _ = tables.migration().backfill(&(), |_| {}).await.expect("filled");
@@ -150,7 +150,7 @@ async fn a_row_that_is_made_meanwhile_is_no_difference() {
             let registering = register(&tables.map, "acme", &new);
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             let done = std::future::Future::poll(std::pin::pin!(registering), &mut context);
-            assert!(done.is_ready(), "a map in memory never waits");
+            assert!(done.is_ready(), "the memory map never waits");
             None
         });
         let verified = tables.migration().verify(|_| {}).await.expect("verified");
@@ -159,7 +159,7 @@ async fn a_row_that_is_made_meanwhile_is_no_difference() {
 }
 
 #[tokio::test]
-async fn a_table_of_one_tenant_says_nothing_about_the_others() {
+async fn a_table_of_one_tenant_is_not_compared_with_the_mappings_of_others() {
     let (map, table) = (MemoryMap::new(), MemoryTable::of_tenant("acme"));
     let own = order();
     table.put("acme", &own);
@@ -173,19 +173,19 @@ async fn a_table_of_one_tenant_says_nothing_about_the_others() {
 #[tokio::test]
 async fn a_table_can_be_a_fallback() {
     let table = MemoryTable::new();
-    let (there, strange, absent) = (order(), order(), order());
-    table.put("acme", &there);
+    let (existing, invalid, absent) = (order(), order(), order());
+    table.put("acme", &existing);
     table.insert(BusinessRow {
         key: String::new(),
         tenant: Field::Value("acme".into()),
-        public: Field::Value(strange.clone()),
+        public: Field::Value(invalid.clone()),
         internal: Field::Value(vec![0; 16]),
     });
     let fallback = TableFallback::of::<Order>(table);
     assert!(fallback.supports(Order::TYPE) && !fallback.supports(User::TYPE));
-    let asked = [public(&there), public(&strange), public(&absent)];
-    let found = fallback.find("acme", Order::TYPE, &asked).await.expect("looked");
-    assert_eq!(found, [(public(&there), binding("acme", &there).internal())]);
-    assert_eq!(fallback.find("other", Order::TYPE, &asked).await.expect("looked"), []);
-    assert_eq!(fallback.find("acme", User::TYPE, &asked).await.expect("looked"), []);
+    let requested = [public(&existing), public(&invalid), public(&absent)];
+    let found = fallback.find("acme", Order::TYPE, &requested).await.expect("a lookup");
+    assert_eq!(found, [(public(&existing), binding("acme", &existing).internal())]);
+    assert_eq!(fallback.find("other", Order::TYPE, &requested).await.expect("a lookup"), []);
+    assert_eq!(fallback.find("acme", User::TYPE, &requested).await.expect("a lookup"), []);
 }

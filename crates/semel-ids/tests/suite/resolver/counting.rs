@@ -1,4 +1,4 @@
-//! What a resolver counts: every answer by its reason, and every trouble with the shared cache.
+//! Tests the metrics of a resolver: answers by reason, and failures of the shared cache.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,35 +12,35 @@ use metrics::{
 use semel_ids::resource::Order;
 use semel_ids::{ResolveReason, Resolver, ResolverSettings, TypedId};
 
-use super::nodes::{ACME, Hub, Spy, Table, new_id, node};
+use super::nodes::{ACME, TestCache, TestMap, TestTable, new_id, node};
 
-/// Every count by its name and label.
+/// A recorder that keeps the value of each counter by its name and labels.
 #[derive(Clone, Default)]
-struct Book(Arc<Mutex<BTreeMap<String, u64>>>);
+struct TestRecorder(Arc<Mutex<BTreeMap<String, u64>>>);
 
-struct Line(Book, String);
+struct Metric(TestRecorder, String);
 
-impl Book {
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+impl TestRecorder {
+    fn values(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, name: &str) -> u64 {
-        self.lines().get(name).copied().unwrap_or(0)
+        self.values().get(name).copied().unwrap_or(0)
     }
 }
 
-impl CounterFn for Line {
+impl CounterFn for Metric {
     fn increment(&self, value: u64) {
-        *self.0.lines().entry(self.1.clone()).or_default() += value;
+        *self.0.values().entry(self.1.clone()).or_default() += value;
     }
 
     fn absolute(&self, value: u64) {
-        self.0.lines().insert(self.1.clone(), value);
+        self.0.values().insert(self.1.clone(), value);
     }
 }
 
-impl Recorder for Book {
+impl Recorder for TestRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -48,7 +48,7 @@ impl Recorder for Book {
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         let labels = key.labels().map(|label| format!(" {}={}", label.key(), label.value()));
         let name = key.name().to_owned() + &labels.collect::<String>();
-        Counter::from_arc(Arc::new(Line(self.clone(), name)))
+        Counter::from_arc(Arc::new(Metric(self.clone(), name)))
     }
 
     fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
@@ -60,15 +60,15 @@ impl Recorder for Book {
     }
 }
 
-/// Runs a scene on this thread alone, whose recorder the book is.
-fn counted<F: Future<Output = ()>>(scene: impl FnOnce(Book) -> F) {
-    let book = Book::default();
+/// Runs a test on a runtime of this thread, with a recorder for its metrics.
+fn with_recorder<F: Future<Output = ()>>(test: impl FnOnce(TestRecorder) -> F) {
+    let recorder = TestRecorder::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
-    metrics::with_local_recorder(&book, || runtime.block_on(scene(book.clone())));
+    metrics::with_local_recorder(&recorder, || runtime.block_on(test(recorder.clone())));
 }
 
 async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
@@ -77,25 +77,26 @@ async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
 
 #[test]
 fn answers_are_counted_by_their_reasons() {
-    counted(|book| async move {
-        let (map, hub, table) = (Spy::new(), Hub::new(), Table::default());
+    with_recorder(|recorder| async move {
+        let (map, shared, table) = (TestMap::new(), TestCache::new(), TestTable::default());
         let settings =
             ResolverSettings { fallback_to_biz_table: true, ..ResolverSettings::default() };
-        let builder = Resolver::builder(map.clone()).shared(hub.clone()).fallback(table.clone());
+        let builder = Resolver::builder(map.clone()).shared(shared.clone()).fallback(table.clone());
         let resolver = builder.settings(settings).build();
         tokio::time::sleep(Duration::from_millis(10)).await;
-        let [far, middle, aside, nowhere] = [(); 4].map(|()| new_id());
-        map.plant(far).await;
-        hub.put(middle, &middle.to_bytes());
-        table.plant(aside);
-        for id in [far, middle, aside, nowhere, far, nowhere] {
+        let [in_map, in_cache, in_table, nowhere] = [(); 4].map(|()| new_id());
+        map.add_row(in_map).await;
+        shared.put(in_cache, &in_cache.to_bytes());
+        table.add_row(in_table);
+        for id in [in_map, in_cache, in_table, nowhere, in_map, nowhere] {
             reason(&resolver, id).await;
         }
-        let texts = [far.to_string(), "ord_".to_owned(), far.to_string().replace("ord", "usr")];
+        let texts =
+            [in_map.to_string(), "ord_".to_owned(), in_map.to_string().replace("ord", "usr")];
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         resolver.resolve_batch::<Order>(ACME, &texts).await.expect("answers");
         let settings = ResolverSettings { enabled: false, ..ResolverSettings::default() };
-        reason(&Resolver::builder(map).settings(settings).build(), far).await;
+        reason(&Resolver::builder(map).settings(settings).build(), in_map).await;
         for (result, count) in [
             ("hit_l1", 2),
             ("hit_l2", 1),
@@ -106,24 +107,24 @@ fn answers_are_counted_by_their_reasons() {
             ("disabled", 1),
         ] {
             let name = format!("semel_idresolve_lookups_total result={result}");
-            assert_eq!(book.get(&name), count, "{result}");
+            assert_eq!(recorder.get(&name), count, "{result}");
         }
     });
 }
 
 #[test]
-fn failures_of_the_shared_cache_are_counted_by_what_was_tried() {
-    counted(|book| async move {
-        let (map, hub) = (Spy::new(), Hub::new());
-        let resolver = node(&map, &hub).await;
+fn failures_of_the_shared_cache_are_counted_by_operation() {
+    with_recorder(|recorder| async move {
+        let (map, shared) = (TestMap::new(), TestCache::new());
+        let resolver = node(&map, &shared).await;
         let errors = |operation: &str| {
-            book.get(&format!("semel_idresolve_l2_errors_total operation={operation}"))
+            recorder.get(&format!("semel_idresolve_l2_errors_total operation={operation}"))
         };
-        hub.down.store(true, Ordering::SeqCst);
+        shared.down.store(true, Ordering::SeqCst);
         assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
         assert_eq!((errors("get"), errors("fill"), errors("tell")), (1, 0, 0));
-        hub.down.store(false, Ordering::SeqCst);
-        hub.full.store(true, Ordering::SeqCst);
+        shared.down.store(false, Ordering::SeqCst);
+        shared.full.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -133,37 +134,37 @@ fn failures_of_the_shared_cache_are_counted_by_what_was_tried() {
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!((errors("get"), errors("tell")), (1, 5));
         assert_eq!(
-            book.get("semel_idresolve_lost_invalidations_total"),
+            recorder.get("semel_idresolve_lost_invalidations_total"),
             1,
-            "a registration is given up"
+            "publishing the registration was given up"
         );
-        hub.full.store(false, Ordering::SeqCst);
+        shared.full.store(false, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
         let damaged = new_id();
-        hub.put(damaged, b"not sixteen bytes, not NULL");
+        shared.put(damaged, b"not sixteen bytes, not NULL");
         assert_eq!(reason(&resolver, damaged).await, ResolveReason::NotFound);
-        assert_eq!(book.get("semel_idresolve_l2_damaged_total"), 1);
+        assert_eq!(recorder.get("semel_idresolve_l2_damaged_total"), 1);
     });
 }
 
 #[test]
 fn a_revocation_that_could_not_be_published_is_counted() {
-    counted(|book| async move {
-        let (map, hub) = (Spy::new(), Hub::new());
-        let resolver = node(&map, &hub).await;
+    with_recorder(|recorder| async move {
+        let (map, shared) = (TestMap::new(), TestCache::new());
+        let resolver = node(&map, &shared).await;
         let id = new_id();
-        map.plant(id).await;
-        hub.down.store(true, Ordering::SeqCst);
-        assert!(!resolver.revoke(ACME, id).await.expect("the map has it").propagated);
+        map.add_row(id).await;
+        shared.down.store(true, Ordering::SeqCst);
+        assert!(!resolver.revoke(ACME, id).await.expect("the map is revoked").propagated);
         tokio::time::sleep(Duration::from_secs(1_700)).await;
         assert_eq!(
-            book.get("semel_idresolve_lost_invalidations_total"),
+            recorder.get("semel_idresolve_lost_invalidations_total"),
             0,
-            "it is told as long as it matters"
+            "publishing is retried as long as the L2 entry may live"
         );
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert_eq!(book.get("semel_idresolve_lost_invalidations_total"), 1);
-        let errors = book.get("semel_idresolve_l2_errors_total operation=tell");
+        assert_eq!(recorder.get("semel_idresolve_lost_invalidations_total"), 1);
+        let errors = recorder.get("semel_idresolve_l2_errors_total operation=tell");
         assert!((400..800).contains(&errors), "{errors} tries in half an hour");
     });
 }

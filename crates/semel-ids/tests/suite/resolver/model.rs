@@ -1,4 +1,4 @@
-//! Random histories of two nodes beside a plain list of what was true when.
+//! Compares random histories of two nodes with a model that records which ids existed when.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use semel_ids::resource::Order;
 use semel_ids::{CacheSettings, Resolver, TypedId};
 use tokio::time::Instant;
 
-use super::nodes::{ACME, Hub, Spy, new_id, node};
+use super::nodes::{ACME, TestCache, TestMap, new_id, node};
 
-/// How long a node that hears nothing may go on with what it remembers.
-const DEAF: Duration = Duration::from_secs(10);
-/// Within which the shared cache has heard of a revocation that it missed, and a node that hears nothing
-/// has forgotten what it read there before.
-const TOLD: Duration = Duration::from_secs(15);
+/// The longest time for which a node without messages may use cached answers.
+const WITHOUT_MESSAGES: Duration = Duration::from_secs(10);
+/// The time within which the shared cache receives a revocation that it missed, and a node without
+/// messages drops answers that it read from the cache before.
+const RETRIED: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Debug)]
 enum Step {
     Register {
         id: usize,
         node: usize,
-        told: bool,
+        reported: bool,
     },
     Revoke {
         id: usize,
@@ -39,7 +39,7 @@ enum Step {
     },
     Cut(bool),
     Down(bool),
-    /// Whether it is read and takes nothing.
+    /// Whether the shared cache can be read but refuses writes.
     Full(bool),
 }
 
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     let (id, node) = (0_usize..4, 0_usize..2);
     prop_oneof![
         2 => (id.clone(), node.clone(), any::<bool>())
-            .prop_map(|(id, node, told)| Step::Register { id, node, told }),
+            .prop_map(|(id, node, reported)| Step::Register { id, node, reported }),
         1 => (id.clone(), node.clone()).prop_map(|(id, node)| Step::Revoke { id, node }),
         8 => (id, node.clone()).prop_map(|(id, node)| Step::Resolve { id, node }),
         2 => node.prop_map(|node| Step::Batch { node }),
@@ -58,60 +58,70 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is true of an id, since when.
+/// Whether an id exists, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     exists: bool,
     since: Instant,
-    /// The node that did it.
+    /// The node that made the change.
     by: usize,
-    /// Whether that node said so, and the shared cache took it.
-    said: bool,
-    /// Whether the line to the other node worked, and had for a while.
-    heard: bool,
+    /// Whether the node published the change, and the shared cache accepted it.
+    published: bool,
+    /// Whether the subscription of the other node worked, and had for a while.
+    received: bool,
 }
 
 struct History {
-    map: Spy,
-    hub: Hub,
+    map: TestMap,
+    shared: TestCache,
     nodes: [Resolver; 2],
     ids: [TypedId<Order>; 4],
     truths: [Option<Truth>; 4],
     fresh: [bool; 4],
-    /// Since when the line has worked.
-    whole: Instant,
-    /// Since when the shared cache takes words; `None` while it does not.
-    up: Option<Instant>,
+    /// The time since which the subscriptions have worked.
+    connected_since: Instant,
+    /// The time since which the shared cache has accepted writes; `None` while it refuses them.
+    writable_since: Option<Instant>,
 }
 
 impl History {
     async fn new() -> Self {
-        let (map, hub) = (Spy::new(), Hub::new());
-        let nodes = [node(&map, &hub).await, node(&map, &hub).await];
+        let (map, shared) = (TestMap::new(), TestCache::new());
+        let nodes = [node(&map, &shared).await, node(&map, &shared).await];
         let ids = [(); 4].map(|()| new_id());
-        let (truths, fresh, whole) = ([None; 4], [true; 4], Instant::now());
-        Self { map, hub, nodes, ids, truths, fresh, whole, up: Some(whole) }
+        let (truths, fresh, connected_since) = ([None; 4], [true; 4], Instant::now());
+        Self {
+            map,
+            shared,
+            nodes,
+            ids,
+            truths,
+            fresh,
+            connected_since,
+            writable_since: Some(connected_since),
+        }
     }
 
-    fn now_true(&mut self, id: usize, exists: bool, by: usize, said: bool) {
-        let said = said && self.up.is_some();
-        let heard = said && !self.hub.is_cut() && self.whole.elapsed() > DEAF;
-        self.truths[id] = Some(Truth { exists, since: Instant::now(), by, said, heard });
+    fn now_true(&mut self, id: usize, exists: bool, by: usize, published: bool) {
+        let published = published && self.writable_since.is_some();
+        let received =
+            published && !self.shared.is_cut() && self.connected_since.elapsed() > WITHOUT_MESSAGES;
+        self.truths[id] = Some(Truth { exists, since: Instant::now(), by, published, received });
     }
 
     async fn take(&mut self, step: &Step) {
         match *step {
-            Step::Register { id, node, told } if self.fresh[id] => {
+            Step::Register { id, node, reported } if self.fresh[id] => {
                 self.fresh[id] = false;
                 let begun = self.map.register(&self.nodes[node], self.ids[id]).await;
-                if told {
+                if reported {
                     begun.committed();
                 } else {
                     drop(begun);
                 }
-                self.now_true(id, true, node, told);
+                self.now_true(id, true, node, reported);
             }
-            // Those that were never registered too, and may be afterwards.
+            // Ids that were never registered are revoked too, and may be registered afterwards.
             Step::Revoke { id, node } => {
                 let revoked = self.nodes[node].revoke(ACME, self.ids[id]).await.expect("memory");
                 if revoked.was_live {
@@ -135,55 +145,60 @@ impl History {
             }
             Step::Sleep { millis } => tokio::time::sleep(Duration::from_millis(millis)).await,
             Step::Cut(cut) => {
-                self.hub.cut(cut);
-                self.whole = Instant::now();
+                self.shared.cut(cut);
+                self.connected_since = Instant::now();
             }
             Step::Down(down) => {
-                self.hub.down.store(down, Ordering::SeqCst);
-                self.take_words();
+                self.shared.down.store(down, Ordering::SeqCst);
+                self.update_writable();
             }
             Step::Full(full) => {
-                self.hub.full.store(full, Ordering::SeqCst);
-                self.take_words();
+                self.shared.full.store(full, Ordering::SeqCst);
+                self.update_writable();
             }
         }
-        // Messages are on their way for a moment.
+        // Messages need a moment to arrive.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 
-    /// Whether the shared cache takes words has changed.
-    fn take_words(&mut self) {
-        self.whole = Instant::now();
-        let away = [&self.hub.down, &self.hub.full].map(|away| away.load(Ordering::SeqCst));
-        self.up = match away.contains(&true) {
+    /// Updates the times after the shared cache became writable or not writable.
+    fn update_writable(&mut self) {
+        self.connected_since = Instant::now();
+        let refuses =
+            [&self.shared.down, &self.shared.full].map(|flag| flag.load(Ordering::SeqCst));
+        self.writable_since = match refuses.contains(&true) {
             true => None,
-            false => self.up.or(Some(self.whole)),
+            false => self.writable_since.or(Some(self.connected_since)),
         };
     }
 
-    /// An answer is the truth, or was within the bound.
+    /// Asserts that an answer agrees with the model, or did so within the allowed delay.
     fn judge(&self, id: usize, node: usize, found: bool) {
         let Some(truth) = self.truths[id] else {
-            return assert!(!found, "an id that never was is found");
+            return assert!(!found, "an id that was never registered is found");
         };
         if found == truth.exists {
             return;
         }
         let cache = CacheSettings::default();
         let bound = match truth {
-            // Whoever did it knows, told or not: who registered an id doubts every absence, and who
-            // revoked one believes no entry from before.
+            // The node that made the change sees it at once, published or not: after a registration
+            // it ignores absences, and after a revocation it ignores earlier entries.
             Truth { by, .. } if by == node => Duration::ZERO,
-            Truth { heard: true, .. } => Duration::ZERO,
-            Truth { said: true, .. } => DEAF,
-            // Without a word an absence lasts as long as caches keep it.
+            Truth { received: true, .. } => Duration::ZERO,
+            Truth { published: true, .. } => WITHOUT_MESSAGES,
+            // Without a message, an absence lasts as long as caches keep it.
             Truth { exists: true, .. } => cache.absence_bound(),
-            // So does a presence, until the word comes after all.
-            Truth { exists: false, .. } if self.up.is_some_and(|up| up.elapsed() > TOLD) => DEAF,
+            // Without a message, so does a presence, until the message is retried.
+            Truth { exists: false, .. }
+                if self.writable_since.is_some_and(|since| since.elapsed() > RETRIED) =>
+            {
+                WITHOUT_MESSAGES
+            }
             Truth { exists: false, .. } => cache.l1_ttl + cache.l2_ttl,
         };
         let stale = truth.since.elapsed();
-        assert!(stale < bound, "{truth:?} is not known to node {node} after {stale:?}");
+        assert!(stale < bound, "{truth:?} is not visible to node {node} after {stale:?}");
     }
 }
 
@@ -191,7 +206,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_histories_agree_with_what_was_true(steps in prop::collection::vec(step(), 1..60)) {
+    fn random_histories_agree_with_the_model(steps in prop::collection::vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)

@@ -1,4 +1,4 @@
-//! What the tests play on: a map and a shared cache that do as they are told.
+//! The test doubles: a map, a shared cache and a business table that tests control.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,63 +22,64 @@ use ulid::Ulid;
 pub(crate) const ACME: &str = "acme";
 
 pub(crate) fn new_id() -> TypedId<Order> {
-    TypedId::new(Generator::new().generate().expect("the clock goes on"))
+    TypedId::new(Generator::new().generate().expect("a working clock"))
 }
 
-/// A map that counts its lookups, can hold their answers back, and can fail.
+/// A map in memory that counts its lookups, and can delay their answers or fail.
 #[derive(Clone)]
-pub(crate) struct Spy {
+pub(crate) struct TestMap {
     pub(crate) rows: MemoryMap,
     pub(crate) lookups: Arc<AtomicUsize>,
-    pub(crate) asked: Arc<AtomicUsize>,
+    pub(crate) requested_ids: Arc<AtomicUsize>,
     pub(crate) down: Arc<AtomicBool>,
-    /// Answers that may go out.
+    /// The number of answers that may be returned; `None` if answers are not delayed.
     gate: Option<Arc<Semaphore>>,
 }
 
-impl Spy {
+impl TestMap {
     pub(crate) fn new() -> Self {
         Self {
             rows: MemoryMap::new(),
             lookups: Arc::default(),
-            asked: Arc::default(),
+            requested_ids: Arc::default(),
             down: Arc::default(),
             gate: None,
         }
     }
 
-    /// Looks up at once, and holds its answers until [`let_go`](Self::let_go).
-    pub(crate) fn holding(&self) -> Self {
+    /// Returns a map with the same rows that delays its answers until
+    /// [`release_answers`](Self::release_answers) is called.
+    pub(crate) fn with_held_answers(&self) -> Self {
         Self { gate: Some(Arc::new(Semaphore::new(0))), ..self.clone() }
     }
 
-    pub(crate) fn let_go(&self) {
-        self.gate.as_ref().expect("it holds answers").add_permits(1_000);
+    pub(crate) fn release_answers(&self) {
+        self.gate.as_ref().expect("the map delays answers").add_permits(1_000);
     }
 
-    pub(crate) fn let_one_go(&self) {
-        self.gate.as_ref().expect("it holds answers").add_permits(1);
+    pub(crate) fn release_one_answer(&self) {
+        self.gate.as_ref().expect("the map delays answers").add_permits(1);
     }
 
     pub(crate) fn count(&self) -> usize {
         self.lookups.load(Ordering::SeqCst)
     }
 
-    /// Ends when `count` lookups have begun in all.
-    pub(crate) async fn looked(&self, count: usize) {
+    /// Waits until `count` lookups have begun in total.
+    pub(crate) async fn wait_for_lookups(&self, count: usize) {
         while self.count() < count {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Binds behind everybody's back.
-    pub(crate) async fn plant(&self, id: TypedId<Order>) {
+    /// Adds the row of an id without a resolver.
+    pub(crate) async fn add_row(&self, id: TypedId<Order>) {
         let binding = Binding::of(ACME, id).expect("a tenant");
-        let planted = self.rows.insert_many(&[binding]).await.expect("memory");
-        assert_eq!(planted, [Inserted::New]);
+        let inserted = self.rows.insert_many(&[binding]).await.expect("memory");
+        assert_eq!(inserted, [Inserted::New]);
     }
 
-    /// What a service does: its transaction, then the resolver is told.
+    /// Registers an id with a resolver, as a service does in its transaction.
     pub(crate) async fn register(&self, resolver: &Resolver, id: TypedId<Order>) -> Registration {
         let binding = Binding::of(ACME, id).expect("a tenant");
         let mut transaction = self.rows.clone();
@@ -86,7 +87,7 @@ impl Spy {
     }
 }
 
-impl IdMap for Spy {
+impl IdMap for TestMap {
     type Connection = MemoryMap;
 
     async fn insert(&self, connection: &mut MemoryMap, binding: &Binding) -> Result<Inserted> {
@@ -107,7 +108,7 @@ impl IdMap for Spy {
             return Err(Error::new(ErrorKind::Unavailable, "find", "down"));
         }
         let rows = self.rows.find(tenant, kind, publics).await;
-        self.asked.fetch_add(publics.len(), Ordering::SeqCst);
+        self.requested_ids.fetch_add(publics.len(), Ordering::SeqCst);
         self.lookups.fetch_add(1, Ordering::SeqCst);
         if let Some(gate) = &self.gate {
             gate.acquire().await.expect("never closed").forget();
@@ -156,32 +157,32 @@ impl IdMap for Spy {
 
 type Entries = HashMap<String, (Vec<u8>, Instant)>;
 
-/// A shared cache in this process, with a line between those who have it.
+/// A shared cache in memory, with a channel for the messages between its users.
 #[derive(Clone)]
-pub(crate) struct Hub {
+pub(crate) struct TestCache {
     entries: Arc<Mutex<Entries>>,
-    line: broadcast::Sender<Invalidation>,
+    channel: broadcast::Sender<Invalidation>,
     pub(crate) reads: Arc<AtomicUsize>,
-    /// What readers wrote, or tried to.
-    pub(crate) notes: Arc<AtomicUsize>,
+    /// The number of entries that readers wrote or tried to write.
+    pub(crate) fills: Arc<AtomicUsize>,
     pub(crate) down: Arc<AtomicBool>,
-    /// Whether it is read and takes nothing, as a server that is full.
+    /// Whether the cache can be read but refuses writes, like a server whose memory is full.
     pub(crate) full: Arc<AtomicBool>,
-    /// Whether whoever listens comes to grief.
-    pub(crate) deadly: Arc<AtomicBool>,
-    /// Whether messages arrive.
+    /// Whether subscriptions panic.
+    pub(crate) panics: Arc<AtomicBool>,
+    /// Whether messages are lost.
     cut: Arc<AtomicBool>,
-    /// How often lines were cut. One that was stays silent for ever.
+    /// The number of interruptions. A subscription that was interrupted receives nothing any more.
     cuts: Arc<AtomicUsize>,
     pub(crate) slow: Arc<AtomicBool>,
 }
 
-impl Hub {
+impl TestCache {
     pub(crate) fn new() -> Self {
-        let (line, _) = broadcast::channel(1_024);
+        let (channel, _) = broadcast::channel(1_024);
         let entries = Arc::default();
-        let (reads, notes, down, full, deadly, cut, cuts, slow) = Default::default();
-        Self { entries, line, reads, notes, down, full, deadly, cut, cuts, slow }
+        let (reads, fills, down, full, panics, cut, cuts, slow) = Default::default();
+        Self { entries, channel, reads, fills, down, full, panics, cut, cuts, slow }
     }
 
     pub(crate) fn cut(&self, cut: bool) {
@@ -199,14 +200,14 @@ impl Hub {
         self.lock().insert(key, (value.to_vec(), until));
     }
 
-    /// The value, and how long it is kept.
+    /// Returns the value of an id, and the remaining time until it expires.
     pub(crate) fn peek(&self, id: TypedId<Order>) -> Option<(Vec<u8>, Duration)> {
         let entries = self.lock();
         let (value, until) = entries.get(&format!("{ACME}:ORDER:{id}"))?;
         Some((value.clone(), until.checked_duration_since(Instant::now())?))
     }
 
-    /// Ends when the cache holds something under this id.
+    /// Waits until the cache has an entry for this id, and returns it.
     pub(crate) async fn filled(&self, id: TypedId<Order>) -> (Vec<u8>, Duration) {
         loop {
             if let Some(found) = self.peek(id) {
@@ -216,9 +217,9 @@ impl Hub {
         }
     }
 
-    fn say(&self, heard: Invalidation) {
+    fn publish(&self, message: Invalidation) {
         if !self.is_cut() {
-            let _ = self.line.send(heard);
+            let _ = self.channel.send(message);
         }
     }
 
@@ -250,7 +251,7 @@ fn value(internal: Option<Ulid>) -> Vec<u8> {
     internal.map_or_else(|| b"NULL".to_vec(), |id| id.to_bytes().to_vec())
 }
 
-impl SharedCache for Hub {
+impl SharedCache for TestCache {
     fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, Result<Vec<CacheSlot>>> {
         Box::pin(async move {
             self.reads.fetch_add(1, Ordering::SeqCst);
@@ -268,15 +269,15 @@ impl SharedCache for Hub {
         })
     }
 
-    fn fill<'a>(&'a self, notes: &'a [CacheFill]) -> BoxFuture<'a, Result<()>> {
+    fn fill<'a>(&'a self, fills: &'a [CacheFill]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.notes.fetch_add(notes.len(), Ordering::SeqCst);
+            self.fills.fetch_add(fills.len(), Ordering::SeqCst);
             self.writable().await?;
             let (mut entries, now) = (self.lock(), Instant::now());
-            for note in notes {
-                let held = entries.get(&note.key).is_some_and(|(_, until)| now < *until);
+            for fill in fills {
+                let held = entries.get(&fill.key).is_some_and(|(_, until)| now < *until);
                 if !held {
-                    entries.insert(note.key.clone(), (value(note.internal), now + note.ttl));
+                    entries.insert(fill.key.clone(), (value(fill.internal), now + fill.ttl));
                 }
             }
             Ok(())
@@ -294,7 +295,7 @@ impl SharedCache for Hub {
                 value == b"NULL" && until.saturating_duration_since(Instant::now()) <= absences
             };
             self.lock().retain(|key, (value, until)| !keys.contains(key) || !absent(value, *until));
-            self.say(Invalidation::Registered(keys.to_vec()));
+            self.publish(Invalidation::Registered(keys.to_vec()));
             Ok(())
         })
     }
@@ -312,7 +313,7 @@ impl SharedCache for Hub {
                 }
             }
             drop(entries);
-            self.say(Invalidation::Revoked(keys.to_vec()));
+            self.publish(Invalidation::Revoked(keys.to_vec()));
             Ok(())
         })
     }
@@ -321,22 +322,22 @@ impl SharedCache for Hub {
         Box::pin(async move {
             self.writable().await?;
             self.lock().retain(|key, _| !keys.contains(key));
-            self.say(Invalidation::Repaired(keys.to_vec()));
+            self.publish(Invalidation::Repaired(keys.to_vec()));
             Ok(())
         })
     }
 
-    fn clear<'a>(&'a self, wrong: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>> {
+    fn clear<'a>(&'a self, corrupt: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.writable().await?;
             let still = |one: &CorruptEntry, entry: &[u8]| match one.says {
                 Some(_) => entry == value(one.says),
                 None => entry != b"NULL" && entry.len() != 16,
             };
-            let is_wrong = |key: &str, entry: &[u8]| {
-                wrong.iter().any(|one| one.key == key && still(one, entry))
+            let is_corrupt = |key: &str, entry: &[u8]| {
+                corrupt.iter().any(|one| one.key == key && still(one, entry))
             };
-            self.lock().retain(|key, (entry, _)| !is_wrong(key, entry));
+            self.lock().retain(|key, (entry, _)| !is_corrupt(key, entry));
             Ok(())
         })
     }
@@ -348,28 +349,29 @@ impl SharedCache for Hub {
                 return Err(Error::new(ErrorKind::Unavailable, "listen", "cut"));
             }
             let cuts = self.cuts.load(Ordering::SeqCst);
-            let line = Line { line: self.line.subscribe(), hub: self.clone(), cuts };
-            Ok(Box::new(line) as Box<dyn Invalidations>)
+            let subscription =
+                Subscription { channel: self.channel.subscribe(), shared: self.clone(), cuts };
+            Ok(Box::new(subscription) as Box<dyn Invalidations>)
         })
     }
 }
 
-struct Line {
-    line: broadcast::Receiver<Invalidation>,
-    hub: Hub,
+struct Subscription {
+    channel: broadcast::Receiver<Invalidation>,
+    shared: TestCache,
     cuts: usize,
 }
 
-impl Invalidations for Line {
+impl Invalidations for Subscription {
     fn next(&mut self) -> BoxFuture<'_, Result<Invalidation>> {
         Box::pin(async {
-            let heard = tokio::time::timeout(Duration::from_secs(1), self.line.recv()).await;
-            assert!(!self.hub.deadly.load(Ordering::SeqCst), "the line is deadly");
-            if self.hub.cuts.load(Ordering::SeqCst) != self.cuts {
+            let message = tokio::time::timeout(Duration::from_secs(1), self.channel.recv()).await;
+            assert!(!self.shared.panics.load(Ordering::SeqCst), "the subscription panics");
+            if self.shared.cuts.load(Ordering::SeqCst) != self.cuts {
                 std::future::pending::<()>().await;
             }
-            match heard {
-                Ok(Ok(heard)) => Ok(heard),
+            match message {
+                Ok(Ok(message)) => Ok(message),
                 Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "listen", "fell behind")),
                 Err(_) => Ok(Invalidation::Heartbeat),
             }
@@ -377,20 +379,20 @@ impl Invalidations for Line {
     }
 }
 
-/// A business table that knows some ids.
+/// A business table with some ids.
 #[derive(Clone, Default)]
-pub(crate) struct Table {
+pub(crate) struct TestTable {
     pub(crate) rows: Arc<Mutex<HashMap<PublicId, Ulid>>>,
     pub(crate) lookups: Arc<AtomicUsize>,
 }
 
-impl Table {
-    pub(crate) fn plant(&self, id: TypedId<Order>) {
+impl TestTable {
+    pub(crate) fn add_row(&self, id: TypedId<Order>) {
         self.rows.lock().expect("not poisoned").insert(id.public(), id.ulid());
     }
 }
 
-impl Fallback for Table {
+impl Fallback for TestTable {
     fn supports(&self, kind: ResourceType) -> bool {
         kind.name() == "ORDER"
     }
@@ -409,10 +411,10 @@ impl Fallback for Table {
     }
 }
 
-/// A node that has begun to listen.
-pub(crate) async fn node(map: &Spy, hub: &Hub) -> Resolver {
-    let resolver = Resolver::builder(map.clone()).shared(hub.clone()).build();
-    // Listening begins in a task; an idle runtime means that it has.
+/// Returns a resolver whose subscription has begun.
+pub(crate) async fn node(map: &TestMap, shared: &TestCache) -> Resolver {
+    let resolver = Resolver::builder(map.clone()).shared(shared.clone()).build();
+    // The subscription begins in another task, which has run when the runtime is idle.
     tokio::time::sleep(Duration::from_millis(10)).await;
     resolver
 }

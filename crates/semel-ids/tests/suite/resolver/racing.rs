@@ -1,4 +1,4 @@
-//! Writers and readers at the same time.
+//! Tests registrations and revocations that run at the same time as lookups.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,66 +6,70 @@ use std::time::Duration;
 use semel_ids::resource::Order;
 use semel_ids::{CacheSettings, ResolveReason, Resolver, TypedId};
 
-use super::nodes::{ACME, Hub, Spy, new_id, node};
+use super::nodes::{ACME, TestCache, TestMap, new_id, node};
 
 async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_id_is_known_at_once_after_it_was_asked_for_in_vain() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let resolver = node(&map, &hub).await;
+async fn a_new_id_is_found_at_once_after_an_earlier_lookup_did_not_find_it() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let resolver = node(&map, &shared).await;
     let id = new_id();
     assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
-    hub.filled(id).await;
+    shared.filled(id).await;
     map.register(&resolver, id).await.committed();
     assert_eq!(reason(&resolver, id).await, ResolveReason::HitL1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_nodes_know_a_new_id_as_soon_as_they_receive_the_message() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn other_nodes_find_a_new_id_as_soon_as_they_receive_the_message() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
-    hub.filled(id).await;
+    shared.filled(id).await;
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delayed_message_does_not_bring_back_a_revoked_id() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn a_delayed_message_does_not_restore_a_revoked_id() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
-    hub.down.store(true, Ordering::SeqCst);
+    shared.down.store(true, Ordering::SeqCst);
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(10)).await;
-    hub.down.store(false, Ordering::SeqCst);
+    shared.down.store(false, Ordering::SeqCst);
     two.revoke(ACME, id).await.expect("revoked");
-    // The first node now says what it could not say before.
+    // The first node now publishes the registration that it could not publish before.
     tokio::time::sleep(Duration::from_secs(40)).await;
     assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_nodes_know_a_new_id_within_the_bound_if_no_message_arrives() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
-    let third = node(&map, &hub).await;
+async fn other_nodes_find_a_new_id_within_the_bound_if_no_message_arrives() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
+    let third = node(&map, &shared).await;
     let id = new_id();
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
-    hub.filled(id).await;
-    // Copied from the shared cache just before it runs out there.
+    shared.filled(id).await;
+    // The third node copies the absence from the shared cache just before it expires there.
     tokio::time::sleep(Duration::from_secs(26)).await;
     assert_eq!(reason(&third, id).await, ResolveReason::NotFound);
-    // A process that dies between its commit and telling of it.
+    // A process dies after its commit and before it publishes the registration.
     drop(map.register(&one, id).await);
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!(reason(&third, id).await, ResolveReason::NotFound, "the bound is not idle talk");
+    assert_eq!(
+        reason(&third, id).await,
+        ResolveReason::NotFound,
+        "the absence lasts nearly until the bound"
+    );
     let bound = CacheSettings::default().absence_bound();
     tokio::time::sleep(bound - Duration::from_secs(15)).await;
     for node in [&one, &two, &third] {
@@ -75,79 +79,86 @@ async fn other_nodes_know_a_new_id_within_the_bound_if_no_message_arrives() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_that_missed_before_the_commit_leaves_no_absence() {
-    for told in [true, false] {
-        let (map, hub) = (Spy::new(), Hub::new());
-        let held = map.holding();
-        let resolver = node(&held, &hub).await;
+    for reported in [true, false] {
+        let (map, shared) = (TestMap::new(), TestCache::new());
+        let held = map.with_held_answers();
+        let resolver = node(&held, &shared).await;
         let id = new_id();
         let early = tokio::spawn({
             let resolver = resolver.clone();
             async move { reason(&resolver, id).await }
         });
-        held.looked(1).await;
+        held.wait_for_lookups(1).await;
         let registration = map.register(&resolver, id).await;
-        if told {
+        if reported {
             registration.committed();
         } else {
             drop(registration);
         }
-        held.let_go();
-        assert_eq!(early.await.expect("no panic"), ResolveReason::NotFound, "it asked before");
+        held.release_answers();
+        assert_eq!(
+            early.await.expect("no panic"),
+            ResolveReason::NotFound,
+            "the lookup began before the change"
+        );
         assert!(
             matches!(reason(&resolver, id).await, ResolveReason::HitL1 | ResolveReason::HitDb),
-            "{told}"
+            "{reported}"
         );
-        let shared = hub.peek(id).map(|(value, _)| value);
-        assert!(shared.is_none_or(|value| value == id.to_bytes()), "and none in the shared cache");
+        let shared = shared.peek(id).map(|(value, _)| value);
+        assert!(
+            shared.is_none_or(|value| value == id.to_bytes()),
+            "the shared cache has no absence"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_during_the_transaction_leaves_no_absence() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let held = map.holding();
-    let resolver = node(&held, &hub).await;
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let held = map.with_held_answers();
+    let resolver = node(&held, &shared).await;
     let id = new_id();
-    // The row is not there yet: its transaction is open.
+    // The row is not visible yet, because its transaction is open.
     let binding = semel_ids::Binding::of(ACME, id).expect("a tenant");
-    let mut elsewhere = Spy::new().rows;
-    let open = resolver.register(&Spy::new(), &mut elsewhere, &binding).await.expect("begun");
+    let mut elsewhere = TestMap::new().rows;
+    let open = resolver.register(&TestMap::new(), &mut elsewhere, &binding).await.expect("begun");
     let during = tokio::spawn({
         let resolver = resolver.clone();
         async move { reason(&resolver, id).await }
     });
-    held.looked(1).await;
-    held.let_go();
+    held.wait_for_lookups(1).await;
+    held.release_answers();
     assert_eq!(during.await.expect("no panic"), ResolveReason::NotFound);
-    assert!(hub.peek(id).is_none(), "nobody else is told of an absence that may end at any moment");
-    map.plant(id).await;
-    assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb, "before anybody said committed");
+    assert!(shared.peek(id).is_none(), "an absence that may end at any moment is not shared");
+    map.add_row(id).await;
+    assert_eq!(reason(&resolver, id).await, ResolveReason::HitDb, "before the commit was reported");
     open.committed();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_on_another_node_that_missed_before_the_commit_leaves_no_absence() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let held = map.holding();
-    let (one, two) = (node(&map, &hub).await, node(&held, &hub).await);
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let held = map.with_held_answers();
+    let (one, two) = (node(&map, &shared).await, node(&held, &shared).await);
     let id = new_id();
     let early = tokio::spawn({
         let two = two.clone();
         async move { reason(&two, id).await }
     });
-    held.looked(1).await;
+    held.wait_for_lookups(1).await;
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    held.let_go();
+    held.release_answers();
     early.await.expect("no panic");
-    assert!(hub.peek(id).is_none(), "nor does it tell of one");
+    assert!(shared.peek(id).is_none(), "the absence is not shared");
     assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_id_that_is_revoked_before_committed_is_called_stays_revoked() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     for revoker in [&one, &two] {
         let id = new_id();
         let registration = map.register(&one, id).await;
@@ -161,75 +172,79 @@ async fn an_id_that_is_revoked_before_committed_is_called_stays_revoked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absence_in_the_shared_cache_does_not_hide_what_this_node_registered() {
-    for told in [true, false] {
-        let (map, hub) = (Spy::new(), Hub::new());
-        let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn an_absence_in_the_shared_cache_does_not_hide_an_id_that_this_node_registered() {
+    for reported in [true, false] {
+        let (map, shared) = (TestMap::new(), TestCache::new());
+        let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
         let id = new_id();
         assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
-        hub.filled(id).await;
-        // Nobody can be told, and this node soon trusts its own memory no more.
-        hub.cut(true);
-        hub.down.store(true, Ordering::SeqCst);
+        shared.filled(id).await;
+        // No message can be published, and this node soon ignores its cached answers.
+        shared.cut(true);
+        shared.down.store(true, Ordering::SeqCst);
         let registration = map.register(&one, id).await;
-        if told {
+        if reported {
             registration.committed();
         } else {
             drop(registration);
         }
         tokio::time::sleep(Duration::from_secs(9)).await;
-        hub.down.store(false, Ordering::SeqCst);
-        assert_eq!(hub.filled(id).await.0, b"NULL");
-        assert_ne!(reason(&one, id).await, ResolveReason::NotFound, "{told}");
+        shared.down.store(false, Ordering::SeqCst);
+        assert_eq!(shared.filled(id).await.0, b"NULL");
+        assert_ne!(reason(&one, id).await, ResolveReason::NotFound, "{reported}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_absence_that_arrives_after_the_message_does_not_hide_a_new_id() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
     map.register(&one, id).await.committed();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    // A reader elsewhere had missed before the commit, and its fill comes now.
-    hub.put(id, b"NULL");
+    // Another reader did not find the id before the commit, and fills the cache now.
+    shared.put(id, b"NULL");
     assert_eq!(reason(&two, id).await, ResolveReason::HitDb);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repaired_id_is_known_to_nodes_that_received_the_message() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn a_repaired_id_is_found_by_nodes_that_received_the_message() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
     assert_eq!(reason(&one, id).await, ResolveReason::NotFound);
-    hub.filled(id).await;
-    map.plant(id).await;
+    shared.filled(id).await;
+    map.add_row(id).await;
     one.changed(<Order as semel_ids::Resource>::TYPE, ACME, &id.to_string(), true);
-    assert_eq!(reason(&one, id).await, ResolveReason::HitDb, "before anybody else was told");
+    assert_eq!(
+        reason(&one, id).await,
+        ResolveReason::HitDb,
+        "before other nodes receive the message"
+    );
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_ne!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rolled_back_registration_leaves_nothing_behind() {
-    let map = Spy::new();
+async fn absences_are_cached_again_after_a_rolled_back_registration() {
+    let map = TestMap::new();
     let resolver = Resolver::builder(map.clone()).build();
     let id = new_id();
     let binding = semel_ids::Binding::of(ACME, id).expect("a tenant");
-    let mut transaction = Spy::new().rows;
+    let mut transaction = TestMap::new().rows;
     let begun = resolver.register(&map, &mut transaction, &binding).await.expect("begun");
     begun.rolled_back();
     assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
     assert_eq!(reason(&resolver, id).await, ResolveReason::NotFound);
-    assert_eq!(map.count(), 1, "absences are remembered again");
+    assert_eq!(map.count(), 1, "absences are cached again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revoked_id_is_gone_at_once_here_and_where_the_message_arrives() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn a_revoked_id_is_not_found_on_this_node_and_on_nodes_that_received_the_message() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
-    map.plant(id).await;
+    map.add_row(id).await;
     for node in [&one, &two] {
         assert!(matches!(reason(node, id).await, ResolveReason::HitDb | ResolveReason::HitL2));
         assert_eq!(reason(node, id).await, ResolveReason::HitL1);
@@ -243,49 +258,53 @@ async fn a_revoked_id_is_gone_at_once_here_and_where_the_message_arrives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lookup_that_hit_before_the_revocation_is_not_remembered() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let held = map.holding();
-    let (one, two) = (node(&map, &hub).await, node(&held, &hub).await);
+async fn a_lookup_that_hit_before_the_revocation_is_not_cached() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let held = map.with_held_answers();
+    let (one, two) = (node(&map, &shared).await, node(&held, &shared).await);
     let id = new_id();
-    map.plant(id).await;
+    map.add_row(id).await;
     let early = tokio::spawn({
         let two = two.clone();
         async move { reason(&two, id).await }
     });
-    held.looked(1).await;
+    held.wait_for_lookups(1).await;
     one.revoke(ACME, id).await.expect("revoked");
     tokio::time::sleep(Duration::from_millis(1)).await;
-    held.let_go();
-    assert_eq!(early.await.expect("no panic"), ResolveReason::HitDb, "it asked before");
+    held.release_answers();
+    assert_eq!(
+        early.await.expect("no panic"),
+        ResolveReason::HitDb,
+        "the lookup began before the change"
+    );
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
-    assert_eq!(hub.filled(id).await.0, b"NULL", "a reader fills gaps only");
+    assert_eq!(shared.filled(id).await.0, b"NULL", "a reader writes only into empty slots");
     tokio::time::sleep(Duration::from_secs(40)).await;
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_hears_nothing_knows_of_a_revocation_within_ten_seconds() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn a_node_without_messages_sees_a_revocation_within_ten_seconds() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
-    map.plant(id).await;
+    map.add_row(id).await;
     reason(&two, id).await;
-    hub.cut(true);
+    shared.cut(true);
     one.revoke(ACME, id).await.expect("revoked");
-    assert_eq!(reason(&two, id).await, ResolveReason::HitL1, "nobody told it");
+    assert_eq!(reason(&two, id).await, ResolveReason::HitL1, "the node received no message");
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(reason(&two, id).await, ResolveReason::NotFound);
-    // While it hears nothing, it does not believe itself for long.
+    // While a node receives no messages, it uses cached answers only briefly.
     let other = new_id();
-    map.plant(other).await;
+    map.add_row(other).await;
     assert_eq!(reason(&two, other).await, ResolveReason::HitDb);
     assert_eq!(reason(&two, other).await, ResolveReason::HitL1);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(reason(&two, other).await, ResolveReason::HitL2);
-    hub.cut(false);
+    shared.cut(false);
     tokio::time::sleep(Duration::from_secs(10)).await;
     reason(&two, other).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(reason(&two, other).await, ResolveReason::HitL1, "it hears again");
+    assert_eq!(reason(&two, other).await, ResolveReason::HitL1, "the node receives messages again");
 }

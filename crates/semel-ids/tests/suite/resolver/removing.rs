@@ -1,4 +1,4 @@
-//! Revocations in the caller's transaction, where the thing itself goes away.
+//! Tests revocations in the caller's transaction, which deletes the resource.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use semel_ids::resource::Order;
 use semel_ids::{ResolveReason, Resolver, Revocation, TypedId};
 
-use super::nodes::{ACME, Hub, Spy, new_id, node};
+use super::nodes::{ACME, TestCache, TestMap, new_id, node};
 
 async fn reason(resolver: &Resolver, id: TypedId<Order>) -> ResolveReason {
     resolver.resolve::<Order>(ACME, &id.to_string()).await.expect("an answer").reason
 }
 
-/// An id that both nodes remember.
-async fn remembered(map: &Spy, nodes: [&Resolver; 2]) -> TypedId<Order> {
+/// Returns an id that both nodes have cached.
+async fn cached_on_both(map: &TestMap, nodes: [&Resolver; 2]) -> TypedId<Order> {
     let id = new_id();
-    map.plant(id).await;
+    map.add_row(id).await;
     for node in nodes {
         reason(node, id).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -24,45 +24,53 @@ async fn remembered(map: &Spy, nodes: [&Resolver; 2]) -> TypedId<Order> {
     id
 }
 
-/// What a service does, up to its commit, which in this map is at once.
-async fn removing(map: &Spy, resolver: &Resolver, id: TypedId<Order>) -> Revocation {
+/// Revokes an id in a transaction, as a service does. In this map the commit takes effect at once.
+async fn revoke_in_transaction(
+    map: &TestMap,
+    resolver: &Resolver,
+    id: TypedId<Order>,
+) -> Revocation {
     let mut transaction = map.rows.clone();
-    resolver.revoke_in(map, &mut transaction, ACME, id).await.expect("the map answers")
+    resolver.revoke_in(map, &mut transaction, ACME, id).await.expect("the map works")
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_went_with_its_thing_is_gone_everywhere() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
-    // Whether or not anybody says how the transaction ended.
-    for told in [true, false] {
-        let id = remembered(&map, [&one, &two]).await;
-        let revocation = removing(&map, &one, id).await;
+async fn an_id_that_was_revoked_with_its_resource_is_found_on_no_node() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
+    // Whether or not the caller reports how the transaction ended.
+    for reported in [true, false] {
+        let id = cached_on_both(&map, [&one, &two]).await;
+        let revocation = revoke_in_transaction(&map, &one, id).await;
         assert!(revocation.was_live());
-        if told {
+        if reported {
             revocation.committed();
         } else {
             drop(revocation);
         }
-        assert_eq!(reason(&one, id).await, ResolveReason::NotFound, "{told}");
+        assert_eq!(reason(&one, id).await, ResolveReason::NotFound, "{reported}");
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(reason(&two, id).await, ResolveReason::NotFound, "{told}");
-        let (value, left) = hub.filled(id).await;
+        assert_eq!(reason(&two, id).await, ResolveReason::NotFound, "{reported}");
+        let (value, left) = shared.filled(id).await;
         assert_eq!(value, b"NULL");
         assert!(left > Duration::from_secs(1_700), "{left:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_whose_removal_was_rolled_back_is_found_at_once() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
-    let id = remembered(&map, [&one, &two]).await;
-    // Another map stands for what the transaction writes and nobody sees.
-    let elsewhere = Spy::new();
-    elsewhere.plant(id).await;
-    let revocation = removing(&elsewhere, &one, id).await;
-    assert_eq!(hub.filled(id).await.0, b"NULL", "the others were warned");
+async fn an_id_whose_revocation_was_rolled_back_is_found_at_once() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
+    let id = cached_on_both(&map, [&one, &two]).await;
+    // Another map contains the writes of the transaction, which are not visible.
+    let elsewhere = TestMap::new();
+    elsewhere.add_row(id).await;
+    let revocation = revoke_in_transaction(&elsewhere, &one, id).await;
+    assert_eq!(
+        shared.filled(id).await.0,
+        b"NULL",
+        "the revocation was announced to the other nodes"
+    );
     revocation.rolled_back();
     tokio::time::sleep(Duration::from_millis(1)).await;
     for node in [&one, &two] {
@@ -71,14 +79,14 @@ async fn an_id_whose_removal_was_rolled_back_is_found_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_was_only_thought_to_be_removed_is_not_said_to_be_gone() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
-    let id = remembered(&map, [&one, &two]).await;
-    let elsewhere = Spy::new();
-    elsewhere.plant(id).await;
-    // Rolled back, and nobody says so.
-    drop(removing(&elsewhere, &one, id).await);
+async fn an_id_whose_rollback_was_not_reported_is_still_found() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
+    let id = cached_on_both(&map, [&one, &two]).await;
+    let elsewhere = TestMap::new();
+    elsewhere.add_row(id).await;
+    // The transaction is rolled back, and the caller does not report it.
+    drop(revoke_in_transaction(&elsewhere, &one, id).await);
     tokio::time::sleep(Duration::from_millis(1)).await;
     for node in [&one, &two] {
         assert_ne!(reason(node, id).await, ResolveReason::NotFound);
@@ -86,11 +94,11 @@ async fn an_id_that_was_only_thought_to_be_removed_is_not_said_to_be_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_is_not_there_is_removed_in_vain_and_can_be_registered() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn an_id_that_was_revoked_before_it_existed_can_be_registered() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     let id = new_id();
-    let revocation = removing(&map, &two, id).await;
+    let revocation = revoke_in_transaction(&map, &two, id).await;
     assert!(!revocation.was_live());
     revocation.committed();
     map.register(&one, id).await.committed();

@@ -1,4 +1,4 @@
-//! Texts that may stand for several ids: their hiding keys were changed.
+//! Tests texts that may encode several ids, because the hiding keys were rotated.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use semel_ids::{
 };
 use ulid::Ulid;
 
-use super::nodes::{ACME, Hub, Spy, node};
+use super::nodes::{ACME, TestCache, TestMap, node};
 
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
 
-/// Its key was changed: the second one is old.
+/// A resource whose hiding key was rotated: the second key of its codec is old.
 enum Ticket {}
 
 impl Resource for Ticket {
@@ -28,13 +28,13 @@ impl Resource for Ticket {
     }
 }
 
-fn written_under(key: [u8; 16], id: Ulid) -> String {
+fn encoded_with(key: [u8; 16], id: Ulid) -> String {
     let codec = Codec::new().hiding_time([HidingKey::new(key)]).checksum();
     codec.encode(Ticket::TYPE.prefix(), id).to_string()
 }
 
 fn bound(text: &str, id: Ulid) -> Binding {
-    Binding::checked(ACME, Ticket::TYPE, Ticket::codec(), text, id).expect("it may stand for it")
+    Binding::checked(ACME, Ticket::TYPE, Ticket::codec(), text, id).expect("a valid binding")
 }
 
 async fn found(resolver: &Resolver, text: &str) -> (Option<Ulid>, ResolveReason) {
@@ -43,14 +43,14 @@ async fn found(resolver: &Resolver, text: &str) -> (Option<Ulid>, ResolveReason)
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_was_given_out_under_an_old_key_is_revoked_by_what_it_stands_for() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
+async fn an_id_that_an_old_key_encoded_is_revoked_by_its_internal_id() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
     for key in [OLD, NEW] {
-        let id = Generator::new().generate().expect("the clock goes on");
-        let text = written_under(key, id);
-        let planted = map.rows.insert_many(&[bound(&text, id)]).await;
-        assert_eq!(planted.expect("memory").len(), 1);
+        let id = Generator::new().generate().expect("a working clock");
+        let text = encoded_with(key, id);
+        let inserted = map.rows.insert_many(&[bound(&text, id)]).await;
+        assert_eq!(inserted.expect("memory").len(), 1);
         for node in [&one, &two] {
             assert_eq!(found(node, &text).await.0, Some(id));
         }
@@ -66,15 +66,15 @@ async fn an_id_that_was_given_out_under_an_old_key_is_revoked_by_what_it_stands_
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_node_keeps_the_wrong_entry_of_a_repaired_id() {
-    let (map, hub) = (Spy::new(), Hub::new());
-    let (one, two) = (node(&map, &hub).await, node(&map, &hub).await);
-    let id = Generator::new().generate().expect("the clock goes on");
-    let text = written_under(OLD, id);
-    // Read under the other key, which somebody's tool took for the right one.
+async fn no_node_keeps_the_wrong_answer_for_a_repaired_id() {
+    let (map, shared) = (TestMap::new(), TestCache::new());
+    let (one, two) = (node(&map, &shared).await, node(&map, &shared).await);
+    let id = Generator::new().generate().expect("a working clock");
+    let text = encoded_with(OLD, id);
+    // A row with the id that the other key decodes, as a faulty tool might write it.
     let wrong: TypedId<Ticket> = text.parse().expect("an id");
-    let planted = map.rows.insert_many(&[bound(&text, wrong.ulid())]).await;
-    assert_eq!(planted.expect("memory").len(), 1);
+    let inserted = map.rows.insert_many(&[bound(&text, wrong.ulid())]).await;
+    assert_eq!(inserted.expect("memory").len(), 1);
     for node in [&one, &two] {
         assert_eq!(found(node, &text).await.0, Some(wrong.ulid()));
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -85,10 +85,10 @@ async fn no_node_keeps_the_wrong_entry_of_a_repaired_id() {
     assert_eq!(
         found(&one, &text).await,
         (Some(id), ResolveReason::HitDb),
-        "before anybody was told"
+        "before other nodes receive the message"
     );
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(found(&two, &text).await.0, Some(id));
-    // Nor has the shared cache kept it for those who come later.
-    assert_eq!(found(&node(&map, &hub).await, &text).await.0, Some(id));
+    // The shared cache has not kept the wrong id for new nodes.
+    assert_eq!(found(&node(&map, &shared).await, &text).await.0, Some(id));
 }

@@ -1,7 +1,6 @@
 //! Concurrent clients that retry, send duplicates at once, hang up, and ask for faults.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -118,7 +117,7 @@ impl Load {
                 let call = self.call(key, InjectedFault::None);
                 match tokio::time::timeout(patience, call).await {
                     Ok(answer) => answers.push(answer),
-                    Err(_) => add(&self.counts.hung_up, 1),
+                    Err(_) => self.counts.add(|counts| counts.hung_up += 1),
                 }
             }
             Plan::Fail => answers.push(self.call(key, InjectedFault::Fail).await),
@@ -128,7 +127,7 @@ impl Load {
             }
         }
         let Some(answer) = self.until_answered(key).await else {
-            add(&self.counts.unanswered, 1);
+            self.counts.add(|counts| counts.unanswered += 1);
             return;
         };
         if let Some(order) = answer.id {
@@ -141,9 +140,9 @@ impl Load {
         let first = heard.next();
         let meant = first.as_ref().is_some_and(|first| first.id.is_some());
         if !meant || !heard.all(|answer| Some(&answer) == first.as_ref()) {
-            add(&self.counts.differing, 1);
+            self.counts.add(|counts| counts.differing += 1);
         }
-        add(&self.counts.answered, 1);
+        self.counts.add(|counts| counts.answered += 1);
     }
 
     /// Retries until there is an order; `None` after [`ANSWERED`].
@@ -162,37 +161,24 @@ impl Load {
 
     /// Makes one call; returns the order, if the response has one.
     async fn call(&self, key: &str, fault: InjectedFault) -> Option<Placed> {
-        add(&self.counts.requests, 1);
+        self.counts.add(|counts| counts.requests += 1);
         let call = self.caller.place(key, fault);
         // A call that hangs must not block the end of the load.
         let Ok(answer) = tokio::time::timeout(CALL, call).await else {
-            add(&self.counts.hung_up, 1);
+            self.counts.add(|counts| counts.hung_up += 1);
             return None;
         };
-        let (count, order) = match answer {
-            Answer::Executed(order) => (&self.counts.executed, Some(order)),
-            Answer::Replayed(order) => (&self.counts.replayed, Some(order)),
-            Answer::InProgress => (&self.counts.in_progress, None),
-            Answer::Failed => (&self.counts.failed, None),
-        };
-        add(count, 1);
-        order
+        self.counts.add(|counts| match &answer {
+            Answer::Executed(_) => counts.executed += 1,
+            Answer::Replayed(_) => counts.replayed += 1,
+            Answer::InProgress => counts.in_progress += 1,
+            Answer::Failed => counts.failed += 1,
+        });
+        match answer {
+            Answer::Executed(order) | Answer::Replayed(order) => Some(order),
+            Answer::InProgress | Answer::Failed => None,
+        }
     }
-}
-
-/// The counts so far.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    requests: AtomicU64,
-    executed: AtomicU64,
-    replayed: AtomicU64,
-    in_progress: AtomicU64,
-    failed: AtomicU64,
-    hung_up: AtomicU64,
-    resent: AtomicU64,
-    answered: AtomicU64,
-    unanswered: AtomicU64,
-    differing: AtomicU64,
 }
 
 /// The counts at one moment.
@@ -220,38 +206,18 @@ pub(super) struct Counted {
     pub(super) differing: u64,
 }
 
-impl Counts {
-    /// Adds events that were published again.
-    pub(super) fn resent(&self, events: u32) {
-        add(&self.resent, events.into());
-    }
+/// The counts so far.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Mutex<Counted>);
 
-    /// Sets the counts of keys without a response and with differing ones.
-    #[cfg(test)]
-    pub(super) fn planted(&self, unanswered: u64, differing: u64) {
-        add(&self.unanswered, unanswered);
-        add(&self.differing, differing);
+impl Counts {
+    pub(super) fn add(&self, change: impl FnOnce(&mut Counted)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn read(&self) -> Counted {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counted {
-            requests: read(&self.requests),
-            executed: read(&self.executed),
-            replayed: read(&self.replayed),
-            in_progress: read(&self.in_progress),
-            failed: read(&self.failed),
-            hung_up: read(&self.hung_up),
-            resent: read(&self.resent),
-            answered: read(&self.answered),
-            unanswered: read(&self.unanswered),
-            differing: read(&self.differing),
-        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn add(count: &AtomicU64, more: u64) {
-    count.fetch_add(more, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -88,7 +88,8 @@ impl<'d> Watch<'d> {
         let store = self.service.executor.store();
         match store.apply(&published, &RowAction::Republish, self.resent, RESENT).await {
             Ok(applied) => {
-                self.load.counts().resent(applied.changed);
+                let changed = u64::from(applied.changed);
+                self.load.counts().add(|counts| counts.resent += changed);
                 // Starts over when the end is reached.
                 self.resent = applied.last;
             }

@@ -1,4 +1,4 @@
-//! Rivals of an open transaction.
+//! Tests of duplicates that arrive while a transaction is open.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{layer, writing};
 use crate::backend::{
     Answer, AtomicBackend, Backend, Postgres, Server, get, on_every_database, post, run,
 };
-use crate::stage::Gate;
+use crate::support::Gate;
 
 fn count(answers: &[Answer], met: impl Fn(&Answer) -> bool) -> usize {
     answers.iter().filter(|answer| met(answer)).count()
@@ -55,7 +55,7 @@ async fn many_duplicates_at_two_processes_leave_one_row<G: AtomicBackend>(backen
 }
 
 #[test]
-fn another_process_is_told_that_a_transaction_is_open() {
+fn another_process_finds_that_a_transaction_is_open() {
     run(async {
         let backend = Postgres::open().await;
         let gate = Gate::new();
@@ -80,8 +80,16 @@ fn another_process_is_told_that_a_transaction_is_open() {
                 (409, Some("in-progress"))
             );
         }
-        assert_eq!(here.send(post("/orders", "k", "[2]")).await.status, 422, "this process knows");
-        assert_eq!(there.send(post("/orders", "other", "[2]")).await.status, 201, "others go on");
+        assert_eq!(
+            here.send(post("/orders", "k", "[2]")).await.status,
+            422,
+            "this process knows the open transaction"
+        );
+        assert_eq!(
+            there.send(post("/orders", "other", "[2]")).await.status,
+            201,
+            "other keys are not blocked"
+        );
         gate.open();
         assert_eq!(first.await.expect("an answer").text(), "done");
         assert_eq!(there.send(post("/orders", "k", "[1]")).await.text(), "done");
@@ -93,7 +101,7 @@ fn another_process_is_told_that_a_transaction_is_open() {
 }
 
 #[test]
-fn a_transaction_asked_for_later_is_not_unknown_while_it_is_open() {
+fn an_asynchronous_transaction_is_known_while_it_is_open() {
     run(async {
         let backend = Postgres::open().await;
         let gate = Gate::new();
@@ -108,9 +116,9 @@ fn a_transaction_asked_for_later_is_not_unknown_while_it_is_open() {
         });
         let router = Router::new().route("/orders", handler).layer(layer(backend.executor().await));
         let server = Server::start(&backend, router).await;
-        let mut asked = post("/orders", "k", "[1]");
-        asked.headers_mut().insert("prefer", "respond-async".parse().expect("a header value"));
-        let accepted = server.send(asked).await;
+        let mut request = post("/orders", "k", "[1]");
+        request.headers_mut().insert("prefer", "respond-async".parse().expect("a header value"));
+        let accepted = server.send(request).await;
         assert_eq!(accepted.status, 202);
         let place = accepted.header("location").expect("where to ask").to_owned();
         assert_eq!(server.send(get(&place)).await.status, 202);

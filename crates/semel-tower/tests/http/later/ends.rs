@@ -1,4 +1,4 @@
-//! What is told at an operation's URL when it is over.
+//! Tests the response at an operation's URL after the operation has ended.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use http::StatusCode;
 use semel_core::{OnCrash, OnFailure};
 use semel_tower::http::Rules;
 
-use super::{heard, later, url};
+use super::{final_answer, later, url};
 use crate::backend::{Backend, Server, get, in_memory, on_every_store, post};
-use crate::stage::{Gate, Runs, forgetful_executor, layer, router, serve};
+use crate::support::{Gate, Runs, forgetful_executor, layer, router, serve};
 
-async fn a_refusal_is_heard_by_who_asks_later<G: Backend>(backend: G) {
+async fn a_refusal_is_found_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let (server, runs) = serve(&backend, Rules::new(), move |_| {
@@ -23,16 +23,16 @@ async fn a_refusal_is_heard_by_who_asks_later<G: Backend>(backend: G) {
     .await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    let answer = heard(&server, &place).await;
+    let answer = final_answer(&server, &place).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (422, "no such account"));
     assert_eq!(server.send(get(&place)).await.status, 422);
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "no such account");
     assert_eq!(runs.count(), 1);
 }
 
-async fn a_refusal_that_was_heard_at_once_frees_the_key<G: Backend>(backend: G) {
-    let (server, runs) = serve(&backend, Rules::new(), |visit| async move {
-        match visit.n {
+async fn a_refusal_that_the_caller_waited_for_releases_the_key<G: Backend>(backend: G) {
+    let (server, runs) = serve(&backend, Rules::new(), |call| async move {
+        match call.n {
             1 => (StatusCode::UNPROCESSABLE_ENTITY, "no such account"),
             _ => (StatusCode::CREATED, "done"),
         }
@@ -45,14 +45,14 @@ async fn a_refusal_that_was_heard_at_once_frees_the_key<G: Backend>(backend: G) 
     assert_eq!(runs.count(), 2);
 }
 
-async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Backend>(backend: G) {
+async fn a_failure_is_found_at_its_url_and_may_be_run_again<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
-    let (server, runs) = serve(&backend, Rules::new(), move |visit| {
+    let (server, runs) = serve(&backend, Rules::new(), move |call| {
         let gate = here.clone();
         async move {
             gate.pass().await;
-            match visit.operation().0 {
+            match call.operation().0 {
                 1 => StatusCode::BAD_GATEWAY,
                 _ => StatusCode::CREATED,
             }
@@ -61,28 +61,28 @@ async fn a_failure_is_told_to_who_asks_later_and_may_be_run_again<G: Backend>(ba
     .await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    let failed = heard(&server, &place).await;
+    let failed = final_answer(&server, &place).await;
     assert_eq!((failed.status.as_u16(), failed.problem().as_deref()), (409, Some("failed")));
     assert!(place.ends_with(failed.json()["operation_id"].as_str().expect("an id")));
     assert_eq!(failed.json()["retryable"], true);
-    // The same operation, so the same URL.
+    // The operation is the same, and so is its URL.
     gate.open();
     assert_eq!(server.send(post("/orders", "k", "{}")).await.status, 201);
     assert_eq!(server.send(get(&place)).await.status, 201);
     assert_eq!(runs.count(), 2);
 }
 
-async fn what_became_of_an_operation_is_told_at_its_url<G: Backend>(backend: G) {
+async fn the_end_of_an_operation_is_found_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let limit = Duration::from_millis(50);
     let rules = Rules::new().max_response(10).command(move |command| {
         command.max_attempts(1).work_timeout(limit).on_crash(OnCrash::Hold)
     });
-    let (server, _) = serve(&backend, rules, move |visit| {
+    let (server, _) = serve(&backend, rules, move |call| {
         let gate = here.clone();
         async move {
-            match visit.claim.expect("a key").key().id() {
+            match call.claim.expect("a key").key().id() {
                 "dead" => (StatusCode::INTERNAL_SERVER_ERROR, ""),
                 "long" => (StatusCode::OK, "more than ten bytes"),
                 _ => {
@@ -95,9 +95,9 @@ async fn what_became_of_an_operation_is_told_at_its_url<G: Backend>(backend: G) 
     .await;
     for (key, slug) in [("dead", "dead"), ("long", "result-unavailable"), ("lost", "uncertain")] {
         let first = server.send(later(key, "respond-async")).await;
-        // A quick handler may be done before anybody was sent away.
+        // A quick handler may be done before a 202 was sent.
         if first.status == 202 {
-            let answer = heard(&server, &url(&first)).await;
+            let answer = final_answer(&server, &url(&first)).await;
             assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (409, Some(slug)));
         }
         let again = server.send(later(key, "respond-async")).await;
@@ -113,18 +113,18 @@ async fn an_expired_answer_is_gone_from_its_url<G: Backend>(backend: G) {
     let server = Server::start(&backend, router(&runs, gate.handler()).layer(layer)).await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    assert_eq!(heard(&server, &place).await.status, 201);
+    assert_eq!(final_answer(&server, &place).await.status, 201);
     backend.advance(Duration::from_secs(3_601)).await;
     let gone = server.send(get(&place)).await;
     assert_eq!((gone.status.as_u16(), gone.problem().as_deref()), (409, Some("failed")));
-    assert_eq!(gone.json()["retryable"], true, "it may be run again under its key");
-    // The key is used anew, by another operation: the old URL does not lead to it.
+    assert_eq!(gone.json()["retryable"], true, "the operation may be run again under its key");
+    // The key is used again by another operation; the old URL does not lead to it.
     gate.open();
     assert_eq!(server.send(post("/orders", "k", "{}")).await.text(), "run 2");
     assert_eq!(server.send(get(&place)).await.problem().as_deref(), Some("failed"));
 }
 
-async fn an_attempt_that_broke_off_is_told_at_its_url<G: Backend>(backend: G) {
+async fn an_attempt_that_broke_off_is_found_at_its_url<G: Backend>(backend: G) {
     let lease = Duration::from_secs(600);
     for (on_crash, slug, retryable) in
         [(OnCrash::Rerun, "failed", true), (OnCrash::Hold, "uncertain", false)]
@@ -134,7 +134,7 @@ async fn an_attempt_that_broke_off_is_told_at_its_url<G: Backend>(backend: G) {
         let (server, _) = serve(&backend, rules, gate.handler()).await;
         let place = url(&server.send(later(slug, "respond-async")).await);
         assert_eq!(server.send(get(&place)).await.status, 202);
-        // Its process stands still.
+        // The process of the attempt hangs.
         backend.advance(lease + Duration::from_secs(1)).await;
         let answer = server.send(get(&place)).await;
         assert_eq!((answer.status.as_u16(), answer.problem().as_deref()), (409, Some(slug)));
@@ -142,7 +142,7 @@ async fn an_attempt_that_broke_off_is_told_at_its_url<G: Backend>(backend: G) {
     }
 }
 
-async fn a_failure_that_is_kept_is_told_at_its_url<G: Backend>(backend: G) {
+async fn a_failure_that_is_kept_is_found_at_its_url<G: Backend>(backend: G) {
     let gate = Gate::new();
     let here = gate.clone();
     let rules = Rules::new().command(|command| command.on_failure(OnFailure::Keep));
@@ -156,20 +156,20 @@ async fn a_failure_that_is_kept_is_told_at_its_url<G: Backend>(backend: G) {
     .await;
     let place = url(&server.send(later("k", "respond-async")).await);
     gate.open();
-    let failed = heard(&server, &place).await;
+    let failed = final_answer(&server, &place).await;
     assert_eq!((failed.status.as_u16(), failed.problem().as_deref()), (409, Some("failed")));
     assert_eq!(failed.json()["retryable"], false);
 }
 
 on_every_store! {
-    a_refusal_is_heard_by_who_asks_later,
-    a_refusal_that_was_heard_at_once_frees_the_key,
-    a_failure_is_told_to_who_asks_later_and_may_be_run_again,
-    what_became_of_an_operation_is_told_at_its_url,
+    a_refusal_is_found_at_its_url,
+    a_refusal_that_the_caller_waited_for_releases_the_key,
+    a_failure_is_found_at_its_url_and_may_be_run_again,
+    the_end_of_an_operation_is_found_at_its_url,
     an_expired_answer_is_gone_from_its_url,
-    an_attempt_that_broke_off_is_told_at_its_url,
+    an_attempt_that_broke_off_is_found_at_its_url,
 }
 
 in_memory! {
-    a_failure_that_is_kept_is_told_at_its_url,
+    a_failure_that_is_kept_is_found_at_its_url,
 }

@@ -1,4 +1,4 @@
-//! Bodies that are too long, or too slow, to be read for nothing.
+//! Tests of unneeded bodies that are too long or too slow to be read.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::backend::run;
 use crate::raw::{Answer, post};
 use crate::shop::Shop;
 
-/// What is read of a body that nobody wants.
+/// The number of bytes of an unneeded body that are read.
 const DRAINED: usize = 64 << 10;
 
 fn chunked(body: &[u8]) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn a_body_at_the_limit_is_not_too_large() {
     });
 }
 
-/// The answer to a request with an invalid key and a body of `length` bytes, and whether the next
+/// Returns the response to a request with an invalid key and this body, and whether the next
 /// request was answered.
 async fn dismissed(body: &[u8], in_chunks: bool) -> (Answer, bool) {
     let shop = Shop::open().await;
@@ -73,7 +73,7 @@ async fn dismissed(body: &[u8], in_chunks: bool) -> (Answer, bool) {
 }
 
 #[test]
-fn so_much_of_a_body_is_read_for_nothing_and_no_more() {
+fn an_unneeded_body_is_read_up_to_the_limit() {
     run(async {
         for in_chunks in [false, true] {
             for (length, kept) in [(DRAINED, true), (DRAINED + 1, false)] {
@@ -86,7 +86,7 @@ fn so_much_of_a_body_is_read_for_nothing_and_no_more() {
 }
 
 #[test]
-fn a_client_that_keeps_writing_hears_why_it_should_not() {
+fn a_client_that_keeps_writing_gets_the_refusal() {
     run(async {
         // More than the buffers of both sockets hold.
         let body = vec![b'x'; 24 << 20];
@@ -111,7 +111,8 @@ fn a_client_that_keeps_writing_hears_why_it_should_not() {
 #[test]
 fn a_client_that_reads_after_it_has_written_is_not_reset_before() {
     run(async {
-        // More than the buffers of both sockets hold: what nobody reads cannot be written.
+        // More than the buffers of both sockets hold, so that the client cannot write unless the
+        // server reads.
         let body = vec![b'x'; 24 << 20];
         let shop = Shop::open().await;
         for (framing, body) in [
@@ -133,7 +134,7 @@ fn a_client_that_reads_after_it_has_written_is_not_reset_before() {
 }
 
 #[test]
-fn a_body_that_drips_is_not_waited_for() {
+fn a_slow_body_is_not_waited_for() {
     run(async {
         let shop = Shop::open().await;
         let mut tries = 0;
@@ -141,7 +142,7 @@ fn a_body_that_drips_is_not_waited_for() {
             tries += 1;
             assert!(tries < 20, "answered before the body had a chance, again and again");
             let mut wire = shop.connect().await;
-            // At this rate it would take an hour.
+            // At this rate the body would take an hour.
             wire.send(&Early::KeyInvalid.head("Content-Length: 60000")).await;
             let mut drops = 0;
             while !wire.answers_within(Duration::from_millis(60)).await {
@@ -149,12 +150,15 @@ fn a_body_that_drips_is_not_waited_for() {
                 drops += 1;
                 assert!(drops < 1_000, "a minute of drops, and no answer");
             }
-            // Answered before the body had a chance: on a busy machine that happens for once.
+            // The response came before any byte of the body, which may happen on a busy machine.
             if drops > 0 {
                 break wire;
             }
         };
-        assert!(Early::KeyInvalid.hear(&mut wire).await, "it does not say that it closes");
+        assert!(
+            Early::KeyInvalid.read_answer(&mut wire).await,
+            "the response does not announce that it closes"
+        );
         wire.send(PROBE).await;
         assert!(wire.answer().await.is_none(), "the connection goes on");
         assert_eq!(shop.journal.lines(), Vec::<String>::new());

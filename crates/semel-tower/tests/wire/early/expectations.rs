@@ -1,4 +1,4 @@
-//! `Expect: 100-continue`: who asks before it sends is told no, or is told to go on.
+//! Tests of `Expect: 100-continue`: the client is refused, or gets `100 Continue`.
 
 use super::{Early, HIDDEN, PROBE, PROBED, length};
 use crate::backend::run;
@@ -8,15 +8,15 @@ use crate::shop::Shop;
 const EXPECT: &str = "Expect: 100-continue";
 
 #[test]
-fn who_asks_first_is_refused_without_being_asked_for_the_body() {
+fn an_expecting_client_is_refused_without_100_continue() {
     run(async {
         for early in Early::OF_THE_HEAD {
             for framing in [length(HIDDEN), "Transfer-Encoding: chunked".to_owned()] {
                 let (shop, _) = early.shop().await;
                 let mut wire = shop.connect().await;
                 wire.send(&early.head(&format!("{framing}\r\n{EXPECT}"))).await;
-                // The first answer is the last one: no `100 Continue` before it.
-                assert!(early.hear(&mut wire).await, "{early:?} keeps the connection");
+                // The refusal is the first response, without a `100 Continue` before it.
+                assert!(early.read_answer(&mut wire).await, "{early:?} keeps the connection");
                 // A client may have sent its body in the meantime.
                 wire.send(HIDDEN).await;
                 wire.send(PROBE).await;
@@ -28,7 +28,7 @@ fn who_asks_first_is_refused_without_being_asked_for_the_body() {
 }
 
 #[test]
-fn who_asks_first_with_a_body_that_is_too_large_need_not_send_it() {
+fn an_expecting_client_with_too_large_a_body_need_not_send_it() {
     run(async {
         let shop = Shop::open().await;
         let mut wire = shop.connect().await;
@@ -41,14 +41,14 @@ fn who_asks_first_with_a_body_that_is_too_large_need_not_send_it() {
 }
 
 #[test]
-fn who_asks_first_is_told_to_go_on_before_it_runs_and_before_a_replay() {
+fn an_expecting_client_gets_100_continue_before_it_runs_and_before_a_replay() {
     run(async {
         let shop = Shop::open().await;
         for replayed in [false, true] {
             let mut wire = shop.connect().await;
             let headers = ["Idempotency-Key: k-1", EXPECT, &length(HIDDEN)];
             wire.send(&post("/orders", &headers, b"")).await;
-            assert_eq!(wire.answer().await.expect("a word").status, 100);
+            assert_eq!(wire.answer().await.expect("a response").status, 100);
             wire.send(&[HIDDEN, PROBE].concat()).await;
             let answer = wire.answer().await.expect("an answer");
             assert_eq!((answer.status, answer.replayed()), (200, replayed));
@@ -59,14 +59,14 @@ fn who_asks_first_is_told_to_go_on_before_it_runs_and_before_a_replay() {
 }
 
 #[test]
-fn a_key_that_is_in_use_is_told_to_who_asked_first() {
+fn an_expecting_client_gets_100_continue_before_a_conflict() {
     run(async {
         for early in [Early::KeyReused, Early::InProgress] {
             let (shop, before) = early.shop().await;
             let mut wire = shop.connect().await;
             wire.send(&early.head(&format!("{}\r\n{EXPECT}", length(HIDDEN)))).await;
-            // Whether it is the same request only its body can tell.
-            assert_eq!(wire.answer().await.expect("a word").status, 100, "{early:?}");
+            // Only the body shows whether it is the same request.
+            assert_eq!(wire.answer().await.expect("a response").status, 100, "{early:?}");
             wire.send(&[HIDDEN, PROBE].concat()).await;
             super::in_step(early, &mut wire, &shop, before).await;
         }
@@ -74,7 +74,7 @@ fn a_key_that_is_in_use_is_told_to_who_asked_first() {
 }
 
 #[test]
-fn who_asks_first_without_a_body_is_answered() {
+fn an_expecting_client_without_a_body_is_answered() {
     run(async {
         let shop = Shop::open().await;
         let mut wire = shop.connect().await;

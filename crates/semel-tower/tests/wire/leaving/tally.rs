@@ -1,4 +1,4 @@
-//! What came of all the visits, in numbers.
+//! The results of all requests, in numbers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,33 +7,33 @@ use std::sync::atomic::Ordering;
 
 use semel_testkit::effects::{Effect, Findings, check};
 
-use super::desk::Moment;
-use super::office::Office;
+use super::request_state::Moment;
+use super::service::LeavingService;
 
 #[derive(Debug)]
 pub(super) struct Tally {
     seed: u64,
     pub(super) findings: Findings,
-    /// Whose second request waited in vain.
+    /// The number of callers whose second request waited in vain.
     pub(super) stuck: u64,
     pub(super) left: BTreeMap<Moment, u64>,
-    /// Who left while the handler was at work.
+    /// The number of callers that left while the handler was running.
     pub(super) while_running: u64,
-    /// Whose leaving the server noticed before it had an answer.
+    /// The number of callers whose leaving the server noticed before it had a response.
     pub(super) noticed: u64,
 }
 
 impl Tally {
-    pub(super) fn of(office: &Office, effects: &[Effect]) -> Self {
-        let history = office.history.answers().expect("our file");
-        let left = office.left.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn of(service: &LeavingService, effects: &[Effect]) -> Self {
+        let history = service.history.answers().expect("our file");
+        let left = service.left.lock().unwrap_or_else(PoisonError::into_inner);
         Self {
-            seed: office.seed,
+            seed: service.seed,
             findings: check(&history, effects),
-            stuck: office.stuck.load(Ordering::SeqCst),
+            stuck: service.stuck.load(Ordering::SeqCst),
             left: left.clone(),
-            while_running: office.while_running.load(Ordering::SeqCst),
-            noticed: office.noticed.load(Ordering::SeqCst),
+            while_running: service.while_running.load(Ordering::SeqCst),
+            noticed: service.noticed.load(Ordering::SeqCst),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The corpus: what is sent, and what must come of it.
+//! The corpus: the bytes to send, and the expected reaction.
 
 use super::{SMUGGLED, SMUGGLED_POST};
 
-/// What must come of an entry.
+/// The expected reaction to an entry.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// This status, nothing reaches a handler, and the connection ends.
+    /// The response has this status, nothing reaches a handler, and the connection ends.
     Refused(u16),
     /// A handler sees this body, and the next request is answered.
     Served(Vec<u8>),
@@ -13,17 +13,17 @@ pub(super) enum Expected {
     ServedLast(Vec<u8>),
 }
 
-/// One thing to send.
+/// One entry of the corpus.
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
     pub(super) expected: Expected,
-    /// Whether the end of the connection is to be announced. HTTP/1.0 ends by itself, and requests
-    /// without a key are answered by whoever reads them.
+    /// Whether the response must announce the end of the connection. HTTP/1.0 ends by itself, and
+    /// requests without a key may be answered by the HTTP server itself.
     pub(super) announced: bool,
 }
 
-/// Everything, as requests with or without a key.
+/// Returns all entries, as requests with or without a key.
 pub(super) fn corpus(key: Option<&str>) -> Vec<Entry> {
     let mut corpus = Corpus { key: key.map(|key| format!("Idempotency-Key: {key}")), all: vec![] };
     corpus.two_lengths();
@@ -42,7 +42,7 @@ struct Corpus {
     all: Vec<Entry>,
 }
 
-/// `hello` in one chunk.
+/// The body `hello` in one chunk.
 const CHUNKED: &[u8] = b"5\r\nhello\r\n0\r\n\r\n";
 
 fn refused(status: u16) -> Expected {
@@ -58,7 +58,7 @@ fn last(body: &[u8]) -> Expected {
 }
 
 impl Corpus {
-    /// `POST /orders` with these header lines, separated as they are, and these bytes after its head.
+    /// Adds a `POST /orders` with these header lines, unchanged, and these bytes after its head.
     fn add(&mut self, name: &str, headers: &[u8], rest: &[&[u8]], expected: Expected) {
         self.add_line("POST /orders HTTP/1.1", name, headers, rest, expected);
     }
@@ -83,7 +83,7 @@ impl Corpus {
         self.all.push(Entry { name: name.to_owned(), bytes, expected, announced });
     }
 
-    /// `hello` in one chunk of this size line.
+    /// Adds the body `hello` in one chunk with this size line.
     fn sized(&mut self, size: &[u8], expected: Expected) {
         let shown = &size[..size.len().min(20)];
         let name = format!("chunk size {:?} ({} bytes)", shown.escape_ascii(), size.len());
@@ -99,7 +99,8 @@ impl Corpus {
     }
 
     fn two_lengths(&mut self) {
-        // The encoding counts, and whoever saw the length must not see another request.
+        // The encoding takes precedence, and a server that uses the length must not see another
+        // request.
         let both: &[u8] = b"Content-Length: 5\r\nTransfer-Encoding: chunked";
         self.add("length and chunked, short", both, &[CHUNKED, SMUGGLED], last(b"hello"));
         let both: &[u8] = b"Transfer-Encoding: chunked\r\nContent-Length: 5";
@@ -109,7 +110,7 @@ impl Corpus {
         self.add("length and chunked, long", both.as_bytes(), &[b"0\r\n\r\n", SMUGGLED], last(b""));
         let both = format!("Transfer-Encoding: chunked\r\nContent-Length: {length}");
         self.add("chunked and length, long", both.as_bytes(), &[b"0\r\n\r\n", SMUGGLED], last(b""));
-        // A length that ends inside the first chunk's size line.
+        // The length ends inside the size line of the first chunk.
         let both: &[u8] = b"Content-Length: 4\r\nTransfer-Encoding: chunked";
         let size = format!("{:x}\r\n", SMUGGLED.len());
         let rest: &[&[u8]] = &[size.as_bytes(), SMUGGLED, b"\r\n0\r\n\r\n"];
@@ -135,7 +136,7 @@ impl Corpus {
             let name = format!("length {value:?}");
             self.add(&name, header.as_bytes(), &[b"hello", SMUGGLED], refused(400));
         }
-        // The largest number there is is a number, but no length.
+        // The largest 64-bit number is a number, but not a valid length.
         let header: &[u8] = b"Content-Length: 18446744073709551615";
         self.add("the largest length", header, &[b"hello", SMUGGLED], refused(431));
     }
@@ -153,7 +154,7 @@ impl Corpus {
             let rest: &[&[u8]] = &[size.as_bytes(), body, b"\r\n0\r\n\r\n"];
             self.chunks("a chunk that is a request", rest, served(body));
         }
-        // The header of somebody else's spelling is nobody's.
+        // A header in another spelling is ignored.
         let headers: &[u8] = b"Content-Length: 15\r\nTransfer_Encoding: chunked";
         self.add("an encoding with a low line", headers, &[CHUNKED], served(CHUNKED));
     }
@@ -167,7 +168,7 @@ impl Corpus {
             let name = format!("encoding {value:?}");
             let header = format!("Transfer-Encoding: {value}");
             self.add(&name, header.as_bytes(), &[CHUNKED, SMUGGLED], refused(400));
-            // A length beside it does not mend it.
+            // An additional length does not make the encoding valid.
             let both = format!("Content-Length: 15\r\nTransfer-Encoding: {value}");
             let name = format!("{name} with a length");
             self.add(&name, both.as_bytes(), &[CHUNKED, SMUGGLED], refused(400));
@@ -212,7 +213,7 @@ impl Corpus {
         for (name, headers) in bad {
             self.add(name, headers, &[b"hello", SMUGGLED], refused(400));
         }
-        // RFC 9112, 2.2: a recipient may take LF for the end of a line; then all of ours do.
+        // RFC 9112, 2.2 allows LF as the end of a line; the server accepts it everywhere.
         self.add("LF after a line", b"Content-Length: 5\nX-A: 1", &[b"hello"], served(b"hello"));
     }
 

@@ -1,4 +1,4 @@
-//! A server as it must not be, to show that the corpus would find it out.
+//! A server with known defects, to show that the corpus detects them.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use tokio::task::JoinHandle;
 
 use crate::shop::{Journal, Reached};
 
-/// What is wrong with it.
+/// The defect of the server.
 #[derive(Clone, Copy)]
-pub(super) enum Vice {
-    /// A body is as long as its `Content-Length`, whatever else is said.
+pub(super) enum Defect {
+    /// The server uses `Content-Length` even if there is a transfer encoding.
     IgnoresChunked,
-    /// A request is answered when its head is there; what follows is the next one.
+    /// The server answers after the head, and parses the body as the next request.
     LeavesBodies,
 }
 
-/// A running server.
+/// A running server with a defect.
 pub(super) struct Naive {
     address: SocketAddr,
     pub(super) journal: Journal,
@@ -25,14 +25,14 @@ pub(super) struct Naive {
 }
 
 impl Naive {
-    pub(super) async fn start(vice: Vice) -> Self {
+    pub(super) async fn start(defect: Defect) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let journal = Journal::default();
         let writing = journal.clone();
         let serving = tokio::spawn(async move {
             let (stream, _) = listener.accept().await.expect("a client");
-            serve(stream, vice, &writing).await;
+            serve(stream, defect, &writing).await;
         });
         Self { address, journal, serving }
     }
@@ -48,15 +48,15 @@ impl Drop for Naive {
     }
 }
 
-async fn serve(mut stream: TcpStream, vice: Vice, journal: &Journal) {
+async fn serve(mut stream: TcpStream, defect: Defect, journal: &Journal) {
     let mut unread = Vec::new();
     while stream.read_buf(&mut unread).await.is_ok_and(|read| read > 0) {
         while let Some(head) = unread.windows(4).position(|end| end == b"\r\n\r\n") {
             let text = String::from_utf8_lossy(&unread[..head]).into_owned();
             let length = |line: &str| line.strip_prefix("Content-Length: ")?.parse().ok();
-            let length: usize = match vice {
-                Vice::IgnoresChunked => text.lines().find_map(length).unwrap_or(0),
-                Vice::LeavesBodies => 0,
+            let length: usize = match defect {
+                Defect::IgnoresChunked => text.lines().find_map(length).unwrap_or(0),
+                Defect::LeavesBodies => 0,
             };
             let Some(body) = unread.get(head + 4..head + 4 + length).map(<[u8]>::to_vec) else {
                 break;

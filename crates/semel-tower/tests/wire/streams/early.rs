@@ -1,4 +1,4 @@
-//! Early answers over HTTP/2: the stream ends, the connection goes on.
+//! Tests of early responses over HTTP/2: the stream ends, the connection continues.
 
 use super::read_by_now;
 use crate::backend::run;
@@ -7,8 +7,8 @@ use crate::shop::Shop;
 
 const NO_ERROR: u32 = 0;
 
-/// Everything that is said of a stream until it is reset, without header blocks' contents.
-async fn said_of(connection: &mut Frames, stream: u32) -> (Vec<u8>, Frame) {
+/// Reads the frames of a stream until it is reset. Returns the data and the last frame.
+async fn read_stream(connection: &mut Frames, stream: u32) -> (Vec<u8>, Frame) {
     let mut kinds = Vec::new();
     loop {
         let frame = connection.next().await.expect("the connection goes on");
@@ -22,14 +22,14 @@ async fn said_of(connection: &mut Frames, stream: u32) -> (Vec<u8>, Frame) {
     }
 }
 
-/// The answer to stream 1 is whole, the rest of its body is declined without blame, and stream 3 is
-/// answered.
+/// Checks that the response on stream 1 is complete, that the rest of its body is refused without
+/// an error, and that stream 3 is answered.
 async fn goes_on(shop: &Shop, connection: &mut Frames) {
-    let (kinds, reset) = said_of(connection, 1).await;
+    let (kinds, reset) = read_stream(connection, 1).await;
     assert_eq!(kinds.first(), Some(&HEADERS), "{kinds:?}");
     assert!(kinds.contains(&DATA), "{kinds:?}");
     assert_eq!(reset.code(), NO_ERROR, "a client would take another code for a failure");
-    // What was under way when it was reset is ignored.
+    // Frames that were under way when the stream was reset are ignored.
     connection.send(&frame(DATA, END_STREAM, 1, b"POST /admin HTTP/1.1")).await;
     let head = frames::post(3, 0, "/orders", "k-3");
     connection.send(&[head, frame(DATA, END_STREAM, 3, b"{}")].concat()).await;

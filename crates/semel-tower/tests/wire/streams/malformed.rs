@@ -1,5 +1,5 @@
-//! Headers and lengths that HTTP/2 forbids, most of them because HTTP/1.1 behind it would read them
-//! as something else.
+//! Tests of headers and lengths that HTTP/2 forbids, mostly because an HTTP/1.1 server behind it
+//! would interpret them differently.
 
 use super::read_by_now;
 use crate::backend::run;
@@ -8,7 +8,7 @@ use crate::frames::{
 };
 use crate::shop::Shop;
 
-/// The fields of a proper request.
+/// The fields of a valid request.
 const PROPER: [(&str, &[u8]); 6] = [
     (":method", b"POST"),
     (":scheme", b"http"),
@@ -18,8 +18,8 @@ const PROPER: [(&str, &[u8]); 6] = [
     ("idempotency-key", b"k-1"),
 ];
 
-/// What the server says to a request of these fields and this body: the first frame about it.
-async fn said(shop: &Shop, fields: &[(&str, &[u8])], body: &[u8]) -> Option<Frame> {
+/// Sends a request with these fields and this body, and returns the server's first frame about it.
+async fn first_frame(shop: &Shop, fields: &[(&str, &[u8])], body: &[u8]) -> Option<Frame> {
     let mut connection = Frames::connect(shop.server.address()).await;
     let head = frames::headers(1, 0, fields);
     connection.send(&[head, frame(DATA, END_STREAM, 1, body)].concat()).await;
@@ -35,7 +35,7 @@ async fn said(shop: &Shop, fields: &[(&str, &[u8])], body: &[u8]) -> Option<Fram
 }
 
 #[test]
-fn what_http_2_forbids_reaches_nobody() {
+fn requests_that_http_2_forbids_reach_no_handler() {
     run(async {
         let more: [(&str, &[u8]); 17] = [
             ("transfer-encoding", b"chunked"),
@@ -58,7 +58,7 @@ fn what_http_2_forbids_reaches_nobody() {
         ];
         for field in more {
             let shop = Shop::open().await;
-            let frame = said(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
+            let frame = first_frame(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
             let shown = format!("{}: {}", field.0, field.1.escape_ascii());
             let frame = frame.unwrap_or_else(|| panic!("{shown}: no word"));
             assert!(matches!(frame.kind, RST_STREAM | GOAWAY), "{shown}: {frame:?}");
@@ -69,13 +69,13 @@ fn what_http_2_forbids_reaches_nobody() {
 }
 
 #[test]
-fn a_request_without_what_it_needs_reaches_nobody() {
+fn a_request_without_required_fields_reaches_no_handler() {
     run(async {
         for missing in [":method", ":scheme", ":path"] {
             let shop = Shop::open().await;
             let left: Vec<_> =
                 PROPER.iter().copied().filter(|(name, _)| *name != missing).collect();
-            let frame = said(&shop, &left, b"{}").await;
+            let frame = first_frame(&shop, &left, b"{}").await;
             let frame = frame.unwrap_or_else(|| panic!("{missing}: no word"));
             assert!(matches!(frame.kind, RST_STREAM | GOAWAY), "{missing}: {frame:?}");
             assert_eq!(shop.journal.entries(), [], "{missing}");
@@ -84,19 +84,19 @@ fn a_request_without_what_it_needs_reaches_nobody() {
 }
 
 #[test]
-fn a_body_of_another_length_than_it_says_runs_nothing() {
+fn a_body_with_another_length_than_announced_runs_nothing() {
     run(async {
         for length in ["0", "1", "3", "1000"] {
             let shop = Shop::open().await;
             let field: (&str, &[u8]) = ("content-length", length.as_bytes());
-            let frame = said(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
+            let frame = first_frame(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
             let frame = frame.unwrap_or_else(|| panic!("{length}: no word"));
             assert!(matches!(frame.kind, RST_STREAM | GOAWAY), "{length}: {frame:?}");
             assert_eq!(shop.journal.entries(), [], "{length}");
         }
         let shop = Shop::open().await;
         let field: (&str, &[u8]) = ("content-length", b"2");
-        let frame = said(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
+        let frame = first_frame(&shop, &[&PROPER[..], &[field]].concat(), b"{}").await;
         assert_eq!(frame.map(|frame| frame.kind), Some(HEADERS));
         assert_eq!(shop.journal.lines(), ["POST /orders {}"]);
     });
@@ -107,7 +107,7 @@ fn two_keys_in_one_header_block_run_nothing() {
     run(async {
         let shop = Shop::open().await;
         let again: (&str, &[u8]) = ("idempotency-key", b"k-1");
-        let frame = said(&shop, &[&PROPER[..], &[again]].concat(), b"{}").await;
+        let frame = first_frame(&shop, &[&PROPER[..], &[again]].concat(), b"{}").await;
         assert_eq!(frame.map(|frame| frame.kind), Some(HEADERS));
         assert_eq!(shop.journal.entries(), []);
     });

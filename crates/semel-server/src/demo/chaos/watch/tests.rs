@@ -196,7 +196,7 @@ async fn a_database_that_is_away_for_a_moment_does_not_end_the_load() {
 async fn keys_without_an_answer_and_answers_that_differ_are_found() {
     let ground = Ground::new().await;
     ground.load.responses().begun("a");
-    ground.load.counts().planted(3, 2);
+    ground.load.counts().add(|counts| (counts.unanswered, counts.differing) = (3, 2));
     assert_eq!(
         ground.found().await,
         "chaos: 2 answers that differ, 3 keys without an answer of 3 keys"

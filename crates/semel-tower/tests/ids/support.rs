@@ -1,4 +1,4 @@
-//! A shop whose orders have public ids, and a map that counts who asks it.
+//! A shop whose orders have public ids, with a map that counts lookups.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,23 +25,23 @@ use tower::ServiceExt as _;
 
 pub(crate) type OrderId = TypedId<Order>;
 
-/// How often anybody behind the resolver was asked.
+/// Counts the reads of the cache and of the map behind the resolver.
 #[derive(Clone, Default)]
-pub(crate) struct Asked {
+pub(crate) struct Lookups {
     pub(crate) map: Arc<AtomicU32>,
     pub(crate) cache: Arc<AtomicU32>,
     pub(crate) away: Arc<AtomicBool>,
 }
 
-impl Asked {
+impl Lookups {
     pub(crate) fn total(&self) -> u32 {
         self.map.load(Ordering::SeqCst) + self.cache.load(Ordering::SeqCst)
     }
 }
 
-/// A map that counts lookups, and can be away.
+/// A map that counts lookups, and can be made unavailable.
 #[derive(Clone)]
-struct Counted(MemoryMap, Asked);
+struct Counted(MemoryMap, Lookups);
 
 impl IdMap for Counted {
     type Connection = MemoryMap;
@@ -106,8 +106,8 @@ impl IdMap for Counted {
     }
 }
 
-/// An empty cache that counts who reads it.
-struct CountedCache(Asked);
+/// An empty cache that counts its reads.
+struct CountedCache(Lookups);
 
 impl SharedCache for CountedCache {
     fn get<'a>(&'a self, keys: &'a [&'a str]) -> BoxFuture<'a, store::Result<Vec<CacheSlot>>> {
@@ -144,7 +144,7 @@ impl SharedCache for CountedCache {
     }
 }
 
-/// A state of which the ids are a part.
+/// A router state that contains the ids.
 #[derive(Clone)]
 struct Parts {
     ids: Ids,
@@ -168,11 +168,11 @@ impl Parameter for Seller {
     const NAME: &'static str = "seller";
 }
 
-/// The shop.
+/// A service with orders and their public ids.
 pub(crate) struct Shop {
     pub(crate) app: Router,
     pub(crate) resolver: Resolver,
-    pub(crate) asked: Asked,
+    pub(crate) lookups: Lookups,
     map: Counted,
 }
 
@@ -203,10 +203,10 @@ impl Shop {
     }
 
     pub(crate) fn with(settings: ResolverSettings) -> Self {
-        let asked = Asked::default();
-        let map = Counted(MemoryMap::new(), asked.clone());
+        let lookups = Lookups::default();
+        let map = Counted(MemoryMap::new(), lookups.clone());
         let resolver = Resolver::builder(map.clone())
-            .shared(CountedCache(asked.clone()))
+            .shared(CountedCache(lookups.clone()))
             .settings(settings)
             .build();
         let tenant = Tenant::header(HeaderName::from_static("x-tenant"));
@@ -221,10 +221,10 @@ impl Shop {
             .route("/deals/{buyer}", post(deal))
             .fallback(internal)
             .with_state(Parts { ids });
-        Self { app, resolver, asked, map }
+        Self { app, resolver, lookups, map }
     }
 
-    /// An order of a tenant's, in the map.
+    /// Creates an order of a tenant in the map.
     pub(crate) async fn order(&self, tenant: &str) -> OrderId {
         self.put(tenant, new_id()).await
     }
@@ -241,7 +241,7 @@ impl Shop {
         id
     }
 
-    /// What a tenant is answered at a path.
+    /// Sends a request of a tenant for a path.
     pub(crate) async fn get(&self, tenant: &str, path: impl AsRef<str>) -> Answer {
         let request = Request::get(path.as_ref()).header("x-tenant", tenant);
         send(&self.app, request.body(Body::empty()).expect("a request")).await
@@ -249,10 +249,10 @@ impl Shop {
 }
 
 pub(crate) fn new_id<R: semel_ids::Resource>() -> TypedId<R> {
-    TypedId::new(Generator::new().generate().expect("the clock goes on"))
+    TypedId::new(Generator::new().generate().expect("the clock advances"))
 }
 
-/// An answer, read to its end.
+/// A response that was read to its end.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -269,7 +269,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The problem's slug and its status.
+    /// Returns the slug and the status of the problem.
     pub(crate) fn problem(&self) -> (String, u16) {
         let kind = self.json()["type"].as_str().unwrap_or_default().to_owned();
         let slug = kind.rsplit(':').next().unwrap_or_default().to_owned();

@@ -1,33 +1,33 @@
-//! Where one request is handled, as far as its caller has to know.
+//! The state of one request, which its handler and its caller share.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How far the handler is.
+/// The progress of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Awaited,
     Running,
-    /// What the request is for has happened.
+    /// The effect of the request has happened.
     Done,
     Answered,
 }
 
-/// When a caller leaves.
+/// The moment at which a caller leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Moment {
-    /// Before all of the body was sent.
+    /// The caller leaves before the whole body was sent.
     InTheBody,
-    /// When all was sent.
+    /// The caller leaves when the whole request was sent.
     AfterSending,
-    /// Some time after that.
+    /// The caller leaves some time after the whole request was sent.
     Anytime,
-    /// While the handler runs, before the effect.
+    /// The caller leaves while the handler runs, before the effect.
     BeforeTheEffect,
-    /// While the handler runs, after the effect.
+    /// The caller leaves while the handler runs, after the effect.
     AfterTheEffect,
-    /// When the answer has begun.
+    /// The caller leaves when the response has begun.
     InTheAnswer,
 }
 
@@ -42,17 +42,17 @@ impl Moment {
     ];
 }
 
-/// What happens with one request, and how far it is.
-pub(super) struct Desk {
+/// The plan and the progress of one request.
+pub(super) struct RequestState {
     pub(super) moment: Moment,
-    /// How long the handler takes before and after its effect.
+    /// The time that the handler takes before and after its effect.
     pub(super) takes: [Duration; 2],
     stage: watch::Sender<Stage>,
     left: watch::Sender<bool>,
     noticed: watch::Sender<bool>,
 }
 
-impl Desk {
+impl RequestState {
     pub(super) fn new(moment: Moment, takes: [Duration; 2]) -> Self {
         let (stage, _) = watch::channel(Stage::Awaited);
         let (left, _) = watch::channel(false);
@@ -64,39 +64,39 @@ impl Desk {
         *self.stage.borrow()
     }
 
-    /// The handler says how far it is.
+    /// Records the progress of the handler.
     pub(super) fn reach(&self, stage: Stage) {
         self.stage.send_replace(stage);
     }
 
-    /// The caller waits until the handler is so far.
+    /// Waits until the handler has reached `stage`.
     pub(super) async fn reached(&self, stage: Stage) {
         let mut stages = self.stage.subscribe();
         stages.wait_for(|now| *now >= stage).await.expect("we hold the sender");
     }
 
-    /// The server has dropped the request: it saw that the caller left.
+    /// Records that the server has noticed that the caller left.
     pub(super) fn notice(&self) {
         self.noticed.send_replace(true);
     }
 
-    /// The caller waits until the server has noticed.
+    /// Waits until the server has noticed that the caller left.
     pub(super) async fn noticed(&self) {
         let mut noticed = self.noticed.subscribe();
         noticed.wait_for(|noticed| *noticed).await.expect("we hold the sender");
     }
 
-    /// The caller says that it has left.
+    /// Records that the caller has left.
     pub(super) fn leave(&self) {
         self.left.send_replace(true);
     }
 
-    /// Whether the handler waits for its caller to leave.
+    /// Returns whether the handler waits for its caller to leave.
     pub(super) fn is_held(&self) -> bool {
         matches!(self.moment, Moment::BeforeTheEffect | Moment::AfterTheEffect)
     }
 
-    /// The handler goes on when its caller has left, if this is the moment.
+    /// Makes the handler wait until its caller has left, if the caller leaves at `moment`.
     pub(super) async fn await_leaving(&self, moment: Moment) {
         if self.moment == moment {
             let mut left = self.left.subscribe();

@@ -1,4 +1,4 @@
-//! What callers see over HTTP.
+//! Tests of the demo over HTTP.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use http::Method;
 use serde_json::json;
 
 use crate::caller::{Caller, TEA};
-use crate::ground::{Ground, done, until_effects};
+use crate::fixture::{Fixture, done, until_effects};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_placed_once_and_every_repeat_gets_the_first_answer() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let base = service.url("orders");
     let first = caller.place(base, "k-1", TEA).await;
     let id = first.order_id();
@@ -21,7 +21,7 @@ async fn an_order_is_placed_once_and_every_repeat_gets_the_first_answer() {
     assert_eq!(first.header("location"), Some(&*format!("/orders/{id}")));
     assert_eq!(first.header("content-type"), Some("application/json"));
     assert!(!first.replayed());
-    // The same request, also where it is spelled differently and its key is quoted.
+    // The same request in another spelling, and with a quoted key.
     let respelled = r#"{"amount_cents": 1999, "quantity": 2, "sku": "tea"}"#;
     for (key, order) in [("k-1", TEA), ("k-1", respelled), ("\"k-1\"", TEA)] {
         let again = caller.place(base, key, order).await;
@@ -32,13 +32,13 @@ async fn an_order_is_placed_once_and_every_repeat_gets_the_first_answer() {
     assert_ne!(caller.place(base, "k-2", TEA).await.order_id(), id, "another key, another order");
     assert_eq!(until_effects(&caller, base, &done(2)).await, done(2));
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_order_is_refused_and_its_key_is_free() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn an_invalid_order_is_refused_and_its_key_is_free() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let base = service.url("orders");
     for (n, wrong) in [
         "",
@@ -60,50 +60,50 @@ async fn what_is_no_order_is_refused_and_its_key_is_free() {
     }
     assert_eq!(until_effects(&caller, base, &done(8)).await, done(8), "nothing of the wrong ones");
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_says_whose_it_is_and_under_which_key() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn a_request_needs_a_tenant_and_a_key() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let base = service.url("orders");
     let orders = format!("{base}/orders");
-    let say = async |method, headers: &[(&str, &str)]| {
-        caller.say(method, &orders, headers, TEA).await.expect("an answer")
+    let send = async |method, headers: &[(&str, &str)]| {
+        caller.send(method, &orders, headers, TEA).await.expect("an answer")
     };
-    let unkeyed = say(Method::POST, &[("x-tenant-id", "acme")]).await;
+    let unkeyed = send(Method::POST, &[("x-tenant-id", "acme")]).await;
     unkeyed.is_problem(400, "KEY_MISSING");
-    let nobodys = say(Method::POST, &[("idempotency-key", "k")]).await;
-    nobodys.is_problem(401, "TENANT_UNKNOWN");
-    say(Method::GET, &[]).await.is_problem(401, "TENANT_UNKNOWN");
+    let without_tenant = send(Method::POST, &[("idempotency-key", "k")]).await;
+    without_tenant.is_problem(401, "TENANT_UNKNOWN");
+    send(Method::GET, &[]).await.is_problem(401, "TENANT_UNKNOWN");
     let id = caller.place(base, "k", TEA).await.order_id();
-    let shown = caller.say(Method::GET, &format!("{orders}/{id}"), &[], "").await;
+    let shown = caller.send(Method::GET, &format!("{orders}/{id}"), &[], "").await;
     shown.expect("an answer").is_problem(401, "TENANT_UNKNOWN");
     // Another tenant's key is another key.
-    let theirs = say(Method::POST, &[("x-tenant-id", "other"), ("idempotency-key", "k")]).await;
+    let theirs = send(Method::POST, &[("x-tenant-id", "other"), ("idempotency-key", "k")]).await;
     assert_ne!(theirs.order_id(), id);
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_order_under_the_same_key_is_refused() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let base = service.url("orders");
     caller.place(base, "k", TEA).await.order_id();
     let other = r#"{"sku":"mug","quantity":1,"amount_cents":700}"#;
     caller.place(base, "k", other).await.is_problem(422, "KEY_REUSED");
     assert_eq!(until_effects(&caller, base, &done(1)).await, done(1));
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_found_by_its_public_id_and_by_no_other_tenant() {
-    let ground = Ground::embedded();
-    let (mut service, caller) = (ground.start(), Caller::new());
+    let fixture = Fixture::embedded();
+    let (mut service, caller) = (fixture.start(), Caller::new());
     let (mut ids, mut bodies) = (Vec::new(), Vec::new());
     for (key, sku) in [("a", "tea"), ("b", "mug"), ("c", "Tässchen ☕")] {
         let order = json!({ "sku": sku, "quantity": 1, "amount_cents": 9_007_199_254_740_993_u64 });
@@ -113,9 +113,9 @@ async fn an_order_is_found_by_its_public_id_and_by_no_other_tenant() {
     }
     for restarted in [false, true] {
         if restarted {
-            // What the process remembered is gone; what it wrote is not.
+            // The process loses its memory, but not the database.
             service.kill();
-            service = ground.start();
+            service = fixture.start();
         }
         let base = service.url("orders");
         for (id, body) in ids.iter().zip(&bodies) {
@@ -129,7 +129,7 @@ async fn an_order_is_found_by_its_public_id_and_by_no_other_tenant() {
         let theirs = [("x-tenant-id", "other")];
         let one = format!("{base}/orders/{}", ids[0]);
         for url in [&one, &several] {
-            let hidden = caller.say(Method::GET, url, &theirs, "").await.expect("an answer");
+            let hidden = caller.send(Method::GET, url, &theirs, "").await.expect("an answer");
             hidden.is_problem(404, "NOT_FOUND");
         }
         let unknown = "ord_01arz3ndektsv4rrffq69g5fav";
@@ -142,63 +142,63 @@ async fn an_order_is_found_by_its_public_id_and_by_no_other_tenant() {
         caller.get(&format!("{base}/orders")).await.is_problem(400, "INVALID_PARAM");
     }
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_effect_by_hand_shows() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn a_second_effect_is_counted() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let base = service.url("orders");
     caller.place(base, "k", TEA).await.order_id();
     assert_eq!(until_effects(&caller, base, &done(1)).await, done(1));
-    ground
+    fixture
         .execute("INSERT INTO effects SELECT * FROM effects WHERE consumer_group = 'NOTIFY'")
         .await;
-    let said = caller.get(&format!("{base}/effects")).await;
+    let output = caller.get(&format!("{base}/effects")).await;
     let doubled =
         r#"{"orders":1,"effects":{"INVENTORY":1,"NOTIFY":2,"BILLING":1},"outbox_pending":0}"#;
-    assert_eq!(said.text(), doubled, "nothing in the table forbids it, and it is counted");
-    assert_eq!(ground.handled().await, 3);
-    // Nor does an effect of no order stand in for one that is lost.
-    ground.execute("UPDATE effects SET order_id = x'00' WHERE consumer_group = 'BILLING'").await;
-    assert_eq!(ground.handled().await, 2);
+    assert_eq!(output.text(), doubled, "the table accepts a second effect, and it is counted");
+    assert_eq!(fixture.handled().await, 3);
+    // An effect without an order does not hide a missing effect.
+    fixture.execute("UPDATE effects SET order_id = x'00' WHERE consumer_group = 'BILLING'").await;
+    assert_eq!(fixture.handled().await, 2);
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_cannot_ask_for_chaos() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn a_caller_outside_the_load_cannot_inject_faults() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let url = format!("{}/orders", service.url("orders"));
     let headers = [("x-tenant-id", "acme"), ("idempotency-key", "k"), ("x-semel-chaos", "fail")];
-    let answer = caller.say(Method::POST, &url, &headers, TEA).await.expect("an answer");
+    let answer = caller.send(Method::POST, &url, &headers, TEA).await.expect("an answer");
     assert_eq!(answer.status, 201, "{}", answer.text());
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_are_told_how_it_is() {
-    let ground = Ground::embedded();
-    let (service, caller) = (ground.start(), Caller::new());
+async fn health_readiness_and_metrics_are_served() {
+    let fixture = Fixture::embedded();
+    let (service, caller) = (fixture.start(), Caller::new());
     let (base, admin) = (service.url("orders"), service.url("admin"));
     caller.place(base, "k", TEA).await.order_id();
     caller.place(base, "k", TEA).await.order_id();
     assert_eq!(caller.get(&format!("{admin}/healthz")).await.status, 200);
-    // It asks the store, and not for long: on a busy machine it may say no for once.
+    // The readiness check has a short time limit, and may fail at first on a busy machine.
     let ready = async {
         while caller.get(&format!("{admin}/readyz")).await.status != 200 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), ready).await.expect("it is ready");
+    tokio::time::timeout(Duration::from_secs(60), ready).await.expect("the demo is ready");
     let metrics = caller.get(&format!("{admin}/metrics")).await;
     let executed = r#"semel_executions_total{kind="http",outcome="executed"} 1"#;
     assert!(metrics.text().contains(executed), "{}", metrics.text());
-    assert!(!metrics.text().contains("acme"), "no tenant, key or id is told");
-    // What is shown is what the guide lists.
+    assert!(!metrics.text().contains("acme"), "no tenant, key or id is shown");
+    // The guide lists every metric that is shown.
     let guide = include_str!("../../../../docs/how-to/operating.md");
     for line in metrics.text().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, _) = line.split_once(' ').expect("a name and a kind");
@@ -211,5 +211,5 @@ async fn machines_are_told_how_it_is() {
         assert!(listed, "{name} is not in the guide");
     }
     drop(service);
-    ground.remove().await;
+    fixture.remove().await;
 }

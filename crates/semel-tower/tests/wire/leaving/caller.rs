@@ -1,4 +1,4 @@
-//! One caller: it comes, it leaves, it comes again until it has its answer.
+//! One caller, which sends its request, leaves, and retries until it has its response.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
@@ -9,76 +9,76 @@ use std::time::Duration;
 use fastrand::Rng;
 use semel_testkit::effects::Told;
 
-use super::desk::{Desk, Moment, Stage};
-use super::office::Office;
+use super::request_state::{Moment, RequestState, Stage};
+use super::service::LeavingService;
 use crate::backend::{Answer, Client, Protocol, post};
 use crate::frames::{self, CANCEL, DATA, END_STREAM, Frames};
 use crate::raw::{self, Wire};
 
-/// Enough is known when so many were stranded.
+/// The number of stuck requests after which the test stops retrying.
 const ENOUGH: u64 = 100;
 
-/// How a caller leaves.
+/// The way in which a caller leaves.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
-    /// FIN.
+    /// The caller closes the connection with FIN.
     Close,
-    /// RST.
+    /// The caller closes the connection with RST.
     Abort,
-    /// RST_STREAM, on a connection that stays; HTTP/2 only.
+    /// The caller cancels with RST_STREAM on a connection that stays open; HTTP/2 only.
     Cancel,
 }
 
-/// The `n`-th caller, whose choices depend on the seed alone.
-pub(super) async fn leave_and_return(office: Arc<Office>, address: SocketAddr, n: u64) {
-    if office.stuck.load(Ordering::SeqCst) >= ENOUGH {
+/// Runs the `n`-th caller, whose choices depend only on the seed.
+pub(super) async fn leave_and_return(service: Arc<LeavingService>, address: SocketAddr, n: u64) {
+    if service.stuck.load(Ordering::SeqCst) >= ENOUGH {
         return;
     }
-    let mut rng = Rng::with_seed(office.seed.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let mut rng = Rng::with_seed(service.seed.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
     let moment = Moment::ALL[rng.usize(..Moment::ALL.len())];
     let takes = [rng.u64(..2_000), rng.u64(..2_000)].map(Duration::from_micros);
     let key = format!("order-{n}");
     let body = format!(r#"{{"order":{n},"note":"{}"}}"#, "x".repeat(rng.usize(..200)));
-    let desk = office.expect(&key, Desk::new(moment, takes));
-    office.note(&key, Told::Asked);
+    let state = service.expect(&key, RequestState::new(moment, takes));
+    service.note(&key, Told::Asked);
     let kept = if rng.bool() {
         let manner = [Manner::Close, Manner::Abort][rng.usize(..2)];
-        leave_h1(&office, &desk, address, &key, &body, manner, &mut rng).await;
+        leave_h1(&service, &state, address, &key, &body, manner, &mut rng).await;
         None
     } else {
         let manner = [Manner::Close, Manner::Abort, Manner::Cancel][rng.usize(..3)];
-        leave_h2(&office, &desk, address, &key, &body, manner, &mut rng).await
+        leave_h2(&service, &state, address, &key, &body, manner, &mut rng).await
     };
-    office.note(&key, Told::Unknown { why: format!("left {moment:?}") });
-    come_again(&office, address, &key, &body, &mut rng).await;
+    service.note(&key, Told::Unknown { why: format!("left {moment:?}") });
+    come_again(&service, address, &key, &body, &mut rng).await;
     drop(kept);
 }
 
-/// Waits for the moment to leave, once everything was sent.
-async fn wait(desk: &Desk, rng: &mut Rng) {
-    match desk.moment {
+/// Waits for the moment to leave, after everything was sent.
+async fn wait(state: &RequestState, rng: &mut Rng) {
+    match state.moment {
         Moment::InTheBody | Moment::AfterSending | Moment::InTheAnswer => {}
         Moment::Anytime => tokio::time::sleep(Duration::from_micros(rng.u64(..6_000))).await,
-        Moment::BeforeTheEffect => desk.reached(Stage::Running).await,
-        Moment::AfterTheEffect => desk.reached(Stage::Done).await,
+        Moment::BeforeTheEffect => state.reached(Stage::Running).await,
+        Moment::AfterTheEffect => state.reached(Stage::Done).await,
     }
 }
 
-/// Counts a caller who has left, and lets the handler know.
-async fn left(office: &Office, desk: &Desk, rng: &mut Rng) {
-    let at_work = matches!(desk.stage(), Stage::Running | Stage::Done);
-    office.leave(desk, at_work);
-    // Half of the handlers go on when the server has noticed, the others whenever they like.
-    if at_work && rng.bool() && desk.is_held() {
-        desk.noticed().await;
+/// Counts a caller that has left, and signals it to the handler.
+async fn left(service: &LeavingService, state: &RequestState, rng: &mut Rng) {
+    let at_work = matches!(state.stage(), Stage::Running | Stage::Done);
+    service.leave(state, at_work);
+    // Half of the handlers continue when the server has noticed, the others at any time.
+    if at_work && rng.bool() && state.is_held() {
+        state.noticed().await;
     }
     tokio::time::sleep(Duration::from_micros(rng.u64(..3_000))).await;
-    desk.leave();
+    state.leave();
 }
 
 async fn leave_h1(
-    office: &Office,
-    desk: &Desk,
+    service: &LeavingService,
+    state: &RequestState,
     address: SocketAddr,
     key: &str,
     body: &str,
@@ -89,23 +89,23 @@ async fn leave_h1(
     let (key, length) =
         (format!("Idempotency-Key: {key}"), format!("Content-Length: {}", body.len()));
     let head = raw::post("/orders", &[&key, &length], b"");
-    let sent = if desk.moment == Moment::InTheBody { rng.usize(..body.len()) } else { body.len() };
+    let sent = if state.moment == Moment::InTheBody { rng.usize(..body.len()) } else { body.len() };
     wire.send(&[&head, &body.as_bytes()[..sent]].concat()).await;
-    wait(desk, rng).await;
-    if desk.moment == Moment::InTheAnswer {
-        wire.hear_something().await;
+    wait(state, rng).await;
+    if state.moment == Moment::InTheAnswer {
+        wire.read_some().await;
     }
     match manner {
         Manner::Close | Manner::Cancel => wire.close(),
         Manner::Abort => wire.reset(),
     }
-    left(office, desk, rng).await;
+    left(service, state, rng).await;
 }
 
-/// Gives back the connection if only its stream was cancelled.
+/// Returns the connection if only its stream was cancelled.
 async fn leave_h2(
-    office: &Office,
-    desk: &Desk,
+    service: &LeavingService,
+    state: &RequestState,
     address: SocketAddr,
     key: &str,
     body: &str,
@@ -114,14 +114,14 @@ async fn leave_h2(
 ) -> Option<Frames> {
     let mut connection = Frames::connect(address).await;
     let head = frames::post(1, 0, "/orders", key);
-    let cut = desk.moment == Moment::InTheBody;
+    let cut = state.moment == Moment::InTheBody;
     let sent = if cut { rng.usize(..body.len()) } else { body.len() };
     let flags = if cut { 0 } else { END_STREAM };
     let data = frames::frame(DATA, flags, 1, &body.as_bytes()[..sent]);
     connection.send(&[head, data].concat()).await;
-    wait(desk, rng).await;
-    if desk.moment == Moment::InTheAnswer {
-        // More of it than we have room for is still to come.
+    wait(state, rng).await;
+    if state.moment == Moment::InTheAnswer {
+        // The rest of the response is larger than the receive window.
         connection.until(DATA).await.expect("an answer begins");
     }
     let kept = match manner {
@@ -138,29 +138,35 @@ async fn leave_h2(
             Some(connection)
         }
     };
-    left(office, desk, rng).await;
+    left(service, state, rng).await;
     kept
 }
 
-/// The same request until there is an answer, and once more for its replay.
-async fn come_again(office: &Office, address: SocketAddr, key: &str, body: &str, rng: &mut Rng) {
+/// Repeats the request until there is a response, and once more for its replay.
+async fn come_again(
+    service: &LeavingService,
+    address: SocketAddr,
+    key: &str,
+    body: &str,
+    rng: &mut Rng,
+) {
     let protocols = [Protocol::H1, Protocol::H2];
     for time in 0..2 {
         let mut client = Client::connect(address, protocols[rng.usize(..2)]).await;
         let answer = client.send(post("/orders", key, body)).await;
         if answer.status != 200 {
             let why = format!("{} {:?}", answer.status, answer.problem());
-            // The request has waited for it: nobody will ever settle this claim.
-            office.stuck.fetch_add(1, Ordering::SeqCst);
-            office.note(key, Told::NotDone { why });
+            // The request has waited in vain: this claim will never be settled.
+            service.stuck.fetch_add(1, Ordering::SeqCst);
+            service.note(key, Told::NotDone { why });
             return;
         }
         assert!(time == 0 || answer.replayed(), "{key}: answered twice, and not replayed");
-        office.note(key, Told::Done { outcome: digest(&answer), replayed: answer.replayed() });
+        service.note(key, Told::Done { outcome: digest(&answer), replayed: answer.replayed() });
     }
 }
 
-/// Stands for an answer's status, type and bytes.
+/// Returns a digest of a response's status, type and bytes.
 fn digest(answer: &Answer) -> String {
     let mut hasher = DefaultHasher::new();
     (answer.status, answer.header("content-type"), &answer.body).hash(&mut hasher);

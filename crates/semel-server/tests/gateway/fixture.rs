@@ -1,4 +1,4 @@
-//! A directory of a test's own, and gateways that run in it.
+//! A private directory for a test, and the gateways that run in it.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use tokio::net::TcpSocket;
 
 use crate::program::{self, Service};
 
-/// An address without a listener, reserved as long as the socket is kept.
+/// Returns an address without a listener, which is reserved as long as the socket is kept.
 pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -19,13 +19,13 @@ pub(crate) fn nowhere() -> (TcpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// How long a loaded machine may take for anything.
+/// The time limit for any step on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that goes with its test.
-pub(crate) struct Ground(PathBuf);
+/// A directory that is removed after its test.
+pub(crate) struct Fixture(PathBuf);
 
-impl Ground {
+impl Fixture {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::SeqCst);
@@ -40,15 +40,15 @@ impl Ground {
         &self.0
     }
 
-    /// A file in it, by its name.
+    /// Writes a file in the directory, and returns its path.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
         path
     }
 
-    /// `semel gateway` before `upstream`, on ports of its own, with a SQLite store here unless a flag
-    /// says otherwise. Its log is a file here.
+    /// Returns the command of a gateway in front of `upstream`, on free ports, with a SQLite store
+    /// in the directory unless a flag sets another. Its log is a file in the directory.
     pub(crate) fn command(&self, upstream: &str, flags: &[&str]) -> Command {
         let fixed = ["gateway", "--upstream", upstream, "--listen", "127.0.0.1:0"];
         let admin = match flags.contains(&"--admin-listen") {
@@ -61,20 +61,20 @@ impl Ground {
         command
     }
 
-    /// Starts it.
+    /// Starts a gateway with these flags.
     #[track_caller]
     pub(crate) fn gateway(&self, upstream: &str, flags: &[&str]) -> Service {
         Service::start(self.command(upstream, flags))
     }
 
-    /// Starts it with this `semel.toml`.
+    /// Starts a gateway with this `semel.toml`.
     #[track_caller]
     pub(crate) fn configured(&self, upstream: &str, file: &str) -> Service {
-        // Also where the tests themselves run under `nohup`.
+        // Resets SIGHUP, because the tests themselves may run under `nohup`.
         self.configured_under(&["env", "--default-signal=HUP"], upstream, file)
     }
 
-    /// The same, started by another program.
+    /// Starts a gateway with this `semel.toml` through another program.
     #[track_caller]
     pub(crate) fn configured_under(&self, runner: &[&str], upstream: &str, file: &str) -> Service {
         self.write("semel.toml", file);
@@ -82,7 +82,7 @@ impl Ground {
         Service::start(self.under(runner, &command))
     }
 
-    /// A command of [`Ground::command`], started by another program.
+    /// Wraps a command so that another program starts it.
     pub(crate) fn under(&self, runner: &[&str], command: &Command) -> Command {
         let mut outer = program::under(runner, command);
         outer.stderr(self.log_file());
@@ -93,12 +93,12 @@ impl Ground {
         File::options().create(true).append(true).open(self.0.join("log")).unwrap()
     }
 
-    /// What its gateways have logged.
+    /// Returns the log of the gateways.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.0.join("log")).unwrap_or_default()
     }
 
-    /// Waits until the log says `words` this many times.
+    /// Waits until the log contains `words` this many times.
     pub(crate) async fn logged(&self, words: &str, times: usize) {
         let end = Instant::now() + PATIENCE;
         while self.log().matches(words).count() < times {
@@ -108,7 +108,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

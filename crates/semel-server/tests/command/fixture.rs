@@ -1,4 +1,4 @@
-//! A store of a test's own, and the program beside it.
+//! A private store for a test, and the program that runs on it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ macro_rules! on {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $store() {
-                    super::$test(crate::ground::Ground::$store().await).await;
+                    super::$test(crate::fixture::Fixture::$store().await).await;
                 }
             )+
         }
@@ -24,7 +24,7 @@ macro_rules! on {
 }
 pub(crate) use on;
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -38,7 +38,7 @@ impl Scratch {
         &self.0
     }
 
-    /// A file in it.
+    /// Writes a file in the directory, and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, text).expect("written");
@@ -52,7 +52,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Of this test, and of no other that runs or ever ran.
+/// Returns a unique name.
 pub(crate) fn unique() -> String {
     semel_core::OperationId::generate().to_string().to_lowercase()
 }
@@ -63,55 +63,55 @@ pub(crate) fn server(variable: &str) -> String {
     })
 }
 
-/// A store of a test's own.
-pub(crate) struct Ground {
+/// A private store for a test.
+pub(crate) struct Fixture {
     pub(crate) scratch: Scratch,
     pub(crate) url: String,
     prefix: String,
-    /// On the server, to be dropped.
+    /// The server's URL and the name of the database, which is dropped after the test.
     database: Option<(String, String)>,
 }
 
-impl Ground {
+impl Fixture {
     fn at(url: String) -> Self {
         Self { scratch: Scratch::new(), url, prefix: "idem:".to_owned(), database: None }
     }
 
-    /// A file with our schema.
+    /// Creates a SQLite file with the schema.
     pub(crate) async fn sqlite() -> Self {
-        let ground = Self::bare_sqlite();
-        ground.place().await.close().await;
-        ground
+        let fixture = Self::bare_sqlite();
+        fixture.open_store().await.close().await;
+        fixture
     }
 
-    /// A file that is not there yet.
+    /// Returns the URL of a SQLite file that does not exist yet.
     pub(crate) fn bare_sqlite() -> Self {
-        let mut ground = Self::at(String::new());
-        ground.url = format!("sqlite:{}", ground.scratch.path().join("ledger.db").display());
-        ground
+        let mut fixture = Self::at(String::new());
+        fixture.url = format!("sqlite:{}", fixture.scratch.path().join("ledger.db").display());
+        fixture
     }
 
-    /// A database with our schema.
+    /// Creates a database with the schema.
     pub(crate) async fn postgres() -> Self {
-        let ground = Self::bare_postgres().await;
-        ground.place().await;
-        ground
+        let fixture = Self::bare_postgres().await;
+        fixture.open_store().await;
+        fixture
     }
 
-    /// A database without it.
+    /// Creates a database without the schema.
     pub(crate) async fn bare_postgres() -> Self {
         let url = server("SEMEL_TEST_POSTGRES_URL");
         Self::database(url, "postgres").await
     }
 
-    /// A database with our schema.
+    /// Creates a database with the schema.
     pub(crate) async fn mysql() -> Self {
-        let ground = Self::bare_mysql().await;
-        ground.place().await;
-        ground
+        let fixture = Self::bare_mysql().await;
+        fixture.open_store().await;
+        fixture
     }
 
-    /// A database without it.
+    /// Creates a database without the schema.
     pub(crate) async fn bare_mysql() -> Self {
         let url = server("SEMEL_TEST_MYSQL_URL");
         Self::database(url, "mysql").await
@@ -129,25 +129,26 @@ impl Ground {
             _ => before.rsplit_once('/').expect("the URL names a database").0,
         };
         let url = format!("{address}/{name}{parameters}");
-        let mut ground = Self::at(url);
-        ground.database = Some((server, name));
-        ground
+        let mut fixture = Self::at(url);
+        fixture.database = Some((server, name));
+        fixture
     }
 
-    /// A prefix on the server.
+    /// Reserves a key prefix in Redis.
     pub(crate) async fn redis() -> Self {
-        let mut ground = Self::at(server("SEMEL_TEST_REDIS_URL"));
-        ground.prefix = format!("command-{}:", unique());
-        ground
+        let mut fixture = Self::at(server("SEMEL_TEST_REDIS_URL"));
+        fixture.prefix = format!("command-{}:", unique());
+        fixture
     }
 
-    /// The store, opened as a service opens it.
-    pub(crate) async fn place(&self) -> StoreHandle {
+    /// Opens the store as a service does.
+    pub(crate) async fn open_store(&self) -> StoreHandle {
         let url: StoreUrl = self.url.parse().expect("a URL");
         StoreHandle::open(&url, OpenMode::Serve, &self.prefix).await.expect("the store opens")
     }
 
-    /// The program with these arguments and this store, still to be started.
+    /// Returns a command of the program with these arguments and this store, which is not started
+    /// yet.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let store = ["--store", &self.url];
         let mut command =
@@ -161,16 +162,16 @@ impl Ground {
         Ended::from(self.command(arguments).output().expect("the program can be started"))
     }
 
-    /// Runs a command that goes well and answers in JSON.
+    /// Runs a command that must succeed, and returns its JSON output.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
-        let said = self.run(&arguments).well();
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+        let printed = self.run(&arguments).well();
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
     }
 }
 
-/// The lines that a command left for the audit: what begins, and what came of it.
+/// Returns the two audit lines of a command.
 #[track_caller]
 pub(crate) fn audited(stderr: &str) -> [Value; 2] {
     let lines: Vec<Value> = stderr
@@ -187,41 +188,41 @@ pub(crate) fn audited(stderr: &str) -> [Value; 2] {
     [begin, end]
 }
 
-/// Runs statements beside the store.
-pub(crate) async fn sql(ground: &Ground, text: &str) {
+/// Runs SQL statements on a separate connection.
+pub(crate) async fn sql(fixture: &Fixture, text: &str) {
     let text = AssertSqlSafe(text.to_owned());
-    let done = match ground.url.split(':').next() {
+    let done = match fixture.url.split(':').next() {
         Some("sqlite") => {
-            let mut connection = SqliteConnection::connect(&ground.url).await.unwrap();
+            let mut connection = SqliteConnection::connect(&fixture.url).await.unwrap();
             sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
         }
         Some("postgres") => {
-            let mut connection = PgConnection::connect(&ground.url).await.unwrap();
+            let mut connection = PgConnection::connect(&fixture.url).await.unwrap();
             sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
         }
         _ => {
-            let mut connection = MySqlConnection::connect(&ground.url).await.unwrap();
+            let mut connection = MySqlConnection::connect(&fixture.url).await.unwrap();
             sqlx::raw_sql(text).execute(&mut connection).await.map(drop)
         }
     };
     done.expect("runs");
 }
 
-/// Spoils a record, in a place that no filter looks at where it is a database that looks.
-pub(crate) async fn damage(ground: &Ground, key: &semel_core::Key) {
+/// Damages a record in a column that the filters of a database do not read.
+pub(crate) async fn damage(fixture: &Fixture, key: &semel_core::Key) {
     let digest: String = key.digest().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = match ground.url.split(':').next() {
+    let name = match fixture.url.split(':').next() {
         Some("redis") => {
-            let client = redis::Client::open(ground.url.as_str()).expect("a URL");
+            let client = redis::Client::open(fixture.url.as_str()).expect("a URL");
             let mut connection = client.get_connection().expect("the server answers");
             let mut damage = redis::cmd("SETRANGE");
-            damage.arg(format!("{}{digest}", ground.prefix)).arg(1).arg(b"\x09");
+            damage.arg(format!("{}{digest}", fixture.prefix)).arg(1).arg(b"\x09");
             return damage.exec(&mut connection).expect("damaged");
         }
         Some("postgres") => format!("'\\x{digest}'"),
         _ => format!("x'{digest}'"),
     };
-    sql(ground, &format!("UPDATE semel_record SET on_crash = 9 WHERE digest = {name}")).await;
+    sql(fixture, &format!("UPDATE semel_record SET on_crash = 9 WHERE digest = {name}")).await;
 }
 
 async fn create(server: &str, kind: &str, sql: &str) {
@@ -235,10 +236,10 @@ async fn create(server: &str, kind: &str, sql: &str) {
     }
 }
 
-impl Drop for Ground {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let Some((server, name)) = self.database.take() else { return };
-        // Not on the test's runtime, which may be the one we stand on.
+        // A separate thread, because this code may run on the test's runtime.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {

@@ -1,4 +1,4 @@
-//! A router behind the layer, called without a socket, and what its handlers tell the tests.
+//! Helpers for tests of a router behind the layer that is called without a socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,31 +20,31 @@ use tower::ServiceExt as _;
 
 use crate::backend::{Answer, Sent, get, post};
 
-/// The layer of a service for one tenant whose callers share their keys, in a process of its own.
+/// Returns a layer with its own executor for one tenant whose callers share their keys.
 pub(crate) fn layer<S: Store>(store: S) -> IdempotencyLayer<S> {
     IdempotencyLayer::fenced(Executor::new(store), Tenant::fixed("acme"), PrincipalFrom::global())
 }
 
-/// A store that fails as its script says.
+/// Wraps a store so that it fails according to a script.
 pub(crate) fn faulty<S: Store>(store: S) -> (FaultyStore<S>, Faults) {
     let store = FaultyStore::new(store);
     let faults = store.faults().clone();
     (store, faults)
 }
 
-/// Sends a request and reads all of the answer.
+/// Sends a request and reads the whole response.
 pub(crate) async fn send(app: &Router, request: Request<Sent>) -> Answer {
     let Ok(response) = app.clone().oneshot(request).await;
     read(response).await
 }
 
-/// The same in a task of its own: the request is under way while the test goes on.
+/// Sends a request in a separate task, so that it is under way while the test continues.
 pub(crate) fn sending(app: &Router, request: Request<Sent>) -> tokio::task::JoinHandle<Answer> {
     let app = app.clone();
     tokio::spawn(async move { send(&app, request).await })
 }
 
-/// All of a response.
+/// Reads the whole response.
 pub(crate) async fn read(response: Response<Body>) -> Answer {
     let (head, body) = response.into_parts();
     let read = body.collect().await.expect("all of the answer");
@@ -53,26 +53,26 @@ pub(crate) async fn read(response: Response<Body>) -> Answer {
     Answer { status, version, headers, body: read.to_bytes(), trailers }
 }
 
-/// `POST /orders` under the key `k`.
+/// Creates the request `POST /orders` under the key `k`.
 pub(crate) fn order() -> Request<Sent> {
     post("/orders", "k", "{}")
 }
 
-/// A request with one more header.
+/// Adds a header to a request.
 pub(crate) fn with(mut request: Request<Sent>, name: &'static str, value: &str) -> Request<Sent> {
     let value = HeaderValue::from_str(value).expect("a header value");
     request.headers_mut().append(HeaderName::from_static(name), value);
     request
 }
 
-/// The URL of an answer that is accepted and not made yet.
+/// Returns the URL of the outcome from a 202.
 pub(crate) fn url(accepted: &Answer) -> String {
     assert_eq!(accepted.status, 202, "{accepted:?}");
     accepted.header("location").expect("where to ask").to_owned()
 }
 
-/// Asks at `url` until the operation is over.
-pub(crate) async fn heard(app: &Router, url: &str) -> Answer {
+/// Polls `url` until the operation is over, and returns the last response.
+pub(crate) async fn final_answer(app: &Router, url: &str) -> Answer {
     loop {
         let answer = send(app, get(url)).await;
         if answer.status != 202 {
@@ -82,23 +82,23 @@ pub(crate) async fn heard(app: &Router, url: &str) -> Answer {
     }
 }
 
-/// How often a handler ran.
+/// Counts the runs of a handler.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<AtomicU32>);
 
 impl Runs {
-    /// Counts one more and says which it is, from 1.
+    /// Counts one more run and returns its number, from 1.
     pub(crate) fn next(&self) -> u32 {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// So far.
+    /// Returns the number of runs so far.
     pub(crate) fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// Where a handler waits until the test lets it go on.
+/// A gate at which a handler waits until the test opens it.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate(Arc<(Semaphore, Semaphore)>);
 
@@ -107,24 +107,24 @@ impl Gate {
         Self(Arc::new((Semaphore::new(0), Semaphore::new(0))))
     }
 
-    /// The handler is here, and goes on when the gate is opened for it.
+    /// Waits until the gate is opened for this handler.
     pub(crate) async fn pass(&self) {
         self.0.0.add_permits(1);
         self.0.1.acquire().await.expect("not closed").forget();
     }
 
-    /// Waits until one more handler has come to the gate.
+    /// Waits until one more handler has reached the gate.
     pub(crate) async fn reached(&self) {
         self.0.0.acquire().await.expect("not closed").forget();
     }
 
-    /// Lets one handler go on.
+    /// Lets one handler pass.
     pub(crate) fn open(&self) {
         self.0.1.add_permits(1);
     }
 }
 
-/// Claims `POST /orders` under `k` as a process does that then dies; its verifier must be asked.
+/// Claims `POST /orders` under `k` like a process that then dies. The crash policy is to verify.
 pub(crate) async fn abandoned(store: &impl Store) {
     let key = Key::new(Kind::Http, "acme", "POST /orders", Principal::global(), "k");
     let draft = Draft {

@@ -1,4 +1,4 @@
-//! A database and a broker of a test's own, and the demo on them.
+//! A private database and broker for a test, and the demo that runs on them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,12 +9,12 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Sqlite
 use crate::caller::Caller;
 use crate::program::{self, Service};
 
-/// How long a loaded machine may take for what takes a second or ten.
+/// The time limit for something that takes one to ten seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where a demo keeps things, and what carries its events.
+/// The database and the broker of a demo.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Fixture {
     directory: PathBuf,
     database: Database,
     broker: String,
@@ -23,28 +23,28 @@ pub(crate) struct Ground {
 
 #[derive(Debug)]
 enum Database {
-    /// In the directory.
+    /// A SQLite file in the directory.
     Sqlite,
-    /// On the server at this URL, under the ground's name.
+    /// A PostgreSQL database on the server at this URL, with the name of the fixture.
     Postgres(String),
-    /// The same.
+    /// A MySQL database on the server at this URL, with the name of the fixture.
     MySql(String),
 }
 
-/// The URL of one of the test run's servers.
+/// Returns the URL of one of the servers of the test run.
 pub(crate) fn server(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!("set {name} or run `cargo xtask test`, which starts the servers")
     })
 }
 
-/// A unique name.
+/// Returns a unique name.
 pub(crate) fn unique() -> String {
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
     format!("demo_{}_{since}", std::process::id())
 }
 
-impl Ground {
+impl Fixture {
     fn new(database: Database, broker: &str) -> Self {
         let name = unique();
         let directory = std::env::temp_dir().join(format!("semel-{name}"));
@@ -52,30 +52,30 @@ impl Ground {
         Self { directory, database, broker: broker.to_owned(), name }
     }
 
-    /// SQLite and the bus: what the demo does when it is told nothing.
+    /// Creates a fixture with SQLite and the bus, the defaults of the demo.
     pub(crate) fn embedded() -> Self {
         Self::new(Database::Sqlite, "bus")
     }
 
     pub(crate) async fn postgres(broker: &str) -> Self {
         let url = server("SEMEL_TEST_POSTGRES_URL");
-        let ground = Self::new(Database::Postgres(url.clone()), broker);
+        let fixture = Self::new(Database::Postgres(url.clone()), broker);
         let mut side = PgConnection::connect(&url).await.expect("the server");
-        let create = AssertSqlSafe(format!("CREATE DATABASE {}", ground.name));
+        let create = AssertSqlSafe(format!("CREATE DATABASE {}", fixture.name));
         sqlx::raw_sql(create).execute(&mut side).await.expect("a database");
-        ground
+        fixture
     }
 
     pub(crate) async fn mysql(broker: &str) -> Self {
         let url = server("SEMEL_TEST_MYSQL_URL");
-        let ground = Self::new(Database::MySql(url.clone()), broker);
+        let fixture = Self::new(Database::MySql(url.clone()), broker);
         let mut side = MySqlConnection::connect(&url).await.expect("the server");
-        let create = AssertSqlSafe(format!("CREATE DATABASE {}", ground.name));
+        let create = AssertSqlSafe(format!("CREATE DATABASE {}", fixture.name));
         sqlx::raw_sql(create).execute(&mut side).await.expect("a database");
-        ground
+        fixture
     }
 
-    /// What the demo's own things are called on the broker.
+    /// Returns the name of the demo's stream, exchange or keys on the broker.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -90,12 +90,12 @@ impl Ground {
         }
     }
 
-    /// A file of this ground's.
+    /// Returns the path of a file in the directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The demo on this ground, on free ports, unless `more` says otherwise.
+    /// Returns the command of a demo on this fixture, on free ports, with the arguments `more`.
     pub(crate) fn demo(&self, more: &[&str]) -> Command {
         let store = self.store();
         let mut flags = vec![
@@ -113,18 +113,18 @@ impl Ground {
         for (flag, value) in flags.into_iter().filter(|(flag, _)| !more.contains(flag)) {
             command.args([flag, value]);
         }
-        // What a killed relay had in hands is due again soon.
+        // A short lease, so that the events of a killed relay are soon due again.
         command.args(more).env("SEMEL_RELAY__LEASE", "2s").env("RUST_LOG", "warn");
         command
     }
 
-    /// Starts it.
+    /// Starts the demo.
     #[track_caller]
     pub(crate) fn start(&self) -> Service {
         Service::start(self.demo(&[]))
     }
 
-    /// Runs a statement on a connection of its own.
+    /// Runs a statement on a new connection.
     pub(crate) async fn execute(&self, statement: &str) {
         let sql = AssertSqlSafe(statement);
         match &self.database {
@@ -146,7 +146,7 @@ impl Ground {
         }
     }
 
-    /// Returns a number that a query counts.
+    /// Returns the result of a query that counts rows.
     pub(crate) async fn number(&self, query: &str) -> i64 {
         let sql = AssertSqlSafe(query);
         let counted = match &self.database {
@@ -167,15 +167,15 @@ impl Ground {
         counted.expect(query)
     }
 
-    /// Orders that a group has handled, over all groups: neither second effects are counted, nor those
-    /// of orders that are not there.
+    /// Returns the number of existing orders that each group has handled, summed over all groups.
+    /// Second effects are not counted.
     pub(crate) async fn handled(&self) -> i64 {
         let pairs = "SELECT DISTINCT consumer_group, order_id FROM effects \
                      JOIN orders ON internal_id = order_id AND orders.tenant_id = effects.tenant_id";
         self.number(&format!("SELECT COUNT(*) FROM ({pairs}) AS pairs")).await
     }
 
-    /// Takes away what the test has left.
+    /// Removes the database and the files of the test.
     pub(crate) async fn remove(self) {
         match &self.database {
             Database::Sqlite => {}
@@ -193,13 +193,13 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// What `/effects` says when there are so many orders and all is done.
+/// Returns the response of `/effects` when this many orders are fully handled.
 pub(crate) fn done(orders: usize) -> String {
     format!(
         "{{\"orders\":{orders},\"effects\":{{\"INVENTORY\":{orders},\"NOTIFY\":{orders},\
@@ -207,13 +207,14 @@ pub(crate) fn done(orders: usize) -> String {
     )
 }
 
-/// Waits until `/effects` says this, and gives what it said last.
+/// Waits until `/effects` returns `wanted` or the time limit has passed, and returns the last
+/// response.
 pub(crate) async fn until_effects(caller: &Caller, base: &str, wanted: &str) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
-        let said = caller.get(&format!("{base}/effects")).await.text().to_owned();
-        if said == wanted || Instant::now() > end {
-            return said;
+        let output = caller.get(&format!("{base}/effects")).await.text().to_owned();
+        if output == wanted || Instant::now() > end {
+            return output;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
