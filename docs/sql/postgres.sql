@@ -164,3 +164,25 @@ create table if not exists semel_migration (
 );
 insert into semel_migration (version, name, checksum, applied_at)
 values (3, 'id map', '4336d1a153ed3a34f4f0843cfdfd92261eef8f1c43b75a45eb0cdfb902691046', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+
+-- 4: outbox lease
+-- A lease ends at leased_until, a column that no index has: due_at stays as it was when the row was
+-- claimed. A row that is leased changes no index then, and where its page has room (the fillfactor leaves
+-- it) the server writes the new version beside the old one and nothing else. A row may be claimed when
+-- due_at has come and it is not leased, or its lease is over; leased_until is null while it is not leased.
+-- Relays of the version before this one know nothing of it: stop them first, or events are published twice.
+alter table semel_outbox add column leased_until bigint;
+alter table semel_outbox set (fillfactor = 50);
+update semel_outbox set leased_until = due_at where status = 1;
+
+-- By what the row lacks, not by its status, which every lease changes.
+drop index semel_outbox_dead;
+create index semel_outbox_dead on semel_outbox (sequence) where due_at is null and published_at is null;
+create table if not exists semel_migration (
+    version    integer not null primary key,
+    name       text    not null,
+    checksum   text    not null,
+    applied_at bigint  not null
+);
+insert into semel_migration (version, name, checksum, applied_at)
+values (4, 'outbox lease', '6e13ad20cf346f046628a8241c6a8abaecbb6e64328f91703c2b4a18d2c31e64', (extract(epoch from clock_timestamp()) * 1000000)::bigint);

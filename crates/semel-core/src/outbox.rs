@@ -171,6 +171,10 @@ pub struct Ask {
     /// The largest total size of the payloads, in bytes. The first row is claimed regardless of its
     /// size.
     pub bytes: u64,
+    /// Whether to look further where the rows that are due first all wait behind others of their partition,
+    /// and to put those off. Without it such a claim returns what it has found, which may be nothing: for a
+    /// relay with a batch in progress, since what waits may wait for that batch.
+    pub look_further: bool,
 }
 
 impl Ask {
@@ -181,7 +185,7 @@ impl Ask {
 
     /// Creates limits with the default of [`BYTES`](Self::BYTES).
     pub const fn new(limit: u32, lease: Duration) -> Self {
-        Self { limit, lease, bytes: Self::BYTES }
+        Self { limit, lease, bytes: Self::BYTES, look_further: true }
     }
 }
 

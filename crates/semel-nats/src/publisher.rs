@@ -74,7 +74,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how many events of a batch are in flight at once. Default 256.
+    /// Sets how many events of a batch are in flight at once. Default 1,024: a whole
+    /// batch of a relay.
     pub fn at_once(mut self, events: usize) -> Self {
         self.at_once = events;
         self
@@ -130,7 +131,7 @@ impl NatsPublisher {
 
     /// Returns the settings of a publisher, beginning with the defaults.
     pub fn builder(client: Client, topology: Topology) -> PublisherBuilder {
-        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 256, declare: false }
+        PublisherBuilder { client, topology, timeout: TIMEOUT, at_once: 1_024, declare: false }
     }
 
     /// Checks that the server accepts events now, for a readiness probe: there is a connection, and
@@ -154,12 +155,13 @@ impl NatsPublisher {
         if let Some(reason) = batch.away.get() {
             return Err(PublishError::Unavailable(reason.clone()));
         }
-        let mut headers = wire::headers(event, self.topology.name());
-        let mut sent = self.post(event, headers.clone(), batch).await;
+        let headers = || wire::headers(event, self.topology.name());
+        let mut sent = self.post(event, headers(), batch).await;
         // A purge removes the message, but the server still remembers its id.
         if let Ok(Some(sequence)) = sent
             && !self.has(sequence).await
         {
+            let mut headers = headers();
             let id = headers.get(NATS_MESSAGE_ID).map(ToString::to_string).unwrap_or_default();
             headers.insert(NATS_MESSAGE_ID, format!("{id}/{}", EventId::generate()));
             sent = self.post(event, headers, batch).await;

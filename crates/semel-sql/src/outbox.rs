@@ -23,31 +23,39 @@ pub(crate) use self::search::{GRACE, LONG, REDATED, SHORT, Scanned, Search};
 use crate::error::corrupt_outbox;
 use crate::migrate::Shape;
 
-/// The outbox's table, the same in every dialect.
+/// The columns of the outbox's table: those that it has in every dialect, and a dialect's own.
+macro_rules! columns {
+    ($($own:literal),*) => {
+        &[
+            "sequence",
+            "id",
+            "tenant",
+            "aggregatetype",
+            "aggregateid",
+            "type",
+            "source",
+            "payload",
+            "content_type",
+            "headers",
+            "occurred_at",
+            "status",
+            "attempts",
+            "due_at",
+            "rest_us",
+            "partition_key",
+            "token",
+            "error",
+            "created_at",
+            "published_at",
+            $($own),*
+        ]
+    };
+}
+
+/// The outbox's table.
 pub(crate) const OUTBOX: Shape = Shape {
     table: "semel_outbox",
-    columns: &[
-        "sequence",
-        "id",
-        "tenant",
-        "aggregatetype",
-        "aggregateid",
-        "type",
-        "source",
-        "payload",
-        "content_type",
-        "headers",
-        "occurred_at",
-        "status",
-        "attempts",
-        "due_at",
-        "rest_us",
-        "partition_key",
-        "token",
-        "error",
-        "created_at",
-        "published_at",
-    ],
+    columns: columns!(),
     indexes: &[
         "semel_outbox_event",
         "semel_outbox_due",
@@ -57,6 +65,9 @@ pub(crate) const OUTBOX: Shape = Shape {
     ],
     keys: &[&["sequence"], &["id", "tenant"]],
 };
+
+/// The same in PostgreSQL, where a lease has a column of its own.
+pub(crate) const PG_OUTBOX: Shape = Shape { columns: columns!("leased_until"), ..OUTBOX };
 
 /// The CloudEvents attributes that are not stored in the column `headers`: each has a column, is
 /// derived from one, or is constant.

@@ -4,6 +4,7 @@
 //! One file per benchmark; the databases are in `tables`, the brokers in `wire`.
 
 mod append;
+mod bare_loop;
 mod claim;
 mod latency;
 mod relay;

@@ -5,9 +5,10 @@
 //! Within a partition an event is published after its predecessor was confirmed.
 
 mod pass;
+mod size;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use pass::Pass;
+use size::BatchSize;
 
 use super::{Ask, Backlog, Outbox, Publisher};
 use crate::clock::monotonic;
@@ -77,6 +79,10 @@ struct Inner<O, P> {
     outbox: Arc<O>,
     publisher: P,
     settings: Settings,
+    /// The size of the next batch.
+    size: Mutex<BatchSize>,
+    /// Batches that are in progress.
+    in_progress: AtomicUsize,
     /// The rows that the broker did not accept while it accepted others, each with the number of
     /// times in a row.
     suspects: Mutex<HashMap<u64, u8>>,
@@ -110,7 +116,8 @@ pub struct RelayBuilder<O, P> {
 }
 
 impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
-    /// Sets the largest number of rows in one claim. Default 100.
+    /// Sets the largest number of rows in one claim. Default 1,000. The first claims are smaller; while
+    /// they come back full, the next ones grow.
     pub fn batch(mut self, rows: u32) -> Self {
         self.settings.batch = rows.clamp(1, 10_000);
         self
@@ -192,14 +199,15 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
         let max_attempts = Some(self.settings.max_attempts);
         Policy { lease, max_attempts, ..Policy::default() }.check()?;
         let Self { outbox, publisher, settings } = self;
-        let (suspects, unreachable_reason, last_warning) = Default::default();
         Ok(Relay(Arc::new(Inner {
             outbox,
             publisher,
+            size: Mutex::new(BatchSize::new(settings.batch)),
             settings,
-            suspects,
-            unreachable_reason,
-            last_warning,
+            in_progress: AtomicUsize::new(0),
+            suspects: Mutex::default(),
+            unreachable_reason: Mutex::default(),
+            last_warning: Mutex::default(),
         })))
     }
 }
@@ -213,7 +221,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
     /// Returns a builder with default settings.
     pub fn builder(outbox: impl Into<Arc<O>>, publisher: P) -> RelayBuilder<O, P> {
         let settings = Settings {
-            batch: 100,
+            batch: 1_000,
             batch_bytes: Ask::BYTES,
             lease: Ask::LEASE,
             concurrency: 2,
@@ -294,6 +302,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 running = paused.wait_for(|paused| !paused) => if running.is_err() { return },
                 () = relaying.stopping.cancelled() => return,
             }
+            let mut starved = false;
             let unreachable = match self.pass(&relaying.stopping).await {
                 Ok(pass) => {
                     relaying.standing.add(&pass);
@@ -303,6 +312,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                         self.outbox.bell().ring();
                         continue;
                     }
+                    // What is due may wait for a batch in progress. More of the same wakes this one in vain.
+                    starved = self.in_progress.load(Ordering::Relaxed) > 0;
                     pass.away
                 }
                 Err(error) => {
@@ -324,7 +335,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             *span = (*span * 2).min(if unreachable { RETRY_PAUSE.1 } else { self.settings.idle.1 });
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.outbox.bell().rung(), if !unreachable => idle = self.settings.idle.0,
+                () = self.outbox.bell().rung(), if !unreachable && !starved => idle = self.settings.idle.0,
                 () = relaying.stopping.cancelled() => return,
             }
         }

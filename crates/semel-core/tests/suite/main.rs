@@ -8,5 +8,6 @@ mod memory;
 mod metrics;
 mod outbox_memory;
 mod relay;
+mod relay_batches;
 mod serve;
 mod traces;

@@ -117,7 +117,9 @@ impl Outbox for MySqlStore {
                 claim::claim(connection, ask, token, after, search.window()).await
             };
             let Some((leased, more)) = session.settled(claiming).await? else { continue };
-            if leased.is_empty() {
+            if !ask.look_further {
+                // What there is in the window is all that was asked for.
+            } else if leased.is_empty() {
                 if more && search.goes_on(put_off(&mut session, &search).await?) {
                     continue;
                 }

@@ -125,7 +125,9 @@ impl Outbox for PgStore {
                 Box::pin(claim(connection, query, ask, token, window))
             });
             let (leased, more) = claiming.await?;
-            if leased.is_empty() {
+            if !ask.look_further {
+                // What there is in the window is all that was asked for.
+            } else if leased.is_empty() {
                 if search.goes_on(self.put_off(&search).await?) {
                     continue;
                 }

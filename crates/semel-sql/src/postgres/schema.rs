@@ -12,7 +12,7 @@ use super::statement::{failed, unconnected};
 use super::{OPERATOR_PATIENCE, PgStore};
 use crate::error::{Stage, timed_out};
 use crate::migrate::{self, Applied, CLOCK, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
-use crate::outbox::OUTBOX;
+use crate::outbox::PG_OUTBOX;
 
 /// The migrations, in order.
 pub const MIGRATIONS: &[Migration] = &[
@@ -31,10 +31,15 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "id map",
         sql: include_str!("../../migrations/postgres/3-idmap.sql"),
     },
+    Migration {
+        version: 4,
+        name: "outbox lease",
+        sql: include_str!("../../migrations/postgres/4-outbox-lease.sql"),
+    },
 ];
 
 /// The tables that the statements need.
-const SHAPES: &[Shape] = &[RECORD, CLOCK, OUTBOX, ID_MAP];
+const SHAPES: &[Shape] = &[RECORD, CLOCK, PG_OUTBOX, ID_MAP];
 
 /// The advisory lock under which one instance migrates: the letters `semel`. Every version of this
 /// crate must use the same number.

@@ -312,7 +312,9 @@ impl Outbox for SqliteStore {
             let TaskAnswer::Leased(leased, more) = self.task(task).await? else {
                 unreachable!("the writer answers with `Leased`")
             };
-            if leased.is_empty() {
+            if !ask.look_further {
+                // What there is in the window is all that was asked for.
+            } else if leased.is_empty() {
                 if more && search.goes_on(self.put_off(&search).await?) {
                     continue;
                 }

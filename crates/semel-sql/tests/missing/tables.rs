@@ -28,7 +28,7 @@ where
     let ledger = "semel_record";
     assert_names(&store.open(draft).await.expect_err("no table"), ledger);
     assert_names(&store.peek(&draft.key).await.expect_err("no table"), ledger);
-    let ask = Ask { limit: 1, bytes: 1 << 20, lease: Duration::from_secs(30) };
+    let ask = Ask::new(1, Duration::from_secs(30));
     assert_names(&store.claim(ask).await.expect_err("no table"), "semel_outbox");
     let order = Binding::of::<Order>("acme", TypedId::new(Ulid(7))).expect("a tenant");
     let found = store.find("acme", Order::TYPE, &[*order.public()]).await;

@@ -43,7 +43,7 @@ fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults
         let mut connection = database.plain().await;
         let sent = event("one", MAX_PAYLOAD);
         store.append(&mut connection, std::slice::from_ref(&*sent)).await.expect("appended");
-        let ask = Ask { limit: 1, lease: Duration::from_secs(60), bytes: u64::MAX };
+        let ask = Ask { bytes: u64::MAX, ..Ask::new(1, Duration::from_secs(60)) };
         let leased = store.claim(ask).await.expect("claimed").remove(0);
         let carried = Arc::new(leased.envelope.expect("readable"));
         assert_eq!(carried.payload(), sent.payload());

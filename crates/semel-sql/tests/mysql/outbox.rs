@@ -95,6 +95,20 @@ fn rows_beyond_the_window_are_found() {
     });
 }
 
+#[test]
+fn a_big_claim_leaves_no_gap() {
+    semel_testkit::fixture::run(async {
+        crowd::a_big_claim_leaves_no_gap(TestDatabase::new().await).await;
+    });
+}
+
+#[test]
+fn a_claim_that_looks_no_further_writes_nothing() {
+    semel_testkit::fixture::run(async {
+        crowd::a_claim_that_looks_no_further_writes_nothing(TestDatabase::new().await).await;
+    });
+}
+
 /// The router's documented defaults: `table.field.event.id` is id, `table.field.event.key`
 /// aggregateid, `route.by.field` aggregatetype, `table.field.event.payload` payload. The column
 /// type exists as well.

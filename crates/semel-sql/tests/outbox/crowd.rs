@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition};
+use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition, Selection};
 use semel_testkit::OutboxFixture;
 use tokio::task::JoinSet;
 
@@ -136,4 +136,56 @@ pub(crate) async fn rows_beyond_the_window_are_found<F: OutboxFixture>(fixture: 
     assert_eq!(run.len(), 49);
     run.dedup_by_key(|sequence| *sequence);
     assert!(run.is_sorted() && run.len() == 49);
+}
+
+/// A claim that is not to look further puts off nothing and finds what is there at first, which may be
+/// nothing.
+pub(crate) async fn a_claim_that_looks_no_further_writes_nothing<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    put(&fixture, &outbox, &[about("leased")]).await;
+    let one = Ask::new(1, LEASE);
+    let head = outbox.claim(one).await.expect("a claim").remove(0);
+    let followers: Vec<Event> = (0..1_100).map(|_| about("leased")).collect();
+    put(&fixture, &outbox, &followers).await;
+    put(&fixture, &outbox, &[about("other")]).await;
+    let rows = || async { outbox.list(&Selection::default(), None, 2_000).await.expect("a list") };
+    let before = rows().await;
+    let near = Ask { look_further: false, ..one };
+    assert!(outbox.claim(near).await.expect("a claim").is_empty());
+    assert!(rows().await == before, "rows were put off");
+    let marked = outbox.mark(&[(head.ticket, Disposition::Published)]).await.expect("marked");
+    assert_eq!(marked, [Marked::Done]);
+    assert_eq!(outbox.claim(near).await.expect("a claim").len(), 1, "its partition goes on");
+    assert_eq!(outbox.claim(one).await.expect("a claim").len(), 1, "and so does the other");
+    assert!(rows().await != before);
+}
+
+/// A claim of a thousand rows takes the first of every partition, and those that follow without a gap; one that
+/// is marked as a whole lets the rest go on.
+pub(crate) async fn a_big_claim_leaves_no_gap<F: OutboxFixture>(fixture: F) {
+    let outbox = fixture.outbox().await;
+    let orders: Vec<String> = (0..700).map(|order| format!("ord_{order}")).collect();
+    let events: Vec<Event> = (0..1_900).map(|at| about(&orders[at % orders.len()])).collect();
+    put(&fixture, &outbox, &events).await;
+    let mut published: HashMap<Partition, Vec<u64>> = HashMap::new();
+    for expected in [1_000, 900, 0] {
+        let leased = outbox.claim(Ask::new(1_000, LEASE)).await.expect("a claim");
+        assert_eq!(leased.len(), expected);
+        let mut marks = Vec::with_capacity(expected);
+        for row in leased {
+            let partition = Partition::of(&row.envelope.expect("read")).expect("it has one");
+            published.entry(partition).or_default().push(row.ticket.sequence);
+            marks.push((row.ticket, Disposition::Published));
+        }
+        assert!(expected == 0 || published.len() == orders.len(), "{}", published.len());
+        let marked = outbox.mark(&marks).await.expect("marked");
+        assert!(marked.iter().all(|marked| *marked == Marked::Done));
+    }
+    let stored = outbox.list(&Selection::default(), None, 2_000).await.expect("a list");
+    let mut expected: HashMap<Partition, Vec<u64>> = HashMap::new();
+    for row in stored {
+        let partition = Partition::of(&row.envelope.expect("read")).expect("it has one");
+        expected.entry(partition).or_default().push(row.sequence);
+    }
+    assert!(published == expected, "a partition has a gap or is out of order");
 }

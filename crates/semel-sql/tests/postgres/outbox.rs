@@ -61,7 +61,8 @@ async fn shift(database: &Database, span: i64) {
         .run(&format!(
             "with all_rows as (select sequence from semel_outbox order by sequence for update)
             update semel_outbox o set created_at = created_at - ({span}),
-                due_at = due_at - ({span}), published_at = published_at - ({span})
+                due_at = due_at - ({span}), leased_until = leased_until - ({span}),
+                published_at = published_at - ({span})
             from all_rows a where a.sequence = o.sequence"
         ))
         .await;
@@ -94,6 +95,20 @@ fn claimers_share_what_is_put_off() {
 fn rows_beyond_the_window_are_found() {
     semel_testkit::fixture::run(async {
         crowd::rows_beyond_the_window_are_found(Database::new().await).await;
+    });
+}
+
+#[test]
+fn a_big_claim_leaves_no_gap() {
+    semel_testkit::fixture::run(async {
+        crowd::a_big_claim_leaves_no_gap(Database::new().await).await;
+    });
+}
+
+#[test]
+fn a_claim_that_looks_no_further_writes_nothing() {
+    semel_testkit::fixture::run(async {
+        crowd::a_claim_that_looks_no_further_writes_nothing(Database::new().await).await;
     });
 }
 
@@ -180,6 +195,51 @@ async fn a_claim_costs_the_same_however_much_is_held() {
     let ((_, least), (plan, pages)) = (plan(&few).await, plan(&many).await);
     // Scanning the held rows would read tens of thousands of pages.
     assert!(pages < least * 3, "{pages} pages, {least} with nothing held\n{plan}");
+}
+
+/// Else every lease would write to every index of the table.
+#[tokio::test]
+async fn no_index_has_a_column_that_a_lease_writes() {
+    let database = Database::new().await;
+    let mut connection = database.connection().await;
+    let read = "select distinct a.attname::text
+        from pg_index i
+        join pg_depend d on d.classid = 'pg_class'::regclass and d.objid = i.indexrelid
+            and d.refclassid = 'pg_class'::regclass and d.refobjid = i.indrelid
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = d.refobjsubid
+        where i.indrelid = 'semel_outbox'::regclass";
+    let mut indexed: Vec<String> =
+        sqlx::query_scalar(read).fetch_all(&mut connection).await.expect("read");
+    // A primary key depends on its columns through its constraint.
+    indexed.push("sequence".to_owned());
+    indexed.sort_unstable();
+    indexed.dedup();
+    let expected = ["due_at", "id", "partition_key", "published_at", "sequence", "tenant"];
+    assert_eq!(indexed, expected, "a lease writes status, attempts, token, rest_us, leased_until");
+}
+
+/// The row itself was appended by a clock that was right.
+#[test]
+fn a_lease_that_a_clock_ahead_gave_ends_in_its_time() {
+    semel_testkit::fixture::run(async {
+        let database = Database::new().await;
+        let store = database.store().await;
+        let event = semel_core::event::Event::builder("acme", "k", "/s").build().expect("valid");
+        let mut transaction = OutboxFixture::begin(&database, &store).await;
+        store.append(&mut transaction, &[event]).await.expect("written");
+        OutboxFixture::commit(&database, &store, transaction).await;
+        let (ask, day) = (Ask::new(10, Duration::from_secs(30)), 24 * 60 * 60);
+        assert_eq!(store.claim(ask).await.expect("a claim").len(), 1);
+        database
+            .run(&format!("update semel_outbox set leased_until = leased_until + {day}000000"))
+            .await;
+        OutboxFixture::advance(&database, Duration::from_secs(31)).await;
+        assert!(store.claim(ask).await.expect("a claim").is_empty(), "its lease runs for a day");
+        let _ = store.clean(Duration::from_secs(day), 10).await.expect("a cleaning");
+        assert!(store.claim(ask).await.expect("a claim").is_empty(), "as long as was asked for");
+        OutboxFixture::advance(&database, Duration::from_secs(31)).await;
+        assert_eq!(store.claim(ask).await.expect("a claim").len(), 1);
+    });
 }
 
 #[tokio::test]

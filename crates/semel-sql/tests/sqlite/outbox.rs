@@ -78,6 +78,20 @@ fn rows_beyond_the_window_are_found() {
 }
 
 #[test]
+fn a_big_claim_leaves_no_gap() {
+    semel_testkit::fixture::run(async {
+        crowd::a_big_claim_leaves_no_gap(Place::new()).await;
+    });
+}
+
+#[test]
+fn a_claim_that_looks_no_further_writes_nothing() {
+    semel_testkit::fixture::run(async {
+        crowd::a_claim_that_looks_no_further_writes_nothing(Place::new()).await;
+    });
+}
+
+#[test]
 fn an_application_appends_on_a_connection_of_its_own() {
     semel_testkit::fixture::run(async {
         let place = Place::new();

@@ -182,6 +182,10 @@ impl<S: EventStore> EventTables<S> {
         Ok(Self { private, store })
     }
 
+    pub(super) fn backend(&self) -> &Backend {
+        self.private.backend()
+    }
+
     pub(super) async fn orders(&self) -> Result<u64, BoxError> {
         S::number(self.private.backend(), "SELECT COUNT(*) FROM bench_order").await
     }

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 
+use bytes::Bytes;
 use futures_util::future::try_join_all;
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeleteOptions, QueueDeclareOptions,
@@ -26,7 +27,15 @@ use crate::BoxError;
 use crate::pool::ReferencePool;
 
 /// The publishers' default number of partitions.
-const PARTITIONS: u16 = 16;
+pub(super) const PARTITIONS: u16 = 16;
+
+/// What a hand-written relay publishes.
+pub(super) struct BareMessage {
+    pub(super) id: String,
+    /// One of the broker's partitions.
+    pub(super) partition: u16,
+    pub(super) payload: Bytes,
+}
 
 /// A broker and its contenders.
 pub(super) trait Wire: Send + Sync + Sized + 'static {
@@ -44,6 +53,9 @@ pub(super) trait Wire: Send + Sync + Sized + 'static {
 
     /// Publishes a batch with the client library alone, and waits until all of it is confirmed.
     fn raw(&self, events: &[Event]) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// The same for messages of a hand-written relay, with nothing beside id and payload.
+    fn bare(&self, messages: &[BareMessage]) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Returns the number of messages that the broker has.
     fn held(&self) -> impl Future<Output = Result<u64, BoxError>> + Send;
@@ -98,6 +110,19 @@ impl Wire for Nats {
             headers.insert("Nats-Msg-Id", event.id().to_string());
             let payload = event.payload().clone();
             let sent = self.context.publish_with_headers(label, headers, payload).await?;
+            confirms.push(sent.into_future());
+        }
+        try_join_all(confirms).await?;
+        Ok(())
+    }
+
+    async fn bare(&self, messages: &[BareMessage]) -> Result<(), BoxError> {
+        let mut confirms = Vec::with_capacity(messages.len());
+        for BareMessage { id, partition, payload } in messages {
+            let label = format!("{}.{partition}.{KIND}", self.name);
+            let mut headers = HeaderMap::new();
+            headers.insert("Nats-Msg-Id", id.as_str());
+            let sent = self.context.publish_with_headers(label, headers, payload.clone()).await?;
             confirms.push(sent.into_future());
         }
         try_join_all(confirms).await?;
@@ -186,6 +211,26 @@ impl Wire for RabbitMq {
         Ok(())
     }
 
+    async fn bare(&self, messages: &[BareMessage]) -> Result<(), BoxError> {
+        let channel = self.confirming.take().await;
+        let mut confirms = Vec::with_capacity(messages.len());
+        for BareMessage { id, partition, payload } in messages {
+            let key = format!("{partition}.{KIND}");
+            let properties =
+                BasicProperties::default().with_message_id(id.clone().into()).with_delivery_mode(2);
+            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+            let exchange = self.exchange.clone();
+            let sent = channel.basic_publish(exchange, key.into(), options, payload, properties);
+            confirms.push(sent.await?);
+        }
+        for confirmation in try_join_all(confirms).await? {
+            if !matches!(confirmation, lapin::Confirmation::Ack(None)) {
+                return Err(format!("not confirmed: {confirmation:?}").into());
+            }
+        }
+        Ok(())
+    }
+
     async fn held(&self) -> Result<u64, BoxError> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.channel.queue_declare(self.queue.clone(), passive, FieldTable::default());
@@ -264,6 +309,16 @@ impl Wire for RedisStreams {
         for event in events {
             let stream = format!("{}raw:{}", self.prefix, partition(event, PARTITIONS));
             pipeline.cmd("XADD").arg(stream).arg("*").arg("event").arg(event.to_json()).ignore();
+        }
+        Ok(pipeline.query_async::<()>(&mut self.connection.clone()).await?)
+    }
+
+    async fn bare(&self, messages: &[BareMessage]) -> Result<(), BoxError> {
+        let mut pipeline = redis::pipe();
+        for BareMessage { id, partition, payload } in messages {
+            let stream = format!("{}bare:{partition}", self.prefix);
+            let add = pipeline.cmd("XADD").arg(stream).arg("*");
+            add.arg("id").arg(id).arg("payload").arg(&payload[..]).ignore();
         }
         Ok(pipeline.query_async::<()>(&mut self.connection.clone()).await?)
     }

@@ -7,14 +7,16 @@
 use std::collections::HashSet;
 use std::ops::AddAssign;
 use std::panic::AssertUnwindSafe;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::Inner;
+use super::size::BatchSize;
+use super::{Inner, Settings};
 use crate::clock::monotonic;
 use crate::event::Event;
 use crate::judge::exceeded;
@@ -73,22 +75,31 @@ type Answer = std::result::Result<(), PublishError>;
 
 /// A leased event that is to be published.
 struct Outgoing {
-    ticket: Ticket,
     envelope: Event,
+    lease: Lease,
+}
+
+/// The lease of an event that is to be published.
+struct Lease {
+    ticket: Ticket,
     partition: Option<Partition>,
     attempt: u32,
     age: Duration,
 }
 
+/// A batch in progress, for as long as it lives.
+struct InProgress<'r>(&'r AtomicUsize);
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<O: Outbox, P: Publisher> Inner<O, P> {
     pub(super) async fn pass(&self, stopping: &CancellationToken) -> Result<Pass> {
         let since = monotonic();
-        let ask = Ask {
-            limit: self.settings.batch,
-            lease: self.settings.lease,
-            bytes: self.settings.batch_bytes,
-        };
-        let leased = self.outbox.claim(ask).await?;
+        let (leased, _in_progress) = self.claim().await?;
         let mut pass = Pass { claimed: count(&leased), ..Pass::default() };
         if leased.is_empty() {
             return Ok(pass);
@@ -106,6 +117,22 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         self.mark(&marks, &mut pass, since).await?;
         failpoint!("relay.marked");
         Ok(pass)
+    }
+
+    /// Claims a batch of the size that the last ones suggest.
+    async fn claim(&self) -> Result<(Vec<Leased>, InProgress<'_>)> {
+        let others = self.in_progress.load(Ordering::Relaxed);
+        let (limit, look_further) = self.size().next(others);
+        let Settings { lease, batch_bytes: bytes, .. } = self.settings;
+        let leased = self.outbox.claim(Ask { limit, lease, bytes, look_further }).await?;
+        self.size().claimed(limit, count(&leased), others);
+        // Counted once it has rows: a claim that finds nothing is in no other's way.
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        Ok((leased, InProgress(&self.in_progress)))
+    }
+
+    fn size(&self) -> MutexGuard<'_, BatchSize> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Separates the rows to publish from rows that are not tried: rows that cannot be decoded, and
@@ -131,7 +158,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
                 Ok(envelope) => {
                     let partition = Partition::of(&envelope);
-                    outgoing.push(Outgoing { ticket, envelope, partition, attempt, age });
+                    let lease = Lease { ticket, partition, attempt, age };
+                    outgoing.push(Outgoing { envelope, lease });
                 }
             }
         }
@@ -152,26 +180,26 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             // The leases of the remaining rows may lapse before the rows are published.
             let late = since.elapsed() >= self.settings.lease / 2;
             if late || pass.away || stopping.is_cancelled() {
-                marks.extend(outgoing.drain(..).map(|one| (one.ticket, Disposition::Untried)));
+                marks
+                    .extend(outgoing.drain(..).map(|one| (one.lease.ticket, Disposition::Untried)));
                 return;
             }
-            let (wave, rest) = next_wave(outgoing, &held, marks);
+            let (events, wave, rest) = next_wave(outgoing, &held, marks);
             outgoing = rest;
-            let events: Vec<Event> = wave.iter().map(|one| one.envelope.clone()).collect();
             // The limit leaves time to mark the rows.
             let limit = (self.settings.lease * 3 / 4).saturating_sub(since.elapsed());
             let mut answers = self.publish_traced(&events, limit).await;
             self.suspect(&wave, &mut answers);
             let silent = |answer: &Answer| matches!(answer, Err(PublishError::Unavailable(_)));
             pass.away |= answers.iter().any(silent) && !answers.iter().any(Answer::is_ok);
-            for (one, answer) in wave.into_iter().zip(answers) {
-                let disposition = self.decide(&one, answer);
+            for ((event, lease), answer) in events.iter().zip(wave).zip(answers) {
+                let disposition = self.decide(event, &lease, answer);
                 if disposition != Disposition::Published
-                    && let Some(partition) = one.partition
+                    && let Some(partition) = lease.partition
                 {
                     held.insert(partition);
                 }
-                marks.push((one.ticket, disposition));
+                marks.push((lease.ticket, disposition));
             }
         }
     }
@@ -179,7 +207,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     /// Finds events that the broker does not accept while it accepts others of the same wave. The
     /// broker is reachable then: either the connection broke in between, or the broker does not
     /// accept this event. After three times in a row this counts as a failure of the event.
-    fn suspect(&self, wave: &[Outgoing], answers: &mut [Answer]) {
+    fn suspect(&self, wave: &[Lease], answers: &mut [Answer]) {
         let taken = answers.iter().any(Answer::is_ok);
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         for (one, answer) in wave.iter().zip(answers) {
@@ -264,8 +292,8 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         Some(answers)
     }
 
-    fn decide(&self, one: &Outgoing, answer: Answer) -> Disposition {
-        let id = one.envelope.id();
+    fn decide(&self, event: &Event, one: &Lease, answer: Answer) -> Disposition {
+        let id = event.id();
         match answer {
             Ok(()) => Disposition::Published,
             Err(ref error @ PublishError::Unavailable(ref reason)) => {
@@ -278,7 +306,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 Disposition::Later { after, error: ErrorText::new(&reason) }
             }
             Err(ref error @ PublishError::Unrouted(ref reason)) => {
-                self.warn_unrouted(&one.envelope, reason);
+                self.warn_unrouted(event, reason);
                 let after = (one.age / 2).clamp(UNROUTED_DELAY.0, UNROUTED_DELAY.1);
                 Disposition::Later { after, error: ErrorText::new(&error.to_string()) }
             }
@@ -357,25 +385,30 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
     }
 }
 
-/// Splits the events into the next wave, with the first event of every partition, and the rest.
-/// Events of partitions in which an event failed are marked as untried.
+/// Splits the events into the next wave, with the first event of every partition and its lease, and the
+/// rest. Events of partitions in which an event failed are marked as untried.
 fn next_wave(
     outgoing: Vec<Outgoing>,
     held: &HashSet<Partition>,
     marks: &mut Vec<(Ticket, Disposition)>,
-) -> (Vec<Outgoing>, Vec<Outgoing>) {
-    let mut taken: HashSet<Partition> = HashSet::new();
-    let (mut wave, mut rest) = (Vec::new(), Vec::new());
+) -> (Vec<Event>, Vec<Lease>, Vec<Outgoing>) {
+    let mut taken: HashSet<Partition> = HashSet::with_capacity(outgoing.len());
+    let mut events = Vec::with_capacity(outgoing.len());
+    let mut wave = Vec::with_capacity(outgoing.len());
+    let mut rest = Vec::new();
     for one in outgoing {
-        match one.partition {
+        match one.lease.partition {
             Some(partition) if held.contains(&partition) => {
-                marks.push((one.ticket, Disposition::Untried))
+                marks.push((one.lease.ticket, Disposition::Untried))
             }
             Some(partition) if !taken.insert(partition) => rest.push(one),
-            Some(_) | None => wave.push(one),
+            Some(_) | None => {
+                events.push(one.envelope);
+                wave.push(one.lease);
+            }
         }
     }
-    (wave, rest)
+    (events, wave, rest)
 }
 
 fn count(leased: &[Leased]) -> u32 {

@@ -31,6 +31,9 @@ use super::super::statement::{CLOCK, after};
 use super::{COLUMNS, hex, numbers, stored};
 use crate::outbox::Claimed;
 
+/// Partitions that one statement looks into: the server opens the table for each.
+const PARTITIONS: usize = 128;
+
 /// A due row without an earlier row in its partition.
 struct Head {
     sequence: i64,
@@ -139,7 +142,13 @@ async fn followers(
     fit: &[Head],
     room: usize,
 ) -> sqlx::Result<Vec<(i64, u64)>> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(trail(fit, room))).fetch_all(&mut *connection).await?;
+    let partitioned: Vec<&Head> = fit.iter().filter(|head| head.partition_key.is_some()).collect();
+    let mut rows = Vec::new();
+    // More heads than there is room for need not be followed.
+    for some in partitioned[..room.min(partitioned.len())].chunks(PARTITIONS) {
+        let text = AssertSqlSafe(trail(some, room));
+        rows.append(&mut sqlx::raw_sql(text).fetch_all(&mut *connection).await?);
+    }
     let mut runs: BTreeMap<i64, Vec<(i64, bool)>> = BTreeMap::new();
     for row in &rows {
         let (head, sequence, ready): (i64, i64, i64) =
@@ -180,7 +189,7 @@ async fn followers(
     Ok(chosen.into_iter().map(|(_, sequence, size)| (sequence, size)).collect())
 }
 
-fn trail(fit: &[Head], room: usize) -> String {
+fn trail(fit: &[&Head], room: usize) -> String {
     let partitioned = fit.iter().filter_map(|head| {
         head.partition_key.as_ref().map(|partition_key| (head.sequence, partition_key))
     });

@@ -49,8 +49,8 @@ pub(super) async fn list(
     limit: u32,
 ) -> Result<Vec<Row>> {
     let mut query = QueryBuilder::<Postgres>::new(
-        "select o.sequence, o.status, o.attempts::bigint, o.error, o.created_at, o.due_at, \
-         o.published_at, octet_length(o.payload)::bigint, ",
+        "select o.sequence, o.status, o.attempts::bigint, o.error, o.created_at, \
+         coalesce(o.leased_until, o.due_at), o.published_at, octet_length(o.payload)::bigint, ",
     );
     query.push(OUTLINE).push(" from semel_outbox o where o.sequence > ");
     query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
@@ -185,6 +185,9 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wante
         };
         if are_due(wanted) {
             query.push(" and o.due_at is not null");
+        }
+        if wanted == [Status::Dead.code()] {
+            query.push(" and o.due_at is null and o.published_at is null");
         }
     }
     if !selection.ids.is_empty() {

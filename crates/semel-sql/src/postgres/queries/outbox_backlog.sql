@@ -8,7 +8,8 @@ waiting as materialized (
     order by o.due_at, o.sequence limit $1
 ),
 dead as materialized (
-    select o.sequence from semel_outbox o where o.status = 4 order by o.sequence limit $1
+    select o.sequence from semel_outbox o where o.due_at is null and o.published_at is null
+    order by o.sequence limit $1
 )
 select (select count(*) from waiting), (select count(*) from dead),
     (select us from clock) - (select min(created_at) from waiting)

@@ -5,8 +5,9 @@
 -- whether more rows are due than were scanned.
 --
 -- How it works: `heads` are due rows without an earlier row in their partition, the longest due
--- first. If the first of them has a lapsed lease, it is claimed alone (it may be the row that
--- crashes relays); otherwise rows with a lapsed lease wait for their turn. If the claim is not
+-- first. `lapsed` is the one whose lease lapsed first, due since then. If it is due before all
+-- heads, it is claimed alone (it may be the row that crashes relays); otherwise rows with a lapsed
+-- lease wait for their turn. If the claim is not
 -- full, the rows that follow the heads are claimed too (`trail`, `followers`), in order and without
 -- a gap. A pending row is claimed this way whatever its due time: it may have been put off because
 -- it waits for others (outbox_put_off.sql), and the due time of a pending row means nothing else. A
@@ -16,8 +17,8 @@
 -- the snapshot of its beginning. Only a row that is locked is read again in its current version,
 -- and then only its own conditions are checked again.
 -- * A head that another relay leased, marked or gave up since the snapshot: once it is locked,
---   due_at is checked again; it is null or in the future, and the row drops out. A head that is
---   locked by another is skipped.
+--   due_at and leased_until are checked again, and the row drops out. A head that is locked by
+--   another is skipped.
 -- * "No earlier row in the partition" is true in the snapshot and stays true: a row enters a
 --   partition before others only if its transaction commits after those with later numbers (then
 --   they were concurrent and have no order), or if an operator makes it due again.
@@ -32,16 +33,21 @@ with clock as materialized (
     select us, 9223372036854775807 - us as room
     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as us) t
 ),
-horizon as materialized (
+due as materialized (
     select o.due_at, o.sequence from semel_outbox o
-    where o.due_at <= (select us from clock)
+    where o.due_at <= (select us from clock) and o.leased_until is null
     order by o.due_at, o.sequence
-    offset $4 limit 1
+    limit $4 + 1
+),
+horizon as materialized (
+    select d.due_at, d.sequence from due d where (select count(*) from due) > $4
+    order by d.due_at desc, d.sequence desc limit 1
 ),
 heads as materialized (
     select o.sequence, o.partition_key, o.due_at, o.status, octet_length(o.payload) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
+        and o.leased_until is null
         and (o.due_at, o.sequence) <= (
             coalesce((select h.due_at from horizon h), 9223372036854775807),
             coalesce((select h.sequence from horizon h), 9223372036854775807))
@@ -52,12 +58,36 @@ heads as materialized (
     limit $1
     for update of o skip locked
 ),
+lapsed as materialized (
+    select o.sequence, o.partition_key, o.leased_until as due_at, o.status,
+        octet_length(o.payload) as size
+    from (
+        select l.sequence, l.leased_until from semel_outbox l
+        where l.due_at <= coalesce((select h.due_at from horizon h), (select us from clock))
+            and l.leased_until <= coalesce((select h.due_at from horizon h), (select us from clock))
+        order by l.leased_until, l.sequence
+    ) d join semel_outbox o on o.sequence = d.sequence
+    where o.due_at is not null and o.leased_until <= (select us from clock)
+        and (o.partition_key is null or not exists (
+            select from semel_outbox p where p.partition_key = o.partition_key and p.sequence < o.sequence
+        ))
+    order by d.leased_until, d.sequence
+    limit 1
+    for update of o skip locked
+),
 first as materialized (
-    select h.sequence, h.status from heads h order by h.due_at, h.sequence limit 1
+    select h.due_at, h.sequence from heads h order by h.due_at, h.sequence limit 1
+),
+alone as materialized (
+    select l.* from lapsed l where not exists (
+        select from first f where (f.due_at, f.sequence) < (l.due_at, l.sequence)
+    )
 ),
 fit as materialized (
-    select h.sequence, h.partition_key, h.due_at, h.status, h.size from heads h cross join first f
-    where case when f.status = 1 then h.sequence = f.sequence else h.status <> 1 end
+    select a.sequence, a.partition_key, a.due_at, a.status, a.size from alone a
+    union all
+    select h.sequence, h.partition_key, h.due_at, h.status, h.size from heads h
+    where not exists (select from alone)
 ),
 rest as materialized (
     select greatest($1 - count(*), 0) as rows from fit
@@ -110,7 +140,7 @@ chosen as materialized (
 taken as (
     update semel_outbox o set
         status = 1, attempts = o.attempts + 1, token = $3, rest_us = $2,
-        due_at = c.us + case when $2 > c.room then c.room else $2 end
+        leased_until = c.us + case when $2 > c.room then c.room else $2 end
     from chosen x cross join clock c
     where o.sequence = x.sequence
     returning c.us as now, o.*

@@ -21,7 +21,7 @@ with clock as materialized (
 ),
 due as materialized (
     select o.sequence, o.partition_key, o.status from semel_outbox o
-    where o.due_at <= (select us from clock)
+    where o.due_at <= (select us from clock) and o.leased_until is null
     order by o.due_at, o.sequence
     limit $1
 ),
@@ -35,9 +35,9 @@ partitions as materialized (
     group by d.partition_key
 ),
 firsts as materialized (
-    select l.partition_key, l.rows, f.sequence, f.status, f.due_at
+    select l.partition_key, l.rows, f.sequence, f.status, f.due_at, f.leased_until
     from partitions l cross join lateral (
-        select p.sequence, p.status, p.due_at from semel_outbox p
+        select p.sequence, p.status, p.due_at, p.leased_until from semel_outbox p
         where p.partition_key = l.partition_key order by p.sequence limit 1
     ) f
 ),
@@ -45,6 +45,7 @@ heads as materialized (
     select h.sequence, h.partition_key, h.status, f.rows
     from firsts f join semel_outbox h on h.sequence = f.sequence
     where h.partition_key = f.partition_key and h.status = f.status and h.due_at is not distinct from f.due_at
+        and h.leased_until is not distinct from f.leased_until
     for update of h skip locked
 ),
 lines as materialized (
