@@ -209,10 +209,9 @@ pub(crate) fn advise_on_missing_tables(findings: &mut [Finding]) {
         return;
     }
     for finding in findings.iter_mut().filter(|finding| finding.code == ABSENT) {
-        finding.fix =
-            "create it as in the script of `semel migrate print`; its migration is recorded \
-                       as applied, so migrating does not"
-                .into();
+        finding.fix = "create it as in the script of `semel migrate print`; migrating does not, \
+                       because the history has its migration already"
+            .into();
     }
 }
 
