@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 
 const LEASE: Duration = Duration::from_secs(600);
 
-fn about(id: &str) -> Event {
+pub(crate) fn about(id: &str) -> Event {
     let builder = Event::builder("acme", "order.placed", "/orders").about("order", id);
     builder.build().expect("a valid event")
 }
 
-async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Event]) {
+pub(crate) async fn put<F: OutboxFixture>(fixture: &F, outbox: &F::Outbox, events: &[Event]) {
     let mut transaction = fixture.begin(outbox).await;
     outbox.append(F::connection(&mut transaction), events).await.expect("written");
     fixture.commit(outbox, transaction).await;

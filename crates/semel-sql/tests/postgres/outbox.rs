@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{Ask, Disposition, Marked, Outbox as _};
 use semel_sql::postgres::PgStore;
 use semel_testkit::{Fixture as _, OutboxFixture};
 use sqlx::PgConnection;
@@ -109,6 +109,30 @@ fn a_big_claim_leaves_no_gap() {
 fn a_claim_that_looks_no_further_writes_nothing() {
     semel_testkit::fixture::run(async {
         crowd::a_claim_that_looks_no_further_writes_nothing(Database::new().await).await;
+    });
+}
+
+/// A relay that dies holds the rows of its claim until their leases end and no longer, also a row that
+/// had been put off when it was claimed behind another.
+#[test]
+fn a_row_that_was_put_off_is_claimed_again_when_its_lease_is_over() {
+    semel_testkit::fixture::run(async {
+        let database = Database::new().await;
+        let outbox = database.outbox().await;
+        crowd::put(&database, &outbox, &[crowd::about("1"), crowd::about("1")]).await;
+        let later = "update semel_outbox set due_at = due_at + 600000000 where sequence = \
+                     (select max(sequence) from semel_outbox)";
+        database.run(later).await;
+        let ask = Ask::new(10, Duration::from_secs(30));
+        assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 2);
+        database.run("update semel_outbox set leased_until = 1").await;
+        for place in ["first", "second"] {
+            let leased = outbox.claim(ask).await.expect("a claim");
+            let marks: Vec<_> =
+                leased.into_iter().map(|row| (row.ticket, Disposition::Published)).collect();
+            assert_eq!(marks.len(), 1, "the {place} row");
+            assert_eq!(outbox.mark(&marks).await.expect("marked"), [Marked::Done]);
+        }
     });
 }
 

@@ -140,7 +140,9 @@ chosen as materialized (
 taken as (
     update semel_outbox o set
         status = 1, attempts = o.attempts + 1, token = $3, rest_us = $2,
-        leased_until = c.us + case when $2 > c.room then c.room else $2 end
+        leased_until = c.us + case when $2 > c.room then c.room else $2 end,
+        -- A follower may have been put off. When its lease is over, it is due.
+        due_at = least(o.due_at, c.us)
     from chosen x cross join clock c
     where o.sequence = x.sequence
     returning c.us as now, o.*
