@@ -71,7 +71,7 @@ async fn a_foreign_table_of_the_same_name_is_refused() {
     place.run("CREATE TABLE semel_record (digest BLOB)".into()).await;
     let (kind, text) = refused(place.builder()).await;
     assert_eq!(kind, ErrorKind::Misconfigured);
-    assert!(text.contains("not ours"), "{text}");
+    assert!(text.contains("is not the ledger's"), "{text}");
     let (kind, text) = refused(place.builder().migrate(false)).await;
     assert_eq!(kind, ErrorKind::Misconfigured);
     assert!(text.contains("no column kind"), "{text}");
