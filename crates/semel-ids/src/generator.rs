@@ -102,7 +102,8 @@ impl Generator {
     /// Generates an id.
     ///
     /// # Errors
-    /// [`ClockRolledBack`] if the clock was set back; never under [`OnRollback::UseLast`].
+    /// [`ClockRolledBack`] if the clock was set back: under [`OnRollback::Fail`] at once, under
+    /// [`OnRollback::Wait`] if it has not caught up in time, under [`OnRollback::UseLast`] never.
     pub fn generate(&self) -> Result<Ulid, ClockRolledBack> {
         let number = if self.bits == 0 { 0 } else { thread_number() & (self.stripes.len() - 1) };
         let mut waited = Duration::ZERO;

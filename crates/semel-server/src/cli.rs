@@ -101,8 +101,8 @@ fn one_line(error: &clap::Error, command: &str) -> String {
     format!("{}; {more}", words.collect::<Vec<_>>().join("; ").replace(":; ", ": "))
 }
 
-/// Returns the path of the command in the arguments, such as `semel outbox list`, as far as they
-/// contain one.
+/// Returns the path of the command in the arguments, such as `semel outbox list`. Words that are not
+/// commands are skipped; without a command the path is `semel`.
 fn command_path(arguments: &[OsString]) -> String {
     let (mut path, mut command) = (String::from("semel"), described());
     for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {

@@ -1,8 +1,8 @@
 //! Decides what the confirms of a batch mean for each event.
 //!
 //! The client library attaches a returned message to whichever confirm it handles next, not to the
-//! one that it belongs to: with one ack for several messages it may be any of them. So returned
-//! messages are collected from all confirms and matched by their contents.
+//! one that it belongs to: if one ack confirms several messages, that may be the confirm of any of
+//! them. So returned messages are collected from all confirms and matched by their contents.
 
 use std::collections::HashSet;
 

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use super::compact;
 use super::document::Document;
 
-/// The largest safe integer: beyond it neighbouring integers share one `f64`, and RFC 8785 would
-/// merge them.
+/// 2^53, up to which every integer is exactly an `f64`. Beyond it neighbouring integers share one,
+/// and RFC 8785 would merge them.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
 /// Returns the canonical form of `body`; `None` if `body` is not I-JSON or a number would change.

@@ -187,7 +187,7 @@ impl<S: Store, B: Source> Work<S, B> {
     }
 }
 
-/// Runs `work`, and extends the delivery of `message` until it ends.
+/// Runs `work`, and keeps extending the delivery of `message` until `work` ends.
 async fn with_extended_delivery<T>(message: &impl Message, work: impl Future<Output = T>) -> T {
     let Some(every) = message.keep_every() else { return work.await };
     let mut work = std::pin::pin!(work);

@@ -91,7 +91,8 @@ kinds! {
 /// The executor hands every transaction back to the store that began it.
 const FOREIGN: &str = "the transaction belongs to a database of another kind";
 
-/// Evaluates `$work` with the store inside as `$store`, and a transaction of its kind as `$open`.
+/// Evaluates `$work` with the store of `$database` as `$store` and, in the second form, the inner
+/// transaction of `$transaction` as `$open`.
 macro_rules! of_kind {
     ($database:expr, $store:ident => $work:expr) => {
         match &$database.store {

@@ -180,9 +180,10 @@ pub(crate) fn deadlock(error: &sqlx::Error) -> bool {
     number(error) == Some(1213)
 }
 
-/// Returns whether the connection is not to be used again: it is lost, or the server refuses
-/// because of its present state (read-only after a switchover, shutting down, cut off from its
-/// cluster) and another connection may lead to another server.
+/// Returns whether the connection is not to be used again: it is lost, its statement was killed or
+/// ran out of time, or the server refuses because of its present state (read-only after a
+/// switchover, shutting down, cut off from its cluster) and another connection may lead to another
+/// server.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     if error.as_database_error().is_none() {
         return !matches!(

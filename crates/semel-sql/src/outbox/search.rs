@@ -22,9 +22,10 @@ const STEPS: u32 = 16;
 /// How long a row is put off if it may be its partition's next at any moment, in microseconds: as
 /// long as it has waited so far, but at least a tenth of a second and at most five.
 pub(crate) const SHORT: RangeInclusive<i64> = 100_000..=5_000_000;
-/// How long a row is put off if it is further behind in its partition, or behind one that rests or
-/// is dead, in microseconds: one minute to ten. A write that removes the row before it from the
-/// partition wakes it; this limit is for the case that no write does.
+/// How long a row is put off if it cannot be the next of its partition soon (several rows are before
+/// it, or the row before it waits for a retry or is dead), in microseconds: one minute to ten. When
+/// a write removes the row before it, that write makes it due; the limit is for the case that no
+/// write does.
 pub(crate) const LONG: RangeInclusive<i64> = 60_000_000..=600_000_000;
 
 /// How much longer than [`LONG`], its lease or its backoff a row may wait, in microseconds. A

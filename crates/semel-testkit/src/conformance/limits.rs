@@ -69,7 +69,7 @@ pub async fn any_content_type_reads_back<F: Fixture>(fixture: F) {
     }
 }
 
-/// A reference of any text up to 128 bytes reads back, with and without a body.
+/// A reference of any text up to 128 bytes reads back, with an empty body.
 pub async fn a_reference_of_full_length_reads_back<F: Fixture>(fixture: F) {
     let test = TestStore::set(fixture).await;
     for (at, text) in [&*"r".repeat(128), &*"😀".repeat(32), "r", " r", "r ", "R", "%", "é", "NULL"]

@@ -82,7 +82,7 @@ pub(super) fn command() -> Command {
     Command::new(key()).lease(LEASE)
 }
 
-/// Runs a transaction with one effect that returns `answer`.
+/// Runs a transaction that has one effect and returns `answer`.
 pub(super) async fn place<F: TransactionFixture>(
     executor: &On<F>,
     command: Command,

@@ -14,8 +14,8 @@ use super::entry;
 
 /// The time before and after the record's own times in which events are searched.
 const SLACK: Duration = Duration::from_secs(5);
-/// The time before the end of the operation that is searched first, because events commit with the
-/// attempt that succeeds.
+/// The length of the last part of an operation's time. It is searched first, because events commit
+/// with the attempt that succeeds.
 const LAST: Duration = Duration::from_secs(300);
 /// The number of rows on one page.
 const LOOK: u32 = 200;
