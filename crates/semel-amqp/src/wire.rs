@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use semel_core::event::{Carried, Event, STRUCTURED, Unreadable};
+use semel_core::event::{BinaryMessage, Event, STRUCTURED, Unreadable};
 
 /// The prefix of an attribute's header, as in the AMQP binding of CloudEvents.
 const PREFIX: &str = "cloudEvents:";
@@ -86,11 +86,11 @@ pub(crate) fn envelope(
         }
         return Event::from_json(payload, tenant);
     }
-    let mut carried = Carried {
+    let mut carried = BinaryMessage {
         content_type: content_type.map(Cow::Borrowed),
         payload: payload.clone(),
         tenant: tenant.map(Cow::Borrowed),
-        ..Carried::default()
+        ..BinaryMessage::default()
     };
     for (name, value) in properties.headers().iter().flatten() {
         let name = name.as_str();

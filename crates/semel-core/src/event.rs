@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use headers::Headers;
 
-pub use cloud::{Carried, STRUCTURED, Unreadable};
+pub use cloud::{BinaryMessage, STRUCTURED, Unreadable};
 pub use headers::{MAX_HEADER_NAME, MAX_HEADERS, MAX_HEADERS_BYTES};
 pub use id::EventId;
 pub use packed::{MAX_PACKED_ATTRIBUTES, PACKED};

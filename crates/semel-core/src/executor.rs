@@ -448,7 +448,7 @@ impl<S: Store> Executor<S> {
     {
         // The key gets the kind Message, so that this empty outcome is never read as the result of
         // a command.
-        let key = Key::new(Kind::Message, key.tenant(), key.scope(), *key.asked_by(), key.id())
+        let key = Key::new(Kind::Message, key.tenant(), key.scope(), *key.principal(), key.id())
             .expect("the parts of a key are valid");
         let keep = if keep.is_zero() { Policy::default().keep } else { keep };
         let command = Command::new(key).keep(keep).wait(Wait::No).on_failure(OnFailure::Release);

@@ -8,8 +8,8 @@
 mod any;
 mod consumer;
 mod failure;
+mod failures;
 mod group;
-mod kept;
 mod retry;
 mod source;
 
@@ -20,9 +20,9 @@ use std::time::Duration;
 pub use any::{AnyMessage, AnySource};
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
+pub use failures::{ConsumerRef, Failures, OperatedRecords, UnhandledEvent};
 use group::Delivery;
 pub use group::{Group, InvalidGroup};
-pub use kept::{Failures, Kept, Reached, Whose};
 pub use retry::{Retried, Retrying, Waiting};
 pub use source::{Message, Source, SourceError};
 
@@ -474,7 +474,7 @@ impl<S: Store> Inbox<S> {
         let group = key.scope();
         tracing::warn!(event = %event.id(), group, kind = event.kind(), "the id of an event was used before by another type or source; the event is recorded as dead");
         let conflicting = format!("conflict\0{}\0{}", event.kind(), event.source());
-        let key = event.key(group)?.principal(Principal::of(conflicting));
+        let key = event.key(group)?.with_principal(Principal::of(conflicting));
         let reason = "conflict: this id was used before for an event of another type or source";
         self.record_dead(self.command(key, event), reason).await?;
         Err(HandleError::Conflict)

@@ -174,8 +174,8 @@ struct Parts {
 /// use semel_core::{Key, Principal};
 ///
 /// let key = Key::command("acme", "ORDER_CREATE", "7f9c…client-key")?;
-/// let hers = key.clone().principal(Principal::of("user-1"));
-/// let his = key.clone().principal(Principal::of("user-2"));
+/// let hers = key.clone().with_principal(Principal::of("user-1"));
+/// let his = key.clone().with_principal(Principal::of("user-2"));
 /// assert_ne!(hers.digest(), his.digest());
 /// assert!(Key::command("acme", "ORDER_CREATE", " ").is_err());
 /// # Ok::<(), semel_core::InvalidKey>(())
@@ -229,7 +229,7 @@ impl Key {
 
     /// Replaces the principal of the key.
     #[must_use]
-    pub fn principal(self, principal: Principal) -> Self {
+    pub fn with_principal(self, principal: Principal) -> Self {
         Self::assemble(self.kind(), self.tenant(), self.scope(), principal, self.id())
     }
 
@@ -264,8 +264,8 @@ impl Key {
         &self.0.text[usize::from(self.0.starts.0)..usize::from(self.0.starts.1)]
     }
 
-    /// Returns the principal, which [`Key::principal`] sets.
-    pub fn asked_by(&self) -> &Principal {
+    /// Returns the principal, which [`Key::with_principal`] sets.
+    pub fn principal(&self) -> &Principal {
         &self.0.principal
     }
 
@@ -385,7 +385,7 @@ mod tests {
             key("t", "s", "i "),
             key("ts", "i", "i"),
             key("t", "si", "i"),
-            base.clone().principal(Principal::of("")),
+            base.clone().with_principal(Principal::of("")),
             Key::message("t", "s", "i").expect("valid"),
         ];
         for other in &others {

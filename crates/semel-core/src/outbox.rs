@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 pub use any::AnyPublisher;
 pub use bell::Bell;
 pub use publisher::{PublishError, Publisher};
-pub use relay::{Pass, Relay, RelayBuilder, Relaying, Standing};
+pub use relay::{Pass, Relay, RelayBuilder, RelayStatus, Relaying};
 
 use crate::claim::AttemptId;
 use crate::clock::Timestamp;
@@ -163,7 +163,7 @@ pub struct Leased {
 
 /// The limits of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ClaimRequest {
     /// The largest number of rows in the claim.
     pub limit: u32,
     /// The length of the leases on the rows.
@@ -177,7 +177,7 @@ pub struct Ask {
     pub look_further: bool,
 }
 
-impl Ask {
+impl ClaimRequest {
     /// The default of [`bytes`](Self::bytes): 8 MiB.
     pub const BYTES: u64 = 8 << 20;
     /// The default length of a relay's leases: 30 s.
@@ -369,7 +369,7 @@ pub trait Outbox: Send + Sync + 'static {
     /// cost is bounded, however many rows wait behind others of their partition: if a claim has
     /// read very many rows without finding one to lease, it returns none and rings the
     /// [bell](Self::bell), so that the next claim continues there.
-    fn claim(&self, ask: Ask) -> impl Future<Output = Result<Vec<Leased>>> + Send;
+    fn claim(&self, ask: ClaimRequest) -> impl Future<Output = Result<Vec<Leased>>> + Send;
 
     /// Writes the dispositions of leased rows. Returns one result per row, in order.
     fn mark(

@@ -272,7 +272,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether the store is in this process, so that reading it is as cheap as reading a
     /// cache.
-    fn is_near(&self) -> bool {
+    fn is_in_process(&self) -> bool {
         false
     }
 }

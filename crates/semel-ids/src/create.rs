@@ -107,7 +107,7 @@ impl<S: CreatingStore, R: Resource> Creation<S, R> {
     where
         T: Serialize + DeserializeOwned + Send + 'static,
         E: Display + Send + 'static,
-        F: FnOnce(Making<S, R>) -> Fut + Send + 'static,
+        F: FnOnce(NewResource<S, R>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let Self { executor, command, resolver, .. } = self;
@@ -141,7 +141,7 @@ impl<S: CreatingStore, R: Resource> Insertion<S, R> {
     /// return a response that its layer does not keep, such as a 5xx.
     pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, CreateError<E>>
     where
-        F: FnOnce(Making<S, R>) -> Fut,
+        F: FnOnce(NewResource<S, R>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         Registrar::new(&self.executor, self.resolver).make(self.unit, work).await
@@ -176,17 +176,17 @@ impl<S: CreatingStore> Registrar<S> {
     async fn make<R, T, E, F, Fut>(self, mut unit: Unit<S>, work: F) -> Result<T, CreateError<E>>
     where
         R: Resource,
-        F: FnOnce(Making<S, R>) -> Fut,
+        F: FnOnce(NewResource<S, R>) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         let id = self.register::<R>(&mut unit, 0).await?;
         let reference = Reference::new(&id.public()).expect("a public id is a reference");
         unit.context().refer_to(reference);
         let registrar = Arc::new(self);
-        let making = Making { unit, id, registrar: Arc::clone(&registrar), next: 1 };
+        let making = NewResource { unit, id, registrar: Arc::clone(&registrar), next: 1 };
         let made = work(making).await.map_err(CreateError::Work)?;
         match registrar.registration_failed.load(Ordering::Acquire) {
-            true => Err(CreateError::HalfMade),
+            true => Err(CreateError::IgnoredFailure),
             false => Ok(made),
         }
     }
@@ -220,14 +220,14 @@ impl<S: CreatingStore> Registrar<S> {
 }
 
 /// The argument of the work that creates a resource: the new id, and the transaction ([`Unit`]).
-pub struct Making<S: CreatingStore, R> {
+pub struct NewResource<S: CreatingStore, R> {
     unit: Unit<S>,
     id: TypedId<R>,
     registrar: Arc<Registrar<S>>,
     next: u32,
 }
 
-impl<S: CreatingStore, R: Resource> Making<S, R> {
+impl<S: CreatingStore, R: Resource> NewResource<S, R> {
     /// Returns the new id. It is mapped when the transaction commits, and is the same in every
     /// attempt.
     pub fn id(&self) -> TypedId<R> {
@@ -240,7 +240,7 @@ impl<S: CreatingStore, R: Resource> Making<S, R> {
     ///
     /// # Errors
     /// [`RegisterError`]. The transaction is not committed then, even if the work succeeds
-    /// ([`CreateError::HalfMade`]).
+    /// ([`CreateError::IgnoredFailure`]).
     pub async fn another<Q: Resource>(&mut self) -> Result<TypedId<Q>, RegisterError> {
         let number = self.next;
         self.next += 1;
@@ -254,7 +254,7 @@ impl<S: CreatingStore, R: Resource> Making<S, R> {
     }
 }
 
-impl<S: CreatingStore, R> Deref for Making<S, R> {
+impl<S: CreatingStore, R> Deref for NewResource<S, R> {
     type Target = Unit<S>;
 
     fn deref(&self) -> &Unit<S> {
@@ -262,15 +262,15 @@ impl<S: CreatingStore, R> Deref for Making<S, R> {
     }
 }
 
-impl<S: CreatingStore, R> DerefMut for Making<S, R> {
+impl<S: CreatingStore, R> DerefMut for NewResource<S, R> {
     fn deref_mut(&mut self) -> &mut Unit<S> {
         &mut self.unit
     }
 }
 
-impl<S: CreatingStore, R: Resource> fmt::Debug for Making<S, R> {
+impl<S: CreatingStore, R: Resource> fmt::Debug for NewResource<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Making").field("id", &self.id).field("unit", &self.unit).finish()
+        f.debug_struct("NewResource").field("id", &self.id).field("unit", &self.unit).finish()
     }
 }
 
@@ -318,7 +318,7 @@ pub enum CreateError<E> {
     #[error(
         "an id of the new resource could not be registered, so nothing was committed; try again"
     )]
-    HalfMade,
+    IgnoredFailure,
     /// The error that the work returned.
     #[error("{0}")]
     Work(E),

@@ -31,7 +31,7 @@ pub struct CorruptEntry {
     pub key: String,
     /// The internal id in the entry, which differs from the one that the public id encodes; `None`
     /// if the entry cannot be decoded.
-    pub says: Option<Ulid>,
+    pub value: Option<Ulid>,
 }
 
 /// An entry that is to be written into an empty slot.

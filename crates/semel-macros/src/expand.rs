@@ -185,7 +185,7 @@ fn command(arguments: &Arguments) -> TokenStream {
     let at = Span::mixed_site();
     let principal = principal.iter().map(|principal| {
         let at = at.located_at(principal.span());
-        quote_spanned!(at=> .principal(::semel::Principal::of(&(#principal))))
+        quote_spanned!(at=> .with_principal(::semel::Principal::of(&(#principal))))
     });
     let text = |part: &Expr| {
         let at = at.located_at(part.span());

@@ -10,7 +10,7 @@ use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use semel_core::event::{Carried, Event, Unreadable};
+use semel_core::event::{BinaryMessage, Event, Unreadable};
 
 const PREFIX: &str = "ce-";
 const CONTENT_TYPE: &str = "content-type";
@@ -63,7 +63,7 @@ pub(crate) fn read(
     if structured || attributes.is_empty() {
         return Event::from_json(payload, tenant);
     }
-    Event::from_cloud(Carried {
+    Event::from_cloud(BinaryMessage {
         attributes,
         headers: beside,
         content_type,

@@ -328,7 +328,7 @@ impl SharedCache for RedisCache {
 
 /// Returns the value of a corrupt entry as it was read; empty if it could not be read.
 fn text_of(wrong: &CorruptEntry) -> String {
-    wrong.says.map_or_else(String::new, |id| value::write(Some(id)))
+    wrong.value.map_or_else(String::new, |id| value::write(Some(id)))
 }
 
 fn set(name: &[u8], internal: Option<Ulid>, ttl: Duration) -> Cmd {

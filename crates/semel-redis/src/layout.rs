@@ -170,7 +170,7 @@ fn identity(bytes: &mut Vec<u8>, key: &Key, fingerprint: &Fingerprint, owner: &s
         fingerprint.as_bytes(),
         key.tenant().as_bytes(),
         key.scope().as_bytes(),
-        key.asked_by().as_bytes(),
+        key.principal().as_bytes(),
         key.id().as_bytes(),
     ];
     for part in parts {

@@ -44,7 +44,7 @@ impl StoreArgs {
     /// Returns the store's URL: from the flag, else from the settings, else the default.
     pub(crate) fn url(&self, settings: &ServerSettings) -> StoreUrl {
         let named = self.store.clone().or_else(|| settings.ledger.store.clone());
-        named.unwrap_or_else(StoreUrl::usual)
+        named.unwrap_or_default()
     }
 
     /// Returns whether the flag or the settings set a store.
@@ -61,7 +61,7 @@ impl StoreArgs {
                  with --store",
             ));
         }
-        StoreHandle::open(&url, OpenMode::Look, &settings.ledger.prefix).await
+        StoreHandle::open(&url, OpenMode::Inspect, &settings.ledger.prefix).await
     }
 }
 

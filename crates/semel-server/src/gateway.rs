@@ -163,7 +163,7 @@ pub(crate) async fn run(
     let shown = format!("{scheme}://{}", listener.address());
     if arguments.unprotected {
         let passing = |request: Request<Incoming>| {
-            request.map(|body| Body::through(MeteredBody::passing(body)))
+            request.map(|body| Body::unread(MeteredBody::passing(body)))
         };
         let forward = Forward::new(gateway, upstream)?.map_request(passing);
         let service = Access { service: forward, trusted: gateway.trust_forwarded };
@@ -171,7 +171,7 @@ pub(crate) async fn run(
         listener.serve(service, stop, gateway.drain).await;
         return Ok(());
     }
-    let store = settings.ledger.store.clone().unwrap_or_else(StoreUrl::usual);
+    let store = settings.ledger.store.clone().unwrap_or_default();
     let handle = StoreHandle::open(&store, OpenMode::Serve, &settings.ledger.prefix).await?;
     let ledger = AnyStore::new(CapacityWatch::new(handle.ledger()));
     let executor = settings.ledger.executor(ledger)?;

@@ -201,7 +201,7 @@ mod tests {
             ServerSettings::from_table(ServerSettings::parse_table(text).unwrap()).unwrap();
         let ServerSettings { ledger, mut gateway, relay, inbox, idresolve, .. } = example;
         let store = ledger.store.as_ref().map(ToString::to_string);
-        assert_eq!(store, Some(crate::store::StoreUrl::usual().to_string()));
+        assert_eq!(store, Some(crate::store::StoreUrl::default().to_string()));
         assert_eq!(ledger.prefix, LedgerSettings::default().prefix);
         assert_eq!(ledger.policy(), Policy::default());
         assert_eq!(ledger.polling(), Polling::default());

@@ -138,12 +138,14 @@ fn capacity(text: &str) -> Result<usize, String> {
     }
 }
 
-impl StoreUrl {
-    /// Returns the default URL, `sqlite:semel.db`.
-    pub fn usual() -> Self {
+impl Default for StoreUrl {
+    /// Returns `sqlite:semel.db`.
+    fn default() -> Self {
         Self { kind: StoreKind::Sqlite, text: "sqlite:semel.db".to_owned() }
     }
+}
 
+impl StoreUrl {
     /// Returns the kind of store.
     pub fn kind(&self) -> StoreKind {
         self.kind
@@ -180,7 +182,7 @@ pub enum OpenMode {
     /// Opens the store for a service: a missing SQLite file and missing tables are created.
     Serve,
     /// Opens the store for an operator: nothing is created, and a missing SQLite file is an error.
-    Look,
+    Inspect,
 }
 
 /// An open store.

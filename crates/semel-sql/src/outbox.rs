@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
-use semel_core::event::{Carried, Event, EventId};
+use semel_core::event::{BinaryMessage, Event, EventId};
 use semel_core::outbox::{
     Disposition, Leased, Marked, Partition, Row, RowAction, Selection, Status, Ticket,
 };
@@ -189,7 +189,7 @@ impl Stored {
             set("aggregatetype", self.aggregatetype);
         }
         let payload = self.payload.into();
-        let carried = Carried { attributes, payload, ..Carried::default() };
+        let carried = BinaryMessage { attributes, payload, ..BinaryMessage::default() };
         let envelope = Event::from_cloud(carried).map_err(|error| error.to_string())?;
         Ok(envelope.with_sequence(sequence))
     }

@@ -305,7 +305,7 @@ impl<'a> DraftRow<'a> {
             kind: i16::from(key.kind().code()),
             tenant: key.tenant(),
             scope: key.scope(),
-            principal: key.asked_by().as_bytes(),
+            principal: key.principal().as_bytes(),
             id: key.id(),
             fingerprint: draft.fingerprint.as_bytes(),
             operation_id: draft.operation_id.to_bytes(),

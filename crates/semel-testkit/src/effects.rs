@@ -16,7 +16,7 @@ use std::path::Path;
 use semel_core::Context;
 
 pub use self::check::{Findings, check};
-pub use self::history::{History, HistoryEntry, Told};
+pub use self::history::{History, HistoryEntry, HistoryEvent};
 use self::lines::{Lines, foreign};
 
 /// An effect of one execution of an operation.

@@ -161,7 +161,7 @@ impl<S: Store> Store for FaultyStore<S> {
 
     /// Returns `false`, so that an executor caches outcomes as it does with a remote store: tests
     /// count the calls of the store.
-    fn is_near(&self) -> bool {
+    fn is_in_process(&self) -> bool {
         false
     }
 }

@@ -51,7 +51,7 @@ pub trait Fixture: Send + Sync + 'static {
 
     /// Returns whether a sweep removes nothing while the clock is far ahead of the watermark.
     /// Default `true`; `false` for a backend that expires records by its own clock.
-    fn doubts_its_clock(&self) -> bool {
+    fn sweep_respects_watermark(&self) -> bool {
         true
     }
 

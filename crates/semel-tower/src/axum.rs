@@ -94,7 +94,7 @@ impl<S: TransactionalStore, T: Sync> FromRequestParts<T> for Tx<S> {
 /// converts an error of the executor into one.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        self.written(PROBLEMS, "").map(axum::body::Body::from)
+        self.into_http_response(PROBLEMS, "").map(axum::body::Body::from)
     }
 }
 

@@ -47,7 +47,7 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<B: HttpBody> {
-        Through { #[pin] inner: B },
+        Unread { #[pin] inner: B },
         Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
         Begun { head: Bytes, error: Option<B::Error>, rest: Option<Pin<Box<B>>> },
     }
@@ -55,8 +55,8 @@ pin_project! {
 
 impl<B: HttpBody<Data = Bytes>> Body<B> {
     /// Wraps a body without reading it.
-    pub fn through(inner: B) -> Self {
-        Self { state: State::Through { inner } }
+    pub fn unread(inner: B) -> Self {
+        Self { state: State::Unread { inner } }
     }
 
     /// Creates a body of the bytes in `data`.
@@ -68,13 +68,13 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     pub fn error(&self) -> Option<&B::Error> {
         match &self.state {
             State::Begun { error, .. } => error.as_ref(),
-            State::Through { .. } | State::Whole { .. } => None,
+            State::Unread { .. } | State::Whole { .. } => None,
         }
     }
 
     /// Returns whether no part of the body has been read.
     pub(crate) const fn is_untouched(&self) -> bool {
-        matches!(self.state, State::Through { .. })
+        matches!(self.state, State::Unread { .. })
     }
 
     /// Creates a body of the bytes in `data`, followed by `trailers`.
@@ -112,7 +112,7 @@ impl<B: HttpBody<Data = Bytes>> Default for Body<B> {
 impl<B: HttpBody> std::fmt::Debug for Body<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.state {
-            State::Through { .. } => "Body(through)",
+            State::Unread { .. } => "Body(unread)",
             State::Whole { .. } => "Body(whole)",
             State::Begun { .. } => "Body(begun)",
         })
@@ -128,7 +128,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().state.project() {
-            Projected::Through { inner } => inner.poll_frame(cx),
+            Projected::Unread { inner } => inner.poll_frame(cx),
             Projected::Whole { data, trailers } => Poll::Ready(if data.is_empty() {
                 trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))
             } else {
@@ -151,7 +151,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.state {
-            State::Through { inner } => inner.is_end_stream(),
+            State::Unread { inner } => inner.is_end_stream(),
             State::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
             State::Begun { head, error, rest } => {
                 head.is_empty()
@@ -163,7 +163,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn size_hint(&self) -> SizeHint {
         match &self.state {
-            State::Through { inner } => inner.size_hint(),
+            State::Unread { inner } => inner.size_hint(),
             State::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             // With an exact length, HTTP/1.1 would send `Content-Length` and drop the trailers.
             State::Whole { data, trailers: Some(_) } => {
@@ -231,7 +231,7 @@ pub enum Collected<B: HttpBody> {
 pub async fn collect<B: HttpBody<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
-        return Collected::TooLong { bytes: announced, body: Body::through(body) };
+        return Collected::TooLong { bytes: announced, body: Body::unread(body) };
     }
     let mut body = Box::pin(body);
     let mut head = Head::Empty;

@@ -69,6 +69,7 @@
 
 mod body;
 mod dialect;
+mod invalid_key;
 mod key;
 mod layer;
 #[cfg(feature = "reqwest")]
@@ -76,16 +77,15 @@ mod reqwest;
 mod retry;
 mod service;
 mod settings;
-mod unfit;
 
 #[cfg(feature = "reqwest")]
 pub use self::reqwest::{ReqwestFuture, ReqwestService};
 pub use body::{OneShot, ReadAheadBody, Replay};
 pub use dialect::Dialect;
+pub use invalid_key::InvalidCallKey;
 pub use key::{CallKey, MAX_CALL_KEY};
 pub use layer::CallLayer;
 pub use service::{Attempts, Call, Error};
-pub use unfit::UnfitKey;
 
 #[cfg(feature = "grpc")]
 pub(crate) use retry::Backoff;

@@ -47,7 +47,7 @@ where
     };
     // The task keeps the span of this request for its logs.
     match tokio::spawn(running.in_current_span()).await {
-        Ok(answer) => answer.map(|response| response.map(Body::through)),
+        Ok(answer) => answer.map(|response| response.map(Body::unread)),
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             // The runtime is shutting down, and the caller's task with it.

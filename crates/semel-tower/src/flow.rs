@@ -96,8 +96,8 @@ impl<P: Protocol, S: Store, M: Mode<S>> RequestFlow<P, S, M> {
         let request = match self.keyed(&parts) {
             Ok(Some(request)) => request,
             Ok(None) => {
-                let passing = inner.call(Request::from_parts(*parts, Body::through(body))).await;
-                return passing.map(|response| response.map(Body::through));
+                let passing = inner.call(Request::from_parts(*parts, Body::unread(body))).await;
+                return passing.map(|response| response.map(Body::unread));
             }
             Err(problem) => {
                 // Reading would make a caller that sent `Expect: 100-continue` send its body.

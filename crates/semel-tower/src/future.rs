@@ -55,7 +55,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
             Projected::Passing { passing } => {
-                Poll::Ready(ready!(passing.poll(cx)).map(|response| response.map(Body::through)))
+                Poll::Ready(ready!(passing.poll(cx)).map(|response| response.map(Body::unread)))
             }
             Projected::Keyed { keyed } => keyed.as_mut().poll(cx),
         }

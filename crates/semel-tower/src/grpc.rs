@@ -100,7 +100,7 @@ mod respond;
 mod retry;
 mod rules;
 
-pub use crate::client::{CallKey, UnfitKey};
+pub use crate::client::{CallKey, InvalidCallKey};
 pub use crate::future::ResponseFuture;
 pub use crate::headers::REPLAYED;
 pub use crate::problem::{Problem, Slug};

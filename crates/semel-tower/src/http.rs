@@ -89,5 +89,5 @@ pub use settings::PROBLEMS;
 /// Returns the response with which an extractor refuses a request.
 #[cfg(feature = "axum")]
 pub(crate) fn refusal(slug: Slug, detail: String) -> http::Response<bytes::Bytes> {
-    Problem::new(slug, detail).written(PROBLEMS, "")
+    Problem::new(slug, detail).into_http_response(PROBLEMS, "")
 }

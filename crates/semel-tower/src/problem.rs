@@ -27,7 +27,7 @@ pub use self::slug::Slug;
 ///
 /// let detail = "the upstream did not answer within 30s";
 /// let problem = Problem::new(Slug::UpstreamAmbiguous, detail);
-/// let mut answer = problem.written(PROBLEMS, "/orders");
+/// let mut answer = problem.into_http_response(PROBLEMS, "/orders");
 /// answer.extensions_mut().insert(SettleAs::Doubt);
 /// assert_eq!(answer.status(), 504);
 /// ```

@@ -71,7 +71,7 @@ where
         let mut inner = mem::replace(&mut self.inner, fresh);
         let (parts, body) = request.into_parts();
         if !P::applies(&self.config.routing, &parts) {
-            let passing = inner.call(Request::from_parts(parts, Body::through(body)));
+            let passing = inner.call(Request::from_parts(parts, Body::unread(body)));
             return ResponseFuture::passing(passing);
         }
         let flow = RequestFlow::<P, S, M>::new(Arc::clone(&self.config));

@@ -98,7 +98,7 @@ impl<S: Store> Store for Counted<S> {
         self.store.max_retry_payload()
     }
 
-    fn is_near(&self) -> bool {
-        self.store.is_near()
+    fn is_in_process(&self) -> bool {
+        self.store.is_in_process()
     }
 }

@@ -155,7 +155,7 @@ impl Database for MySqlDatabase {
             .bind(draft.key.digest().as_bytes().to_vec())
             .bind(draft.key.tenant().as_bytes())
             .bind(draft.key.scope().as_bytes())
-            .bind(draft.key.asked_by().as_bytes())
+            .bind(draft.key.principal().as_bytes())
             .bind(draft.key.id().as_bytes())
             .bind(draft.fingerprint.as_bytes())
             .bind(draft.operation_id.to_bytes().to_vec())

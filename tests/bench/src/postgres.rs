@@ -137,7 +137,7 @@ impl Database for PgDatabase {
             .bind(i16::from(draft.key.kind().code()))
             .bind(draft.key.tenant())
             .bind(draft.key.scope())
-            .bind(draft.key.asked_by().as_bytes())
+            .bind(draft.key.principal().as_bytes())
             .bind(draft.key.id())
             .bind(draft.fingerprint.as_bytes())
             .bind(draft.operation_id.to_bytes().to_vec())

@@ -77,7 +77,7 @@ pub enum Unreadable {
 
 /// A message in binary mode, as a transport delivered it.
 #[derive(Clone, Debug, Default)]
-pub struct Carried<'a> {
+pub struct BinaryMessage<'a> {
     /// The CloudEvents attributes, without the transport's prefix.
     pub attributes: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
     /// Other message headers, set by a sender that does not use this library.
@@ -126,8 +126,9 @@ impl Event {
     ///
     /// # Errors
     /// [`Unreadable`] with the part that is missing or not valid.
-    pub fn from_cloud(carried: Carried<'_>) -> Result<Self, Unreadable> {
-        let Carried { mut attributes, headers: beside, content_type, payload, tenant } = carried;
+    pub fn from_cloud(carried: BinaryMessage<'_>) -> Result<Self, Unreadable> {
+        let BinaryMessage { mut attributes, headers: beside, content_type, payload, tenant } =
+            carried;
         let mut take = |name: &'static str| attributes.remove(name).filter(|text| !text.is_empty());
         let need = |name: &'static str, found: Option<Cow<'_, str>>| {
             found.map(|text| text.into_owned().into_boxed_str()).ok_or(Unreadable::Missing(name))
@@ -220,7 +221,8 @@ impl Event {
         let broken = |error: serde_json::Error| Unreadable::Document(error.to_string());
         let members: BTreeMap<Cow<'_, str>, &RawValue> =
             serde_json::from_slice(document).map_err(broken)?;
-        let mut carried = Carried { tenant: tenant.map(Cow::Borrowed), ..Carried::default() };
+        let mut carried =
+            BinaryMessage { tenant: tenant.map(Cow::Borrowed), ..BinaryMessage::default() };
         for (name, raw) in members {
             match &*name {
                 "data" => carried.payload = Bytes::copy_from_slice(raw.get().as_bytes()),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::cloud::{Carried, Unreadable};
+use super::cloud::{BinaryMessage, Unreadable};
 use super::{Event, MAX_ATTRIBUTES, MAX_HEADERS_BYTES, MAX_VALUE};
 
 /// The content type of a packed event.
@@ -53,6 +53,6 @@ impl Event {
         let attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =
             serde_json::from_slice(&packed[..end]).map_err(|error| broken(&error.to_string()))?;
         let payload = packed.slice(end + 1..);
-        Self::from_cloud(Carried { attributes, payload, ..Carried::default() })
+        Self::from_cloud(BinaryMessage { attributes, payload, ..BinaryMessage::default() })
     }
 }

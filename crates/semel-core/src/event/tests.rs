@@ -25,7 +25,8 @@ fn through_binary_mode(event: &Event) -> Event {
     let attributes: BTreeMap<_, _> =
         event.cloud_attributes().into_iter().map(|(name, v)| (Cow::from(name), v)).collect();
     let payload = event.payload().clone();
-    Event::from_cloud(Carried { attributes, payload, ..Carried::default() }).expect("an event")
+    Event::from_cloud(BinaryMessage { attributes, payload, ..BinaryMessage::default() })
+        .expect("an event")
 }
 
 #[test]
@@ -142,8 +143,12 @@ fn headers_beyond_their_limits_are_refused() {
     let beside = (0..MAX_HEADERS + 9).map(|at| (format!("h{at}").into(), "v".into())).collect();
     let attributes = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "t")];
     let attributes = attributes.map(|(name, value)| (name.into(), value.into())).into();
-    let carried =
-        Carried { attributes, headers: beside, tenant: Some("acme".into()), ..Carried::default() };
+    let carried = BinaryMessage {
+        attributes,
+        headers: beside,
+        tenant: Some("acme".into()),
+        ..BinaryMessage::default()
+    };
     assert_eq!(Event::from_cloud(carried.clone()).unwrap().headers().len(), MAX_HEADERS);
     let mut wrong = carried;
     wrong.attributes.insert("headersjson".into(), "7".into());

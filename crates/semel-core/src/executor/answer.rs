@@ -85,7 +85,7 @@ impl<S: Store> Inner<S> {
         // Where reading the store is as cheap as reading the cache, an outcome is cached only when
         // a repeat asks for it.
         if let Settlement::Succeeded { outcome: Recorded::Whole(outcome), keep } = settlement
-            && !self.store.is_near()
+            && !self.store.is_in_process()
         {
             let age = (as_of, keep);
             self.replays.insert(&command.key, grant.fingerprint, &outcome, receipt, age);

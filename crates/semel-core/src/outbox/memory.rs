@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Partition, Row,
-    RowAction, Selection, Status, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Partition,
+    Row, RowAction, Selection, Status, Ticket,
 };
 use crate::claim::AttemptId;
 use crate::clock::{Clock, SteadyClock, Timestamp};
@@ -86,7 +86,7 @@ impl Rows {
 
     /// Returns the rows to lease: either one row whose lease has lapsed, or due rows that are not
     /// leased.
-    fn choose(&self, ask: Ask, now: Timestamp) -> Vec<u64> {
+    fn choose(&self, ask: ClaimRequest, now: Timestamp) -> Vec<u64> {
         let mut seen: HashSet<Partition> = HashSet::new();
         // The time at which each partition became due, of the partitions whose next row this claim
         // may take.
@@ -228,7 +228,7 @@ impl Outbox for MemoryOutbox {
         Ok(())
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let now = self.0.clock.now();
         let mut rows = self.rows();
         let chosen = rows.choose(ask, now);

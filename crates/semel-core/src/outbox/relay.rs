@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 pub use pass::Pass;
 use size::BatchSize;
 
-use super::{Ask, Backlog, Outbox, Publisher};
+use super::{Backlog, ClaimRequest, Outbox, Publisher};
 use crate::clock::monotonic;
 use crate::measure;
 use crate::policy::{InvalidPolicy, OnFailure, Policy};
@@ -222,8 +222,8 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
     pub fn builder(outbox: impl Into<Arc<O>>, publisher: P) -> RelayBuilder<O, P> {
         let settings = Settings {
             batch: 1_000,
-            batch_bytes: Ask::BYTES,
-            lease: Ask::LEASE,
+            batch_bytes: ClaimRequest::BYTES,
+            lease: ClaimRequest::LEASE,
             concurrency: 2,
             max_attempts: 20,
             backoff: OnFailure::backoff(),
@@ -279,7 +279,7 @@ impl<O: Outbox, P: Publisher> Relay<O, P> {
             stopping: CancellationToken::new(),
             paused: watch::channel(false).0,
             tasks: TaskTracker::new(),
-            standing: Arc::default(),
+            counts: Arc::default(),
         };
         for _ in 0..self.0.settings.concurrency {
             let (inner, relaying) = (Arc::clone(&self.0), relaying.clone());
@@ -305,7 +305,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let mut starved = false;
             let unreachable = match self.pass(&relaying.stopping).await {
                 Ok(pass) => {
-                    relaying.standing.add(&pass);
+                    relaying.counts.add(&pass);
                     if pass.claimed > 0 && !pass.away {
                         (idle, retry) = (self.settings.idle.0, RETRY_PAUSE.0);
                         // There may be more rows than the batch contains.
@@ -387,7 +387,7 @@ pub struct Relaying {
     stopping: CancellationToken,
     paused: watch::Sender<bool>,
     tasks: TaskTracker,
-    standing: Arc<Counts>,
+    counts: Arc<Counts>,
 }
 
 #[derive(Debug, Default)]
@@ -411,7 +411,7 @@ impl Counts {
 
 /// The counts of a relay since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RelayStatus {
     /// The number of events that the broker has confirmed.
     pub published: u64,
     /// The number of attempts that failed and are retried.
@@ -435,18 +435,18 @@ impl Relaying {
     }
 
     /// Returns the counts since the start.
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> RelayStatus {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { published, failed, dead } = &*self.standing;
+        let Counts { published, failed, dead } = &*self.counts;
         let paused = *self.paused.borrow();
-        Standing { published: read(published), failed: read(failed), dead: read(dead), paused }
+        RelayStatus { published: read(published), failed: read(failed), dead: read(dead), paused }
     }
 
     /// Stops the relay: waits for events that are being published, and releases the other leased
     /// rows.
-    pub async fn stop(&self) -> Standing {
+    pub async fn stop(&self) -> RelayStatus {
         self.stopping.cancel();
         self.tasks.wait().await;
-        self.standing()
+        self.status()
     }
 }

@@ -63,7 +63,7 @@ trait Erased: Send + Sync {
     fn guarantee(&self) -> Guarantee;
     fn max_retry_payload(&self) -> Option<usize>;
 
-    fn is_near(&self) -> bool;
+    fn is_in_process(&self) -> bool;
     fn list<'a>(
         &'a self,
         filter: &'a Filter,
@@ -137,8 +137,8 @@ impl<S: Inspect> Erased for S {
         Store::max_retry_payload(self)
     }
 
-    fn is_near(&self) -> bool {
-        Store::is_near(self)
+    fn is_in_process(&self) -> bool {
+        Store::is_in_process(self)
     }
 
     fn list<'a>(
@@ -216,8 +216,8 @@ impl Store for AnyStore {
         self.0.max_retry_payload()
     }
 
-    fn is_near(&self) -> bool {
-        self.0.is_near()
+    fn is_in_process(&self) -> bool {
+        self.0.is_in_process()
     }
 }
 

@@ -373,7 +373,7 @@ impl Store for MemoryStore {
         Guarantee::BestEffort
     }
 
-    fn is_near(&self) -> bool {
+    fn is_in_process(&self) -> bool {
         true
     }
 }

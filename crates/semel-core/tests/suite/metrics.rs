@@ -11,7 +11,7 @@ use metrics::{
 use semel_core::event::Event;
 use semel_core::inbox::{BrokerReply, Failure, Group, Inbox, Waiting};
 use semel_core::outbox::memory::MemoryOutbox;
-use semel_core::outbox::{Ask, Outbox, PublishError, Publisher, Relay, Selection};
+use semel_core::outbox::{ClaimRequest, Outbox, PublishError, Publisher, Relay, Selection};
 use semel_core::store::memory::MemoryStore;
 use semel_core::{
     Clock, Executor, Kind, Operate as _, Operated, Policy, Principal, State, Timestamp, Wait,
@@ -143,7 +143,7 @@ impl Publisher for ByType {
                 "unavailable" => Err(PublishError::Unavailable(reason())),
                 "slow" => {
                     self.1.advance(PAST_LEASE);
-                    let ask = Ask::new(1, PAST_LEASE);
+                    let ask = ClaimRequest::new(1, PAST_LEASE);
                     let taken = self.0.claim(ask).await.expect("memory answers");
                     assert_eq!(taken.len(), 1, "another relay has claimed the row");
                     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use semel_core::event::EventId;
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Partition,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Partition,
     PublishError, Publisher, Relay, Row, RowAction, Selection, Status, Ticket,
 };
 use semel_core::store::Result;
@@ -90,7 +90,7 @@ impl Publisher for Log {
 /// An outbox that notes what it is asked for, and whose marks can be held.
 struct Noted {
     outbox: MemoryOutbox,
-    asks: Mutex<Vec<(Ask, usize)>>,
+    asks: Mutex<Vec<(ClaimRequest, usize)>>,
     holds_marks: AtomicBool,
     held: Notify,
 }
@@ -113,7 +113,7 @@ impl Outbox for Noted {
         self.outbox.append(connection, events).await
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let leased = self.outbox.claim(ask).await?;
         self.asks.lock().expect("sound").push((ask, leased.len()));
         Ok(leased)

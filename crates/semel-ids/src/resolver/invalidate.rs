@@ -69,7 +69,7 @@ impl Invalidator {
                 if failed > 0 {
                     sleep(jittered(super::l2::BREAK * 2_u32.pow(failed - 1))).await;
                 }
-                if l2.record("tell", l2.cache.registered(&keys, absences).await).is_some() {
+                if l2.record("publish", l2.cache.registered(&keys, absences).await).is_some() {
                     return;
                 }
             }
@@ -104,11 +104,11 @@ impl Invalidator {
     }
 
     async fn publish_revoked(&self, keys: &[String], ttl: Duration) -> bool {
-        self.l2.record("tell", self.l2.cache.revoked(keys, ttl).await).is_some()
+        self.l2.record("publish", self.l2.cache.revoked(keys, ttl).await).is_some()
     }
 
     async fn publish_repaired(&self, keys: &[String]) -> bool {
-        self.l2.record("tell", self.l2.cache.repaired(keys).await).is_some()
+        self.l2.record("publish", self.l2.cache.repaired(keys).await).is_some()
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<CacheKey, Instant, ByHash>> {

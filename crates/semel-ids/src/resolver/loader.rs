@@ -62,11 +62,11 @@ impl Loader {
             }
             (_, CacheSlot::Absent) => Some(Ok((None, ResolveReason::NotFound))),
             (key, CacheSlot::Known(other)) => {
-                corrupt.push(CorruptEntry { key: (*key).to_owned(), says: Some(other) });
+                corrupt.push(CorruptEntry { key: (*key).to_owned(), value: Some(other) });
                 None
             }
             (key, CacheSlot::Damaged) => {
-                corrupt.push(CorruptEntry { key: (*key).to_owned(), says: None });
+                corrupt.push(CorruptEntry { key: (*key).to_owned(), value: None });
                 None
             }
         });

@@ -213,7 +213,7 @@ async fn a_wrong_entry_is_cleared_and_not_its_successor() {
         let cache = place.cache();
         let keys = keys(2);
         cache.fill(&[note(&keys[0], Some(1)), note(&keys[1], Some(2))]).await.unwrap();
-        let lies = keys.iter().map(|key| CorruptEntry { key: key.clone(), says: Some(Ulid(1)) });
+        let lies = keys.iter().map(|key| CorruptEntry { key: key.clone(), value: Some(Ulid(1)) });
         cache.clear(&lies.collect::<Vec<_>>()).await.unwrap();
         let left = [CacheSlot::Empty, CacheSlot::Known(Ulid(2))];
         assert_eq!(read(&cache, &keys).await.unwrap(), left, "{variable}");

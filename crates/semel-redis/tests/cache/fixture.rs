@@ -111,7 +111,7 @@ pub(crate) async fn read(cache: &RedisCache, keys: &[String]) -> Result<Vec<Cach
 
 /// Returns corrupt entries for these keys.
 pub(crate) fn wrong(keys: &[String]) -> Vec<CorruptEntry> {
-    keys.iter().map(|key| CorruptEntry { key: key.clone(), says: None }).collect()
+    keys.iter().map(|key| CorruptEntry { key: key.clone(), value: None }).collect()
 }
 
 /// Waits for the next invalidation, ignoring heartbeats.

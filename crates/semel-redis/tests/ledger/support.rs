@@ -104,7 +104,7 @@ impl Fixture for Place {
     }
 
     // Redis expires keys by the server's clock, which the test cannot move.
-    fn doubts_its_clock(&self) -> bool {
+    fn sweep_respects_watermark(&self) -> bool {
         false
     }
 

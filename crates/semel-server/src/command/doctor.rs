@@ -10,7 +10,7 @@ mod gateway;
 mod writing;
 
 use clap::Args;
-use semel_core::outbox::{Ask, Backlog, Outbox};
+use semel_core::outbox::{Backlog, ClaimRequest, Outbox};
 use semel_core::policy::OnFailure;
 use semel_core::store::{Filter, Finding, Guarantee, Inspect as _, Severity, Store as _};
 use semel_core::{AnyStore, State};
@@ -123,7 +123,7 @@ async fn store(at: &StoreArgs, settings: &ServerSettings) -> Result<Vec<Check>, 
             return Ok(checks);
         }
     }
-    let handle = StoreHandle::open(&url, OpenMode::Look, &settings.ledger.prefix).await?;
+    let handle = StoreHandle::open(&url, OpenMode::Inspect, &settings.ledger.prefix).await?;
     let ledger = handle.ledger();
     checks.push(Check::good("store", "store-reached", format!("{url} answers")));
     let found = ledger.check().await?;
@@ -286,7 +286,7 @@ fn advice(at: &StoreArgs, settings: &ServerSettings) -> Vec<Check> {
         checks.push(Check::note("settings", "l2-url-missing", found, fix));
     }
     if let OnFailure::Backoff { base, .. } = settings.relay.backoff()
-        && settings.relay.lease.unwrap_or(Ask::LEASE) < base
+        && settings.relay.lease.unwrap_or(ClaimRequest::LEASE) < base
     {
         let found = "relay.lease is shorter than relay.base_backoff";
         let fix = "set relay.lease to more than that, and to more than publishing a batch takes";

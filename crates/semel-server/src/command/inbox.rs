@@ -72,13 +72,13 @@ enum Verb {
 
 #[derive(Clone, Debug, Args)]
 struct InboxFilter {
-    /// Only of this consumer group and its handlers
+    /// Select this consumer group and its handlers
     #[arg(long)]
     group: Option<String>,
-    /// Only of this tenant
+    /// Select this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only in this state: failed, dead, uncertain or discarded
+    /// Select this state: failed, dead, uncertain or discarded
     #[arg(long, value_parser = waiting)]
     state: Option<State>,
 }

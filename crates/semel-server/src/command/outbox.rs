@@ -76,13 +76,13 @@ enum Command {
 
 #[derive(Clone, Debug, Args)]
 struct OutboxFilter {
-    /// Only of this tenant
+    /// Select this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only of this event type
+    /// Select this event type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only in this status: pending, leased, published, failed, dead or discarded
+    /// Select this status: pending, leased, published, failed, dead or discarded
     #[arg(long, value_parser = words::status)]
     status: Option<Status>,
 }

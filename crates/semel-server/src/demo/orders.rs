@@ -37,7 +37,7 @@ pub(super) async fn place(
         .await;
     made.map_err(|error| match error {
         CreateError::Work(refused) => refused,
-        error @ (CreateError::Register(_) | CreateError::HalfMade) => failed(error),
+        error @ (CreateError::Register(_) | CreateError::IgnoredFailure) => failed(error),
     })
 }
 

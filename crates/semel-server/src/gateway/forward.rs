@@ -133,7 +133,7 @@ impl Forward {
             Ok(response) => {
                 let read = match deadline {
                     ResponseDeadline::Whole { end, .. } => whole(response, bytes, end).await,
-                    ResponseDeadline::Begun { .. } => Ok(response.map(Body::through)),
+                    ResponseDeadline::Begun { .. } => Ok(response.map(Body::unread)),
                 };
                 match read {
                     Ok(response) => pass(response, &sent, upgrade, cut),
@@ -157,7 +157,7 @@ async fn whole(
     end: Pin<Box<Sleep>>,
 ) -> Result<Response<Body<Incoming>>, String> {
     if is_endless(response.headers()) {
-        return Ok(response.map(Body::through));
+        return Ok(response.map(Body::unread));
     }
     let (parts, body) = response.into_parts();
     let collected = tokio::select! {

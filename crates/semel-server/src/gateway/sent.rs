@@ -72,7 +72,7 @@ impl SentRequest {
     pub(super) fn problem(&self, problem: Problem, types: &str) -> Response<ResponseBody> {
         let response = match self.grpc {
             true => problem.refused(),
-            false => problem.written(types, &self.path),
+            false => problem.into_http_response(types, &self.path),
         };
         response.map(ResponseBody::from)
     }

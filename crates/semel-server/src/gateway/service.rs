@@ -207,8 +207,8 @@ impl ActiveRoutes {
         headers::caller(request.headers(), peer, self.trusted)
     }
 
-    fn written(&self, problem: Problem, path: &str) -> Response<Bytes> {
-        problem.error_object(self.error_object).written(&self.problems, path)
+    fn problem_response(&self, problem: Problem, path: &str) -> Response<Bytes> {
+        problem.error_object(self.error_object).into_http_response(&self.problems, path)
     }
 
     /// Returns the response to a request that is refused before it reaches the layers; `None` if it
@@ -217,7 +217,7 @@ impl ActiveRoutes {
         let (method, path) = (request.method(), request.uri().path());
         if let Some((slug, detail)) = self.lists_identifying_header(request.headers()) {
             let problem = Problem::new(slug, detail);
-            return Some(self.written(problem, path).map(ResponseBody::from));
+            return Some(self.problem_response(problem, path).map(ResponseBody::from));
         }
         if let Some(answer) = self.local.preflight(request) {
             return Some(answer.map(ResponseBody::from));
@@ -274,12 +274,12 @@ impl Buffered {
         let problem = Problem::new(Slug::Overloaded, detail).retry_after(RETRY_AFTER);
         let mut refused = match self.grpc {
             true => problem.refused(),
-            false => self.active.written(problem, self.target.path()),
+            false => self.active.problem_response(problem, self.target.path()),
         };
         if let Some(close) = answer.headers().get(CONNECTION) {
             refused.headers_mut().insert(CONNECTION, close.clone());
         }
-        refused.map(|words| Body::through(ResponseBody::from(words)))
+        refused.map(|words| Body::unread(ResponseBody::from(words)))
     }
 }
 
@@ -315,7 +315,7 @@ impl Service<Request<Incoming>> for GatewayService {
         }
         if let Some(mut answer) = active.refuse(&request) {
             active.local.finish(&context, &mut answer);
-            return Box::pin(std::future::ready(Ok(answer.map(Body::through))));
+            return Box::pin(std::future::ready(Ok(answer.map(Body::unread))));
         }
         let (method, path) = (request.method(), request.uri().path());
         let matched = active.routes.matched(method, path).cloned();

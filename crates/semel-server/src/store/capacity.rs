@@ -122,8 +122,8 @@ impl Store for CapacityWatch {
         self.store.max_retry_payload()
     }
 
-    fn is_near(&self) -> bool {
-        self.store.is_near()
+    fn is_in_process(&self) -> bool {
+        self.store.is_in_process()
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
-    Selection, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Row,
+    RowAction, Selection, Ticket,
 };
 use semel_core::store::{
     AnyRenewer, Change, Committed, Cursor, Draft, Filter, Finding, Guarantee, Held, Inspect,
@@ -187,8 +187,8 @@ impl Store for Database {
         self.ledger.max_retry_payload()
     }
 
-    fn is_near(&self) -> bool {
-        self.ledger.is_near()
+    fn is_in_process(&self) -> bool {
+        self.ledger.is_in_process()
     }
 }
 
@@ -303,7 +303,7 @@ impl Outbox for Database {
         in_transaction!(self, open, store, connection => store.append(connection, events))
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         with_store!(self, store => store.claim(ask))
     }
 

@@ -81,7 +81,7 @@ pub(crate) async fn lacks(url: &StoreUrl) -> Result<Vec<Finding>, ExitError> {
             return of_file(path).await.map_err(cannot);
         }
         StoreKind::Postgres | StoreKind::MySql => {
-            match StoreHandle::open(url, OpenMode::Look, "").await? {
+            match StoreHandle::open(url, OpenMode::Inspect, "").await? {
                 StoreHandle::Postgres(store) => store.verify().await,
                 StoreHandle::MySql(store) => store.verify().await,
                 StoreHandle::Sqlite(_) | StoreHandle::Redis(_) | StoreHandle::Memory(_) => {

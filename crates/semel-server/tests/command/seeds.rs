@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::event::Event;
 use semel_core::inbox::Inbox;
-use semel_core::outbox::{Ask, Disposition, Outbox};
+use semel_core::outbox::{ClaimRequest, Disposition, Outbox};
 use semel_core::store::{Draft, Opened, Settlement, Store as _, TransactionalStore};
 use semel_core::{
     AnyStore, AttemptId, Command, ErrorText, EventId, Executor, Fingerprint, Key, Lease, OnCrash,
@@ -118,7 +118,7 @@ where
 /// Marks every due event with `disposition`, as a relay does.
 pub(crate) async fn relayed(handle: &StoreHandle, disposition: Disposition) {
     each!(handle, store => {
-        let leased = store.claim(Ask::new(100, HOUR)).await.expect("claimed");
+        let leased = store.claim(ClaimRequest::new(100, HOUR)).await.expect("claimed");
         let marks: Vec<_> = leased.iter().map(|row| (row.ticket, disposition.clone())).collect();
         store.mark(&marks).await.expect("marked");
     });

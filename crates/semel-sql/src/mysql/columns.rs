@@ -118,6 +118,6 @@ pub(crate) fn identity(key: &Key) -> [u8; 32] {
 fn merged(key: &Key) -> Key {
     let fold = |c: char| if c.is_ascii() { c.to_ascii_lowercase() } else { 'e' };
     let id: String = key.id().trim_end().chars().map(fold).collect();
-    Key::new(key.kind(), key.tenant(), key.scope(), *key.asked_by(), &id)
+    Key::new(key.kind(), key.tenant(), key.scope(), *key.principal(), &id)
         .unwrap_or_else(|_| key.clone())
 }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use semel_core::claim::AttemptId;
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
-    Selection, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Row,
+    RowAction, Selection, Ticket,
 };
 use semel_core::store::{Error, ErrorKind, Result};
 use sqlx::mysql::MySqlRow;
@@ -108,7 +108,7 @@ impl Outbox for MySqlStore {
         Ok(())
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let mut search = Search::new(ask.limit);
         let mut session = self.outbox.sessions.get("claim").await?;
         let leased = loop {

@@ -13,8 +13,8 @@ use semel_core::claim::AttemptId;
 use semel_core::clock::micros;
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
-    Selection, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Row,
+    RowAction, Selection, Ticket,
 };
 use semel_core::store::Result;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -114,7 +114,7 @@ impl Outbox for PgStore {
         self.append_rows(connection, &rows).await
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let outbox = &self.0.outbox;
         let mut search = Search::new(ask.limit);
         loop {
@@ -296,7 +296,7 @@ fn claim_text(cursor: &Cursor) -> SqlStr {
 async fn claim(
     connection: &mut PgConnection,
     query: Query<'_, Postgres, PgArguments>,
-    ask: Ask,
+    ask: ClaimRequest,
     token: AttemptId,
     window: i64,
 ) -> Result<(Vec<Leased>, bool)> {

@@ -13,8 +13,8 @@ use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
 use semel_core::event::Event;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
-    Selection, Status, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Row,
+    RowAction, Selection, Status, Ticket,
 };
 use semel_core::store::{ClockTrust, Result};
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
@@ -87,7 +87,7 @@ async fn clean(
 
 async fn claim(
     connection: &mut SqliteConnection,
-    ask: Ask,
+    ask: ClaimRequest,
     token: AttemptId,
     after: Option<u64>,
     now: Timestamp,
@@ -303,7 +303,7 @@ impl Outbox for SqliteStore {
         Ok(())
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let outbox_state = &self.0.outbox_state;
         let mut search = Search::new(ask.limit);
         loop {

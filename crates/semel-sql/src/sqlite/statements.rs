@@ -370,7 +370,7 @@ fn merged(key: &Key) -> Option<[u8; 32]> {
     #[cfg(feature = "testing")]
     if semel_core::testing::sabotaged(semel_core::testing::Guard::Identity) {
         let id = key.id().trim().to_lowercase();
-        let merged = Key::new(key.kind(), key.tenant(), key.scope(), *key.asked_by(), &id);
+        let merged = Key::new(key.kind(), key.tenant(), key.scope(), *key.principal(), &id);
         return merged.ok().map(|merged| *merged.digest().as_bytes());
     }
     let _ = key;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::claim::AttemptId;
 use semel_core::outbox::{
-    Applied, Ask, Cleaned, Disposition, Leased, Marked, RowAction, Selection, Ticket,
+    Applied, ClaimRequest, Cleaned, Disposition, Leased, Marked, RowAction, Selection, Ticket,
 };
 
 use crate::outbox::Scanned;
@@ -13,7 +13,7 @@ use crate::outbox::Scanned;
 #[derive(Debug)]
 pub(super) enum Task {
     /// Leases rows, among the first `window` rows that are due.
-    Claim { ask: Ask, token: AttemptId, after: Option<u64>, window: i64 },
+    Claim { ask: ClaimRequest, token: AttemptId, after: Option<u64>, window: i64 },
     /// Puts off the rows that wait behind others, among the first `step` rows that are due, if more
     /// than `window` rows are due.
     PutOff { step: i64, window: i64 },

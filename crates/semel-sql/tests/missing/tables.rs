@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Ask, Outbox};
+use semel_core::outbox::{ClaimRequest, Outbox};
 use semel_core::store::{Draft, Error, ErrorKind, Store, TransactionalStore};
 use semel_ids::TypedId;
 use semel_ids::map::{Binding, IdMap};
@@ -28,7 +28,7 @@ where
     let ledger = "semel_record";
     assert_names(&store.open(draft).await.expect_err("no table"), ledger);
     assert_names(&store.peek(&draft.key).await.expect_err("no table"), ledger);
-    let ask = Ask::new(1, Duration::from_secs(30));
+    let ask = ClaimRequest::new(1, Duration::from_secs(30));
     assert_names(&store.claim(ask).await.expect_err("no table"), "semel_outbox");
     let order = Binding::of::<Order>("acme", TypedId::new(Ulid(7))).expect("a tenant");
     let found = store.find("acme", Order::TYPE, &[*order.public()]).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use semel_core::event::{Event, EventId};
 use semel_core::executor::{LocalReplay, Unit};
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{Committed, ErrorKind, Opened, Store, TransactionalStore};
 use semel_core::{Command, Error, Execution, Executor, Lease, State};
 use semel_sql::mysql::{MySqlStore, MySqlTransaction};
@@ -63,7 +63,7 @@ fn is_done(committed: &Committed) {
 
 /// The events of the outbox, in the order of their numbers.
 async fn stored(store: &MySqlStore) -> Vec<Event> {
-    let leased = store.claim(Ask::new(1_000, LONG)).await.expect("a claim");
+    let leased = store.claim(ClaimRequest::new(1_000, LONG)).await.expect("a claim");
     let mut rows: Vec<_> = leased
         .into_iter()
         .map(|row| (row.ticket.sequence, row.envelope.expect("readable")))
@@ -320,7 +320,7 @@ fn a_claim_that_was_taken_over_commits_nothing() {
 async fn lock(database: &TestDatabase, id: &str) -> sqlx::MySqlConnection {
     let mut rival = database.plain().await;
     let lock = format!("SELECT 1 FROM semel_record WHERE {} FOR UPDATE", at(&key(id)));
-    TestDatabase::tell(&mut rival, &format!("START TRANSACTION; {lock}")).await;
+    TestDatabase::execute(&mut rival, &format!("START TRANSACTION; {lock}")).await;
     rival
 }
 
@@ -353,7 +353,8 @@ fn a_claim_that_a_rival_holds_is_not_settled_and_one_that_it_lets_go_of_is() {
             counted.trips();
             let settlement = success("ok");
             let settling = store.settle_and_commit(transaction, &held, &settlement);
-            let (settled, ()) = tokio::join!(settling, TestDatabase::tell(&mut rival, "ROLLBACK"));
+            let (settled, ()) =
+                tokio::join!(settling, TestDatabase::execute(&mut rival, "ROLLBACK"));
             let is_done = matches!(settled, Committed::Done);
             assert_eq!(database.effects(&id).await, u64::from(is_done), "{settled:?}");
             if is_done && counted.trips() > 1 {
@@ -403,8 +404,8 @@ fn events_of_a_transaction_whose_session_died_are_not_there() {
                     TestDatabase::effect(unit.conn(), "mine").await;
                     unit.append(events).await.map_err(|error| error.to_string())?;
                     let ask = "SELECT CAST(CONNECTION_ID() AS CHAR)";
-                    let id = TestDatabase::ask(unit.conn(), ask).await.expect("a number");
-                    TestDatabase::tell(&mut beside, &format!("KILL CONNECTION {id}")).await;
+                    let id = TestDatabase::query_text(unit.conn(), ask).await.expect("a number");
+                    TestDatabase::execute(&mut beside, &format!("KILL CONNECTION {id}")).await;
                     Ok::<_, String>("done".to_owned())
                 };
                 let failed = executor.transact(Command::new(key("k")), work).await;
@@ -433,7 +434,7 @@ fn work_that_ended_its_transaction_leaves_no_event() {
                     let (mut transaction, lease) = claimed(&store, &id).await;
                     defer(&store, &mut transaction, &[sized("e", bytes)]);
                     let end = end.replace("{}", &bytes.to_string());
-                    TestDatabase::tell(MySqlStore::connection(&mut transaction), &end).await;
+                    TestDatabase::execute(MySqlStore::connection(&mut transaction), &end).await;
                     let refused =
                         store.settle_and_commit(transaction, &lease, &success("ok")).await;
                     let (Committed::Unsettled(error) | Committed::Failed(error)) = refused else {
@@ -462,12 +463,12 @@ fn a_session_that_was_changed_is_left_before_a_claim_is_granted_on_it() {
                 let ask = "SELECT CAST(CONNECTION_ID() AS CHAR)";
                 let (mut transaction, _) = claimed(&store, &format!("first {at}")).await;
                 let connection = MySqlStore::connection(&mut transaction);
-                let before = TestDatabase::ask(connection, ask).await;
-                TestDatabase::tell(connection, leaves).await;
+                let before = TestDatabase::query_text(connection, ask).await;
+                TestDatabase::execute(connection, leaves).await;
                 store.rollback(transaction).await;
                 let (mut transaction, lease) = claimed(&store, &format!("second {at}")).await;
                 assert_ne!(
-                    TestDatabase::ask(MySqlStore::connection(&mut transaction), ask).await,
+                    TestDatabase::query_text(MySqlStore::connection(&mut transaction), ask).await,
                     before
                 );
                 is_done(&store.settle_and_commit(transaction, &lease, &success("ok")).await);

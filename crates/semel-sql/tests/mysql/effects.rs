@@ -42,11 +42,11 @@ impl TransactionFixture for TestDatabase {
         Self::plain(self).await
     }
 
-    async fn tell(connection: &mut MySqlConnection, sql: &str) {
+    async fn execute(connection: &mut MySqlConnection, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.expect("a statement");
     }
 
-    async fn ask(connection: &mut MySqlConnection, sql: &str) -> Option<String> {
+    async fn query_text(connection: &mut MySqlConnection, sql: &str) -> Option<String> {
         let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await.expect("a row");
         row.get(0)
     }

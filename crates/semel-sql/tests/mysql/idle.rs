@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{Filter, Inspect, Store as _, TransactionalStore as _};
 use semel_ids::TypedId;
 use semel_ids::map::{Binding, IdMap as _};
@@ -23,7 +23,7 @@ fn order(number: u128) -> Binding {
 async fn use_all(store: &MySqlStore, renewer: &mut impl semel_core::store::Renewer, round: u128) {
     let id = format!("round-{round}");
     store.backlog().await.expect("backlog");
-    let ask = Ask::new(10, Duration::from_secs(30));
+    let ask = ClaimRequest::new(10, Duration::from_secs(30));
     assert!(store.claim(ask).await.expect("claim").is_empty());
     let binding = order(round + 1);
     let _ = store.insert_many(std::slice::from_ref(&binding)).await.expect("insert_many");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_core::event::{Event, MAX_PAYLOAD};
 use semel_core::inbox::{BrokerReply, Handled, Inbox};
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::ErrorKind;
 use semel_core::{Executor, Key, Kind, OnFailure, Policy, Principal, State};
 use semel_servers::{MariaDb, Options};
@@ -43,7 +43,7 @@ fn the_largest_event_is_appended_claimed_failed_and_handled_with_server_defaults
         let mut connection = database.plain().await;
         let sent = event("one", MAX_PAYLOAD);
         store.append(&mut connection, std::slice::from_ref(&*sent)).await.expect("appended");
-        let ask = Ask { bytes: u64::MAX, ..Ask::new(1, Duration::from_secs(60)) };
+        let ask = ClaimRequest { bytes: u64::MAX, ..ClaimRequest::new(1, Duration::from_secs(60)) };
         let leased = store.claim(ask).await.expect("claimed").remove(0);
         let carried = Arc::new(leased.envelope.expect("readable"));
         assert_eq!(carried.payload(), sent.payload());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::event::Event;
-use semel_core::outbox::{Ask, Disposition, Leased, Marked, Outbox, Partition, Selection};
+use semel_core::outbox::{ClaimRequest, Disposition, Leased, Marked, Outbox, Partition, Selection};
 use semel_testkit::OutboxFixture;
 use tokio::task::JoinSet;
 
@@ -64,7 +64,7 @@ async fn share<F: OutboxFixture>(fixture: &F, events: &[Event], claimers: usize,
         crowd.spawn(async move {
             while log.lock().expect("sound").published.len() < rows {
                 let limit = fastrand::u32(1..=most);
-                let leased = outbox.claim(Ask::new(limit, LEASE)).await.expect("a claim");
+                let leased = outbox.claim(ClaimRequest::new(limit, LEASE)).await.expect("a claim");
                 {
                     let mut log = log.lock().expect("sound");
                     let twice = leased.iter().any(|row| !log.in_hand.insert(row.ticket.sequence));
@@ -116,7 +116,7 @@ pub(crate) async fn claimers_share_what_is_put_off<F: OutboxFixture>(fixture: F)
 pub(crate) async fn rows_beyond_the_window_are_found<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     put(&fixture, &outbox, &[about("resting")]).await;
-    let one = Ask::new(1, LEASE);
+    let one = ClaimRequest::new(1, LEASE);
     let head = outbox.claim(one).await.expect("a claim").remove(0);
     let rest = Disposition::Retry { after: LEASE, error: semel_core::ErrorText::new("no luck") };
     assert_eq!(outbox.mark(&[(head.ticket, rest)]).await.expect("marked"), [Marked::Done]);
@@ -129,7 +129,7 @@ pub(crate) async fn rows_beyond_the_window_are_found<F: OutboxFixture>(fixture: 
     assert_eq!(ids, [behind.id()]);
     assert!(outbox.claim(one).await.expect("a claim").is_empty());
     fixture.advance(LEASE + Duration::from_secs(1)).await;
-    let leased = outbox.claim(Ask::new(50, LEASE)).await.expect("a claim");
+    let leased = outbox.claim(ClaimRequest::new(50, LEASE)).await.expect("a claim");
     let lapsed = leased.iter().filter(|row| row.ticket.sequence != head.ticket.sequence);
     let mut run: Vec<u64> = lapsed.map(|row| row.ticket.sequence).collect();
     assert_eq!(leased[0].ticket.sequence, head.ticket.sequence);
@@ -143,14 +143,14 @@ pub(crate) async fn rows_beyond_the_window_are_found<F: OutboxFixture>(fixture: 
 pub(crate) async fn a_claim_that_looks_no_further_writes_nothing<F: OutboxFixture>(fixture: F) {
     let outbox = fixture.outbox().await;
     put(&fixture, &outbox, &[about("leased")]).await;
-    let one = Ask::new(1, LEASE);
+    let one = ClaimRequest::new(1, LEASE);
     let head = outbox.claim(one).await.expect("a claim").remove(0);
     let followers: Vec<Event> = (0..1_100).map(|_| about("leased")).collect();
     put(&fixture, &outbox, &followers).await;
     put(&fixture, &outbox, &[about("other")]).await;
     let rows = || async { outbox.list(&Selection::default(), None, 2_000).await.expect("a list") };
     let before = rows().await;
-    let near = Ask { look_further: false, ..one };
+    let near = ClaimRequest { look_further: false, ..one };
     assert!(outbox.claim(near).await.expect("a claim").is_empty());
     assert!(rows().await == before, "rows were put off");
     let marked = outbox.mark(&[(head.ticket, Disposition::Published)]).await.expect("marked");
@@ -169,7 +169,7 @@ pub(crate) async fn a_big_claim_leaves_no_gap<F: OutboxFixture>(fixture: F) {
     put(&fixture, &outbox, &events).await;
     let mut published: HashMap<Partition, Vec<u64>> = HashMap::new();
     for expected in [1_000, 900, 0] {
-        let leased = outbox.claim(Ask::new(1_000, LEASE)).await.expect("a claim");
+        let leased = outbox.claim(ClaimRequest::new(1_000, LEASE)).await.expect("a claim");
         assert_eq!(leased.len(), expected);
         let mut marks = Vec::with_capacity(expected);
         for row in leased {

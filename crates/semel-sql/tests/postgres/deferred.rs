@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use semel_core::event::{Event, EventId};
 use semel_core::executor::{LocalReplay, Unit};
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{Committed, ErrorKind, Store, TransactionalStore};
 use semel_core::{Command, Error, Execution, Executor, Lease, State};
 use semel_sql::postgres::{PgOptions, PgStore, PgTransaction, Pooling};
@@ -58,7 +58,7 @@ fn is_done(committed: &Committed) {
 
 /// The events of the outbox, in the order of their numbers, without those.
 async fn stored(store: &PgStore) -> Vec<Event> {
-    let leased = store.claim(Ask::new(1_000, LONG)).await.expect("a claim");
+    let leased = store.claim(ClaimRequest::new(1_000, LONG)).await.expect("a claim");
     let mut rows: Vec<_> = leased
         .into_iter()
         .map(|row| (row.ticket.sequence, row.envelope.expect("readable")))
@@ -206,7 +206,7 @@ async fn an_event_that_an_open_transaction_writes_is_waited_for() {
     let event = event("e");
     for end in ["rollback", "commit"] {
         let mut rival = database.connection().await;
-        Database::tell(&mut rival, "begin").await;
+        Database::execute(&mut rival, "begin").await;
         store.append(&mut rival, std::slice::from_ref(&event)).await.expect("written");
         let (mut transaction, lease) = reserved(&store, end).await;
         defer(&store, &mut transaction, std::slice::from_ref(&event));
@@ -216,7 +216,7 @@ async fn an_event_that_an_open_transaction_writes_is_waited_for() {
             let waits = "select 1 from pg_locks where not granted";
             let mut beside = database.connection().await;
             while sqlx::raw_sql(waits).fetch_all(&mut beside).await.expect("asked").is_empty() {}
-            Database::tell(&mut rival, end).await;
+            Database::execute(&mut rival, end).await;
         };
         let (committed, ()) = tokio::join!(committing, ending);
         is_done(&committed);
@@ -294,9 +294,9 @@ async fn events_of_a_transaction_whose_session_died_are_not_there() {
         let work = async move |mut unit: Unit<PgStore>| {
             Database::effect(unit.conn(), "mine").await;
             unit.append(events).await.map_err(|error| error.to_string())?;
-            let pid = Database::ask(unit.conn(), "select pg_backend_pid()::text").await;
+            let pid = Database::query_text(unit.conn(), "select pg_backend_pid()::text").await;
             let kill = format!("select pg_terminate_backend({}, 60000)", pid.expect("a number"));
-            Database::tell(&mut beside, &kill).await;
+            Database::execute(&mut beside, &kill).await;
             Ok::<_, String>("done".to_owned())
         };
         let failed = executor.transact(Command::new(key("k")), work).await;
@@ -316,7 +316,7 @@ async fn work_that_ended_its_transaction_leaves_no_event() {
         for events in [[event("a")], [sized("a", 100_000)]] {
             let (mut transaction, lease) = reserved(&store, "k").await;
             defer(&store, &mut transaction, &events);
-            Database::tell(PgStore::connection(&mut transaction), end).await;
+            Database::execute(PgStore::connection(&mut transaction), end).await;
             let refused = store.settle_and_commit(transaction, &lease, &success("ok")).await;
             let Committed::Unsettled(error) = refused else { panic!("{end}: {refused:?}") };
             assert_eq!(error.kind(), ErrorKind::Misconfigured, "{end}: {error}");
@@ -349,12 +349,12 @@ async fn a_savepoint_that_is_rolled_back_takes_no_appended_event_with_it() {
     let executor = executor(store.clone());
     let work = async move |mut unit: Unit<PgStore>| {
         unit.append([event("before")]).await.map_err(|error| error.to_string())?;
-        Database::tell(unit.conn(), "savepoint s").await;
+        Database::execute(unit.conn(), "savepoint s").await;
         Database::effect(unit.conn(), "undone").await;
         unit.append([event("inside")]).await.map_err(|error| error.to_string())?;
         // What is written at once is part of the savepoint.
         store.append(unit.conn(), &[event("direct")]).await.map_err(|error| error.to_string())?;
-        Database::tell(unit.conn(), "rollback to savepoint s").await;
+        Database::execute(unit.conn(), "rollback to savepoint s").await;
         Ok::<_, String>("done".to_owned())
     };
     let _ = executor.transact(Command::new(key("k")), work).await.expect("done");

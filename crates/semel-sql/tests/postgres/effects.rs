@@ -41,11 +41,11 @@ impl TransactionFixture for Database {
         self.address().connect().await.expect("connected")
     }
 
-    async fn tell(connection: &mut PgConnection, sql: &str) {
+    async fn execute(connection: &mut PgConnection, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.expect("a statement");
     }
 
-    async fn ask(connection: &mut PgConnection, sql: &str) -> Option<String> {
+    async fn query_text(connection: &mut PgConnection, sql: &str) -> Option<String> {
         let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await.expect("a row");
         row.get(0)
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::clock::micros;
-use semel_core::outbox::{Ask, Disposition, Marked, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Disposition, Marked, Outbox as _};
 use semel_sql::postgres::PgStore;
 use semel_testkit::{Fixture as _, OutboxFixture};
 use sqlx::PgConnection;
@@ -123,7 +123,7 @@ fn a_row_that_was_put_off_is_claimed_again_when_its_lease_is_over() {
         let later = "update semel_outbox set due_at = due_at + 600000000 where sequence = \
                      (select max(sequence) from semel_outbox)";
         database.run(later).await;
-        let ask = Ask::new(10, Duration::from_secs(30));
+        let ask = ClaimRequest::new(10, Duration::from_secs(30));
         assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 2);
         database.run("update semel_outbox set leased_until = 1").await;
         for place in ["first", "second"] {
@@ -212,7 +212,12 @@ async fn a_claim_costs_the_same_however_much_is_held() {
     .await;
     let store = many.store().await;
     let mut claims = 0;
-    while store.claim(Ask::new(1, Duration::from_secs(600))).await.expect("a claim").is_empty() {
+    while store
+        .claim(ClaimRequest::new(1, Duration::from_secs(600)))
+        .await
+        .expect("a claim")
+        .is_empty()
+    {
         claims += 1;
         assert!(claims < 5, "what is behind 20,000 rows is not found");
     }
@@ -252,7 +257,7 @@ fn a_lease_that_a_clock_ahead_gave_ends_in_its_time() {
         let mut transaction = OutboxFixture::begin(&database, &store).await;
         store.append(&mut transaction, &[event]).await.expect("written");
         OutboxFixture::commit(&database, &store, transaction).await;
-        let (ask, day) = (Ask::new(10, Duration::from_secs(30)), 24 * 60 * 60);
+        let (ask, day) = (ClaimRequest::new(10, Duration::from_secs(30)), 24 * 60 * 60);
         assert_eq!(store.claim(ask).await.expect("a claim").len(), 1);
         database
             .run(&format!("update semel_outbox set leased_until = leased_until + {day}000000"))

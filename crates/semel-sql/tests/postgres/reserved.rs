@@ -140,7 +140,7 @@ async fn work_that_ends_the_transaction_of_its_reservation_is_refused() {
     for end in ["commit", "commit; begin", "rollback", "commit; begin; another"] {
         let (mut transaction, claim) = reserved(&store, &key("k")).await;
         let connection = PgStore::connection(&mut transaction);
-        Database::tell(connection, end.trim_end_matches("; another")).await;
+        Database::execute(connection, end.trim_end_matches("; another")).await;
         if end.ends_with("another") {
             let opened = store.open_in(connection, &draft(&key("another"))).await.expect("asked");
             assert!(matches!(opened, Opened::Inserted { .. }), "{opened:?}");
@@ -162,7 +162,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_the_commit_and_nothing
     for size in [1, 300_000] {
         let (mut transaction, claim) = reserved(&store, &key("k")).await;
         let connection = PgStore::connection(&mut transaction);
-        Database::tell(connection, "insert into orders values (1), (1)").await;
+        Database::execute(connection, "insert into orders values (1), (1)").await;
         let outcome = Recorded::Whole(Outcome::new("text/plain", vec![b'x'; size]));
         let settlement = Settlement::Succeeded { outcome, keep: Duration::from_secs(60) };
         let refused = store.settle_and_commit(transaction, &claim, &settlement).await;
@@ -248,7 +248,7 @@ async fn overtaken(database: &Database, level: &str) -> Result<Execution<String>
     let mut beside = database.connection().await;
     let work = async move |mut unit: Unit<PgStore>| {
         Database::effect(unit.conn(), "mine").await;
-        Database::tell(&mut beside, &moved).await;
+        Database::execute(&mut beside, &moved).await;
         Ok("mine".to_owned())
     };
     executor.transact(Command::new(mine), work).await

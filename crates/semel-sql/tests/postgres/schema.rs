@@ -1,6 +1,6 @@
 //! Tests the schema: migrated once by any number of instances, and checked.
 
-use semel_core::outbox::{Ask, Outbox as _};
+use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{ErrorKind, Opened, Severity, Store, TransactionalStore as _};
 use semel_sql::postgres::{MIGRATIONS, PgOptions, PgStore, print};
 use semel_testkit::Fixture;
@@ -196,7 +196,7 @@ async fn a_closed_store_refuses_calls_and_leaves_no_connection() {
         store.open(&draft(&key("l"))).await.map(drop),
         store.begin().await.map(drop),
         store.check().await.map(drop),
-        store.claim(Ask::new(1, LONG)).await.map(drop),
+        store.claim(ClaimRequest::new(1, LONG)).await.map(drop),
     ] {
         let error = refused.expect_err("closed");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

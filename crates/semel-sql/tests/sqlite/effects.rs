@@ -42,11 +42,11 @@ impl TransactionFixture for Place {
         self.foreign_connection().await
     }
 
-    async fn tell(connection: &mut SqliteConnection, sql: &str) {
+    async fn execute(connection: &mut SqliteConnection, sql: &str) {
         connection.execute(AssertSqlSafe(sql)).await.expect("a statement");
     }
 
-    async fn ask(connection: &mut SqliteConnection, sql: &str) -> Option<String> {
+    async fn query_text(connection: &mut SqliteConnection, sql: &str) -> Option<String> {
         connection.fetch_one(AssertSqlSafe(sql)).await.expect("a row").get(0)
     }
 }

@@ -68,8 +68,8 @@ async fn shows_an_outage(
         assert!(row.attempts <= u32::from(row.status == Status::Leased), "{row:?}");
         assert_eq!(row.error, None, "{row:?}");
     }
-    let standing = relaying.standing();
-    assert_eq!((standing.failed, standing.dead, standing.paused), (0, 0, false));
+    let status = relaying.status();
+    assert_eq!((status.failed, status.dead, status.paused), (0, 0, false));
 }
 
 /// Returns a group that records the events that it handles. The handler of the event `held`
@@ -115,7 +115,7 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
     seen.exactly(&ids(&sent)).await;
     within("the handler begins", begun.notified()).await;
     let before = sent.len() + 1;
-    let published = relaying.standing().published;
+    let published = relaying.status().published;
     assert_eq!(published, before as u64);
 
     fixture.kill().await;
@@ -133,7 +133,7 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
         }
         tokio::time::sleep((outage() / 12).max(Duration::from_millis(50))).await;
     }
-    assert_eq!(relaying.standing().published, published, "nothing was confirmed meanwhile");
+    assert_eq!(relaying.status().published, published, "nothing was confirmed meanwhile");
     assert_eq!(seen.all().len(), sent.len(), "nothing was delivered meanwhile");
     // A message in flight is handled although the broker cannot receive its ack.
     go.notify_one();
@@ -145,8 +145,8 @@ pub async fn a_minute_without_the_broker_costs_nothing_but_time<F: BrokerFixture
     let wanted: BTreeSet<EventId> = ids(&sent);
     all_published(&outbox).await;
     seen.exactly(&wanted).await;
-    let standing = relaying.stop().await;
-    assert_eq!((standing.published, standing.failed, standing.dead), (sent.len() as u64, 0, 0));
+    let status = relaying.stop().await;
+    assert_eq!((status.published, status.failed, status.dead), (sent.len() as u64, 0, 0));
     consuming.stop().await;
     // The ack of the event in flight was lost: the broker redelivers it, and the inbox recognises
     // it.

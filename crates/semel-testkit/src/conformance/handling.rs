@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::inbox::{
-    BrokerReply, Failure, Group, HandleError, Handled, Inbox, Kept, Reached, Stored,
+    BrokerReply, Failure, Group, HandleError, Handled, Inbox, OperatedRecords, Stored,
+    UnhandledEvent,
 };
 use semel_core::store::{Filter, Inspect, Store as _};
 use semel_core::{
@@ -78,7 +79,7 @@ async fn one<S: semel_core::Store>(group: &Group<S>) -> Result<Handled> {
 }
 
 /// Returns all dead events of the group. An empty page may still have a next page.
-async fn dead<S: Inspect>(group: &Group<S>) -> Vec<Kept> {
+async fn dead<S: Inspect>(group: &Group<S>) -> Vec<UnhandledEvent> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
         let page = group.failures(State::Dead, after.as_ref(), 10).await.expect("a list");
@@ -450,7 +451,7 @@ pub async fn an_operator_redrives_and_discards<F: Fixture>(fixture: F) {
     one(&group).await.expect_err("dead at once");
     assert_eq!(dead(&group).await.len(), 1);
     let (tenant, id) = ("acme", event().id());
-    let verb = |reached: semel_core::store::Result<Reached>| {
+    let verb = |reached: semel_core::store::Result<OperatedRecords>| {
         let reached = reached.expect("a verb");
         assert!(reached.len() <= 1 && reached.iter().all(|(whose, _)| whose.handler.is_none()));
         reached.first().map(|(_, operated)| *operated)

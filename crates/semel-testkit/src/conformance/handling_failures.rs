@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::inbox::{BrokerReply, Failure, Group, HandleError, Handled, Inbox, Kept, Whose};
+use semel_core::inbox::{
+    BrokerReply, ConsumerRef, Failure, Group, HandleError, Handled, Inbox, UnhandledEvent,
+};
 use semel_core::store::Inspect;
 use semel_core::{Context, Event, EventId, Executor, Key, Operate as _, Operated, State, Store};
 
@@ -16,13 +18,13 @@ use crate::Fixture;
 /// Longer than any success is kept.
 const YEARS: Duration = Duration::from_secs(3 * 365 * 24 * 60 * 60);
 
-fn whose(handler: &str, conflict: bool) -> Whose {
-    Whose { handler: Some(handler).filter(|name| !name.is_empty()).map(Into::into), conflict }
+fn whose(handler: &str, conflict: bool) -> ConsumerRef {
+    ConsumerRef { handler: Some(handler).filter(|name| !name.is_empty()).map(Into::into), conflict }
 }
 
 /// Returns all events that the group keeps in this state, over all pages, sorted by handler.
-async fn kept<S: Inspect>(group: &Group<S>, state: State) -> Vec<Kept> {
-    let (mut all, mut after) = (Vec::<Kept>::new(), None);
+async fn kept<S: Inspect>(group: &Group<S>, state: State) -> Vec<UnhandledEvent> {
+    let (mut all, mut after) = (Vec::<UnhandledEvent>::new(), None);
     loop {
         let page = group.failures(state, after.as_ref(), 2).await.expect("a list");
         for kept in page.entries {
@@ -33,14 +35,14 @@ async fn kept<S: Inspect>(group: &Group<S>, state: State) -> Vec<Kept> {
         }
         after = page.next;
         if after.is_none() {
-            all.sort_by(|a, b| a.whose.cmp(&b.whose));
+            all.sort_by(|a, b| a.consumer.cmp(&b.consumer));
             return all;
         }
     }
 }
 
-async fn names<S: Inspect>(group: &Group<S>, state: State) -> Vec<Whose> {
-    kept(group, state).await.into_iter().map(|kept| kept.whose).collect()
+async fn names<S: Inspect>(group: &Group<S>, state: State) -> Vec<ConsumerRef> {
+    kept(group, state).await.into_iter().map(|kept| kept.consumer).collect()
 }
 
 async fn state<S: Store>(executor: &Executor<S>, key: &Key) -> State {
@@ -96,7 +98,7 @@ pub async fn a_group_shows_what_all_its_handlers_keep<F: Fixture>(fixture: F) {
     group.handle(&event()).await;
     neighbours::<F>(&executor).await;
     let dead = kept(&group, State::Dead).await;
-    let found: Vec<_> = dead.iter().map(|kept| kept.whose.clone()).collect();
+    let found: Vec<_> = dead.iter().map(|kept| kept.consumer.clone()).collect();
     assert_eq!(found, [whose("", false), whose("mail", false)]);
     for kept in &dead {
         assert_eq!(kept.event().as_ref(), Some(&*event()), "the whole event");
@@ -147,7 +149,7 @@ pub async fn a_discard_reaches_every_handler<F: Fixture>(fixture: F) {
     assert_eq!(discarded.len(), 4);
     for kept in discarded {
         let error = kept.record.error.as_ref().map(|error| error.as_str());
-        assert_eq!(error, Some("a test order"), "{:?}", kept.whose);
+        assert_eq!(error, Some("a test order"), "{:?}", kept.consumer);
         assert_eq!(kept.event().as_ref(), Some(&*event()), "the whole event");
     }
     assert!(kept(&group, State::Dead).await.is_empty());
@@ -181,7 +183,7 @@ pub async fn a_redrive_of_what_was_seen_dead_spares_what_was_discarded<F: Fixtur
     let dead = kept(&group, State::Dead).await;
     assert_eq!(executor.discard(&dead[1].key, "refunded").await.expect("a verb"), Operated::Done);
     let mut redriven = Vec::new();
-    for Kept { key, record, .. } in &dead {
+    for UnhandledEvent { key, record, .. } in &dead {
         redriven.push(executor.redrive_seen(key, record.version()).await.expect("a verb"));
     }
     assert_eq!(redriven, [Operated::Done, Operated::Moved]);
@@ -239,7 +241,7 @@ pub async fn a_conflict_that_is_redriven_is_an_event_of_its_own<F: Fixture>(fixt
     let dead = kept(&group, State::Dead).await;
     assert_eq!(dead.len(), 1);
     assert_eq!(
-        (&dead[0].whose, dead[0].event()),
+        (&dead[0].consumer, dead[0].event()),
         (&whose("audit", true), Some(of_kind("order.paid")))
     );
     let reached = group.redrive("acme", event().id()).await.expect("a verb");

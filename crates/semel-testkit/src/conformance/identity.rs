@@ -41,7 +41,7 @@ impl<F: Fixture> TestStore<F> {
                 let Key { .. } = &entry.key;
                 (entry.key.id(), entry.key.tenant(), entry.key.scope(), entry.key.kind())
                     == (key.id(), key.tenant(), key.scope(), key.kind())
-                    && entry.key.asked_by() == key.asked_by()
+                    && entry.key.principal() == key.principal()
             }));
         }
     }
@@ -162,7 +162,7 @@ pub async fn tenants_and_scopes_do_not_meet<F: Fixture>(fixture: F) {
 /// Two principals with the same id have different records, and neither is the shared one.
 pub async fn principals_do_not_meet<F: Fixture>(fixture: F) {
     let base = key("k");
-    let by = |who: &str| base.clone().principal(Principal::of(who));
+    let by = |who: &str| base.clone().with_principal(Principal::of(who));
     let keys = [base.clone(), by(""), by("user-1"), by("user-2"), by("User-1"), by("user-1 ")];
     TestStore::set(fixture).await.keeps_apart(&keys).await;
 }

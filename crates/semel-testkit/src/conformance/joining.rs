@@ -44,9 +44,9 @@ pub async fn a_claim_can_live_in_a_plain_clients_transaction<F: TransactionFixtu
     let executor = executor(&fixture).await;
     let mut plain = fixture.plain().await;
     for end in ["ROLLBACK", "COMMIT"] {
-        F::tell(&mut plain, "BEGIN").await;
+        F::execute(&mut plain, "BEGIN").await;
         settle_plainly::<F>(&executor, &mut plain).await.expect("settled");
-        F::tell(&mut plain, end).await;
+        F::execute(&mut plain, end).await;
         let effects = u64::from(end == "COMMIT");
         assert_eq!(fixture.effects("order").await, effects, "after {end}");
         assert_eq!(state::<F>(&executor).await.is_some(), end == "COMMIT");
@@ -62,12 +62,12 @@ pub async fn a_committed_claim_is_settled_in_a_plain_clients_transaction<F: Tran
     let executor = executor(&fixture).await;
     let mut plain = fixture.plain().await;
     let Ok(Claimed::Granted(claim)) = executor.claim(command()).await else { panic!("a grant") };
-    F::tell(&mut plain, "BEGIN").await;
+    F::execute(&mut plain, "BEGIN").await;
     F::effect(&mut plain, "order").await;
     let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
     executor.settle_in(&mut plain, claim, outcome).await.expect("settled");
     assert_eq!(state::<F>(&executor).await, Some((State::Running, 1)), "not before the commit");
-    F::tell(&mut plain, "COMMIT").await;
+    F::execute(&mut plain, "COMMIT").await;
     assert_eq!(value(&place::<F>(&executor, command(), "not run").await), "by hand");
     assert_eq!(fixture.effects("order").await, 1);
 }
@@ -76,11 +76,11 @@ pub async fn a_committed_claim_is_settled_in_a_plain_clients_transaction<F: Tran
 pub async fn a_claim_whose_plain_transaction_is_over_is_refused<F: TransactionFixture>(fixture: F) {
     let executor = executor(&fixture).await;
     let mut plain = fixture.plain().await;
-    F::tell(&mut plain, "BEGIN").await;
+    F::execute(&mut plain, "BEGIN").await;
     let claimed = executor.open_in(&mut plain, command()).await.expect("a store");
     let Claimed::Granted(claim) = claimed else { panic!("a grant, not {claimed:?}") };
     F::effect(&mut plain, "order").await;
-    F::tell(&mut plain, "COMMIT").await;
+    F::execute(&mut plain, "COMMIT").await;
     let outcome = Outcome::new(Outcome::JSON, r#""by hand""#);
     let late = executor.settle_in(&mut plain, claim, outcome).await;
     assert!(
@@ -107,7 +107,7 @@ pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: Tran
         executor.transact_in(connection, command(), work).await
     };
     for (answer, end) in [("broken", "ROLLBACK"), ("undone", "ROLLBACK"), ("done", "COMMIT")] {
-        F::tell(&mut plain, "BEGIN").await;
+        F::execute(&mut plain, "BEGIN").await;
         let executed = place(&mut plain, answer).await;
         if answer == "broken" {
             assert!(matches!(executed, Err(Error::Work(_))), "{executed:?}");
@@ -117,14 +117,14 @@ pub async fn work_in_a_plain_clients_transaction_is_done_with_its_commit<F: Tran
             let own = place(&mut plain, "not run").await;
             assert_eq!(value(&own), answer, "the transaction sees its own result");
         }
-        F::tell(&mut plain, end).await;
+        F::execute(&mut plain, end).await;
         let committed = u64::from(end == "COMMIT");
         assert_eq!(fixture.effects("order").await, committed, "after {end} of {answer}");
         assert_eq!(state::<F>(&executor).await.is_some(), end == "COMMIT", "{answer}");
     }
-    F::tell(&mut plain, "BEGIN").await;
+    F::execute(&mut plain, "BEGIN").await;
     let again = place(&mut plain, "not run").await;
-    F::tell(&mut plain, "ROLLBACK").await;
+    F::execute(&mut plain, "ROLLBACK").await;
     assert_eq!(value(&again), "done");
     assert!(again.is_ok_and(|execution| execution.replayed()));
     assert_eq!(fixture.effects("order").await, 1);
@@ -162,9 +162,9 @@ async fn ask_inside<F: TransactionFixture>(
     let done: Result<Execution<()>, Error<String>> = executor
         .transact(Command::new(key), move |mut unit: Unit<F::Store>| async move {
             if let Some(leave) = leave {
-                F::tell(unit.conn(), leave).await;
+                F::execute(unit.conn(), leave).await;
             }
-            let _ = found.send(F::ask(unit.conn(), look).await);
+            let _ = found.send(F::query_text(unit.conn(), look).await);
             if fails { Err("no stock".to_owned()) } else { Ok(()) }
         })
         .await;

@@ -24,7 +24,7 @@ pub async fn nothing_is_swept_by_a_clock_that_has_jumped<F: Fixture>(fixture: F)
     let outcome = super::test_store::answer("2");
     test.end(&brief, &Settlement::Succeeded { outcome, keep: Duration::from_secs(1) }).await;
     assert!(!test.sweep(100).await.clock_suspect);
-    if !test.fixture.doubts_its_clock() {
+    if !test.fixture.sweep_respects_watermark() {
         return;
     }
     let jumped = test.fixture.jump(JUMP, true).await;
@@ -45,7 +45,7 @@ pub async fn a_success_survives_a_jump<F: Fixture>(fixture: F) {
     let (executor, work) = (executor(&fixture).await, Work::default());
     let kept = || command().keep(KEEP);
     assert_eq!(value(&work.run(&executor, kept()).await), "run 1");
-    if !fixture.doubts_its_clock() {
+    if !fixture.sweep_respects_watermark() {
         return;
     }
     fixture.jump(JUMP, true).await;

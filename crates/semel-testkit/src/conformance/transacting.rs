@@ -33,13 +33,13 @@ pub trait TransactionFixture: Fixture<Store: TransactionalStore> {
     -> impl Future<Output = <Self::Store as TransactionalStore>::Connection> + Send;
 
     /// Executes a statement unchanged, such as a `COMMIT` that work must not send.
-    fn tell(
+    fn execute(
         connection: &mut <Self::Store as TransactionalStore>::Connection,
         sql: &str,
     ) -> impl Future<Output = ()> + Send;
 
     /// Executes a query for a single text; returns `None` if it is NULL.
-    fn ask(
+    fn query_text(
         connection: &mut <Self::Store as TransactionalStore>::Connection,
         sql: &str,
     ) -> impl Future<Output = Option<String>> + Send;
@@ -385,7 +385,7 @@ pub async fn work_that_commits_by_itself_is_refused<F: TransactionFixture>(fixtu
     let executor = executor(&fixture).await;
     let meddled: Answer = executor
         .transact(command(), |mut unit: Unit<F::Store>| async move {
-            F::tell(unit.conn(), "COMMIT").await;
+            F::execute(unit.conn(), "COMMIT").await;
             Ok("meddled".to_owned())
         })
         .await;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, HistoryEntry, Told};
+use super::{Effect, HistoryEntry, HistoryEvent};
 
 /// The number of keys, of lines, and of keys per broken guarantee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,21 +104,21 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     fn add(&mut self, answer: &'a HistoryEntry) {
-        match &answer.told {
-            Told::Asked => self.asked = true,
-            Told::Granted { attempt, fence } => {
+        match &answer.event {
+            HistoryEvent::Asked => self.asked = true,
+            HistoryEvent::Granted { attempt, fence } => {
                 self.granted += 1;
                 self.grants.insert((*attempt, *fence));
             }
-            Told::Done { outcome, replayed } => {
+            HistoryEvent::Done { outcome, replayed } => {
                 self.completions += u32::from(!replayed);
                 self.outcomes.insert(outcome);
                 self.answered.insert(&answer.request);
             }
-            Told::Recorded { outcome } => {
+            HistoryEvent::Recorded { outcome } => {
                 self.records.insert(outcome);
             }
-            Told::NotDone { .. } | Told::Unknown { .. } => {}
+            HistoryEvent::NotDone { .. } | HistoryEvent::Unknown { .. } => {}
         }
     }
 
@@ -146,12 +146,12 @@ impl<'a> Seen<'a> {
 mod tests {
     use super::*;
 
-    fn entry(key: &str, request: &str, told: Told) -> HistoryEntry {
-        HistoryEntry { client: "c".into(), key: key.into(), request: request.into(), told }
+    fn entry(key: &str, request: &str, event: HistoryEvent) -> HistoryEntry {
+        HistoryEntry { client: "c".into(), key: key.into(), request: request.into(), event }
     }
 
-    fn done(outcome: &str, replayed: bool) -> Told {
-        Told::Done { outcome: outcome.into(), replayed }
+    fn done(outcome: &str, replayed: bool) -> HistoryEvent {
+        HistoryEvent::Done { outcome: outcome.into(), replayed }
     }
 
     fn effect(key: &str) -> Effect {
@@ -161,14 +161,14 @@ mod tests {
 
     fn good() -> (Vec<HistoryEntry>, Vec<Effect>) {
         let history = vec![
-            entry("k", "r", Told::Asked),
-            entry("k", "r", Told::Granted { attempt: 1, fence: 10 }),
-            entry("k", "r", Told::Unknown { why: "timeout".into() }),
-            entry("k", "r", Told::Granted { attempt: 2, fence: 12 }),
+            entry("k", "r", HistoryEvent::Asked),
+            entry("k", "r", HistoryEvent::Granted { attempt: 1, fence: 10 }),
+            entry("k", "r", HistoryEvent::Unknown { why: "timeout".into() }),
+            entry("k", "r", HistoryEvent::Granted { attempt: 2, fence: 12 }),
             entry("k", "r", done("a", false)),
             entry("k", "r", done("a", true)),
-            entry("k", "other", Told::NotDone { why: "mismatch".into() }),
-            entry("k", "r", Told::Recorded { outcome: "a".into() }),
+            entry("k", "other", HistoryEvent::NotDone { why: "mismatch".into() }),
+            entry("k", "r", HistoryEvent::Recorded { outcome: "a".into() }),
         ];
         (history, vec![effect("k")])
     }
@@ -190,14 +190,14 @@ mod tests {
         assert_eq!(broken(entry("k", "r", done("a", false))).completed_twice, 1);
         assert_eq!(broken(entry("k", "r", done("b", true))).answers_differ, 1);
         assert_eq!(broken(entry("k", "other", done("a", true))).answered_another_request, 1);
-        let changed = broken(entry("k", "r", Told::Recorded { outcome: "b".into() }));
+        let changed = broken(entry("k", "r", HistoryEvent::Recorded { outcome: "b".into() }));
         assert_eq!(changed.record_changed, 1);
         for (attempt, fence) in [(3, 12), (3, 11), (2, 13), (2, 12)] {
-            let grant = entry("k", "r", Told::Granted { attempt, fence });
+            let grant = entry("k", "r", HistoryEvent::Granted { attempt, fence });
             assert_eq!(broken(grant).fence_did_not_grow, 1, "{attempt} {fence}");
         }
-        assert_eq!(broken(entry("stuck", "r", Told::Asked)).never_done, 1);
-        assert_eq!(broken(entry("k", "r", Told::Asked)).violations(), 0);
+        assert_eq!(broken(entry("stuck", "r", HistoryEvent::Asked)).never_done, 1);
+        assert_eq!(broken(entry("k", "r", HistoryEvent::Asked)).violations(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::lines::{Lines, foreign};
 
 /// One event in the life of a request, as a client or a holder sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum HistoryEvent {
     /// A client is about to send a request. Written before the request is sent.
     Asked,
     /// An attempt was granted to a holder.
@@ -51,7 +51,7 @@ pub struct HistoryEntry {
     /// The fingerprint of the request, or any text that identifies it.
     pub request: String,
     /// What happened.
-    pub told: Told,
+    pub event: HistoryEvent,
 }
 
 /// A file of requests and responses that separate processes append to.
@@ -73,14 +73,18 @@ impl History {
     /// # Errors
     /// When the line cannot be written, or when a text of the entry contains a tab or a line end.
     pub fn note(&self, answer: &HistoryEntry) -> io::Result<()> {
-        let HistoryEntry { client, key, request, told } = answer;
-        let (word, one, two) = match told {
-            Told::Asked => ("asked", String::new(), String::new()),
-            Told::Granted { attempt, fence } => ("granted", attempt.to_string(), fence.to_string()),
-            Told::Done { outcome, replayed } => ("done", outcome.clone(), replayed.to_string()),
-            Told::NotDone { why } => ("not-done", why.clone(), String::new()),
-            Told::Unknown { why } => ("unknown", why.clone(), String::new()),
-            Told::Recorded { outcome } => ("recorded", outcome.clone(), String::new()),
+        let HistoryEntry { client, key, request, event } = answer;
+        let (word, one, two) = match event {
+            HistoryEvent::Asked => ("asked", String::new(), String::new()),
+            HistoryEvent::Granted { attempt, fence } => {
+                ("granted", attempt.to_string(), fence.to_string())
+            }
+            HistoryEvent::Done { outcome, replayed } => {
+                ("done", outcome.clone(), replayed.to_string())
+            }
+            HistoryEvent::NotDone { why } => ("not-done", why.clone(), String::new()),
+            HistoryEvent::Unknown { why } => ("unknown", why.clone(), String::new()),
+            HistoryEvent::Recorded { outcome } => ("recorded", outcome.clone(), String::new()),
         };
         self.0.append(&[client, key, request, word, &one, &two])
     }
@@ -96,15 +100,15 @@ impl History {
 
 fn parse(line: &[String]) -> Option<HistoryEntry> {
     let [client, key, request, word, one, two] = line else { return None };
-    let told = match word.as_str() {
-        "asked" => Told::Asked,
-        "granted" => Told::Granted { attempt: one.parse().ok()?, fence: two.parse().ok()? },
-        "done" => Told::Done { outcome: one.clone(), replayed: two.parse().ok()? },
-        "not-done" => Told::NotDone { why: one.clone() },
-        "unknown" => Told::Unknown { why: one.clone() },
-        "recorded" => Told::Recorded { outcome: one.clone() },
+    let event = match word.as_str() {
+        "asked" => HistoryEvent::Asked,
+        "granted" => HistoryEvent::Granted { attempt: one.parse().ok()?, fence: two.parse().ok()? },
+        "done" => HistoryEvent::Done { outcome: one.clone(), replayed: two.parse().ok()? },
+        "not-done" => HistoryEvent::NotDone { why: one.clone() },
+        "unknown" => HistoryEvent::Unknown { why: one.clone() },
+        "recorded" => HistoryEvent::Recorded { outcome: one.clone() },
         _ => return None,
     };
     let (client, key, request) = (client.clone(), key.clone(), request.clone());
-    Some(HistoryEntry { client, key, request, told })
+    Some(HistoryEntry { client, key, request, event })
 }

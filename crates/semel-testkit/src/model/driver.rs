@@ -18,7 +18,7 @@ use semel_core::{
 
 use super::comparison::{self, body, fingerprint};
 use super::ledger::{Answer, Applicant, Ledger, words};
-use super::operation::{Ask, End, KEYS, Operation, Span};
+use super::operation::{ClaimOperation, End, KEYS, Operation, Span};
 use crate::fixture::Fixture;
 
 /// How often a store may answer "try again" before the driver gives up.
@@ -113,7 +113,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         let (by, ahead) = self.jumped.map_or((by, true), |by| (by, false));
         if self.fixture.jump(self.span(by), ahead).await {
             self.ledger.now += if ahead { by } else { -by };
-            self.ledger.doubted = ahead && self.fixture.doubts_its_clock();
+            self.ledger.doubted = ahead && self.fixture.sweep_respects_watermark();
             self.jumped = ahead.then_some(by);
             if !ahead {
                 self.store.sweep(0).await.map_err(|e| e.to_string())?;
@@ -178,7 +178,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
     }
 
-    async fn begin(&mut self, ask: &Ask) -> Step<(Option<usize>, Answer, Answer)> {
+    async fn begin(&mut self, ask: &ClaimOperation) -> Step<(Option<usize>, Answer, Answer)> {
         let draft = Draft {
             key: self.keys[ask.key].clone(),
             fingerprint: fingerprint(ask.request),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use semel_core::{AttemptId, Fence, OnCrash, OperationId, State};
 
-use super::operation::{Ask, End, Span};
+use super::operation::{ClaimOperation, End, Span};
 
 /// The answer of the reference, or of the store, to a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Line {
 
 impl Ledger {
     /// Judges a claim and writes what the verdict does to the record.
-    pub(crate) fn begin(&mut self, ask: &Ask, who: Applicant) -> Answer {
+    pub(crate) fn begin(&mut self, ask: &ClaimOperation, who: Applicant) -> Answer {
         let now = self.now;
         let Some(line) = self.lines.get(&ask.key).filter(|line| !line.expired(now)).cloned() else {
             self.lines.remove(&ask.key);
@@ -191,7 +191,7 @@ impl Ledger {
         line.clone()
     }
 
-    fn after_a_crash(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
+    fn after_a_crash(&mut self, ask: &ClaimOperation, who: Applicant, line: &Line) -> Answer {
         match line.on_crash {
             OnCrash::Rerun if line.used_up(ask.max_attempts) => {
                 self.bury_or_suspend(ask.key, State::Dead);
@@ -206,7 +206,7 @@ impl Ledger {
         }
     }
 
-    fn after_a_failure(&mut self, ask: &Ask, who: Applicant, line: &Line) -> Answer {
+    fn after_a_failure(&mut self, ask: &ClaimOperation, who: Applicant, line: &Line) -> Answer {
         match line.retry_at {
             None => Answer::FailedFinal { error: line.error() },
             Some(at) if at > self.now && at > line.updated_at => {
@@ -222,7 +222,7 @@ impl Ledger {
 
     fn grant_again(
         &mut self,
-        ask: &Ask,
+        ask: &ClaimOperation,
         who: Applicant,
         line: &Line,
         verify: bool,
@@ -235,7 +235,7 @@ impl Ledger {
     }
 
     /// Writes a grant over the record, if there is one. The driver copies the fence from the store.
-    fn grant(&mut self, ask: &Ask, who: Applicant, attempt: u32) {
+    fn grant(&mut self, ask: &ClaimOperation, who: Applicant, attempt: u32) {
         let before = self.lines.get(&ask.key);
         let number = before.map_or(1, |line| line.number + 1);
         let created_at = before.map_or(self.now, |line| line.created_at);
@@ -374,7 +374,7 @@ impl Ledger {
         if (line.attempt_id, line.number) != seen {
             return Answer::Lost;
         }
-        let ask = Ask {
+        let ask = ClaimOperation {
             key,
             request: line.request,
             lease,

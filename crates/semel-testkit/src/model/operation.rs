@@ -13,7 +13,7 @@ pub(crate) type Span = i64;
 
 /// A claim: the arguments of a begin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct ClaimOperation {
     pub(crate) key: usize,
     /// Identifies the request. Two different requests under one key mismatch; `None` matches any.
     pub(crate) request: Option<u8>,
@@ -41,7 +41,7 @@ pub(crate) enum End {
 /// beyond the last grant wraps round, so any part of a history is a valid history.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
-    Begin(Ask),
+    Begin(ClaimOperation),
     Renew {
         holder: usize,
         lease: Span,
@@ -89,7 +89,7 @@ fn retry_payload() -> impl Strategy<Value = Option<u8>> + Clone {
     prop_oneof![1 => Just(None), 1 => any::<u8>().prop_map(Some)]
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = ClaimOperation> {
     let request = prop_oneof![6 => Just(Some(0)), 1 => Just(Some(1)), 1 => Just(None)];
     let on_crash = prop_oneof![
         3 => Just(OnCrash::Rerun),
@@ -98,15 +98,17 @@ fn ask() -> impl Strategy<Value = Ask> {
     ];
     let most = prop_oneof![2 => Just(None), 1 => (1..4u32).prop_map(Some)];
     (0..KEYS, request, odd(4), odd(8), on_crash, most, any::<bool>(), retry_payload()).prop_map(
-        |(key, request, lease, keep, on_crash, max_attempts, can_verify, retry_payload)| Ask {
-            key,
-            request,
-            lease,
-            keep,
-            on_crash,
-            max_attempts,
-            can_verify,
-            retry_payload,
+        |(key, request, lease, keep, on_crash, max_attempts, can_verify, retry_payload)| {
+            ClaimOperation {
+                key,
+                request,
+                lease,
+                keep,
+                on_crash,
+                max_attempts,
+                can_verify,
+                retry_payload,
+            }
         },
     )
 }

@@ -74,8 +74,8 @@ pub async fn a_relay_publishes_batch_after_batch<F: OutboxFixture>(fixture: F) {
     let relay = hourly(&outbox, &broker).batch(5).build().expect("sound settings");
     let relaying = relay.start();
     broker.wait_for(57).await;
-    let standing = relaying.stop().await;
-    assert_eq!((standing.published, standing.failed, standing.dead), (57, 0, 0));
+    let status = relaying.stop().await;
+    assert_eq!((status.published, status.failed, status.dead), (57, 0, 0));
     assert_eq!(sorted(broker.confirmed_ids()), sorted(ids(&events)));
 }
 
@@ -88,7 +88,7 @@ pub async fn a_paused_relay_claims_nothing<F: OutboxFixture>(fixture: F) {
     let relaying = eager(&outbox, &broker).at_once(1).build().expect("sound settings").start();
     held.reached().await;
     relaying.pause();
-    assert!(relaying.standing().paused);
+    assert!(relaying.status().paused);
     let later = events(3);
     put(&fixture, &outbox, &later).await;
     held.release();
@@ -115,8 +115,8 @@ pub async fn a_stopped_relay_gives_the_rest_back<F: OutboxFixture>(fixture: F) {
     let asked = poll_fn(|task| Poll::Ready(stopping.as_mut().poll(task).is_pending())).await;
     assert!(asked, "the stop waits for the broker");
     held.release();
-    let standing = stopping.await;
-    assert_eq!(standing.published, 2);
+    let status = stopping.await;
+    assert_eq!(status.published, 2);
     assert_eq!(broker.confirmed_ids(), ids(&partition[..2]));
     let after = rows(&*outbox).await;
     assert!(after[..2].iter().all(|row| row.status == Status::Published));
@@ -150,8 +150,8 @@ pub async fn a_broker_that_comes_back_is_given_everything<F: OutboxFixture>(fixt
     }
     broker.set_away(false);
     broker.wait_for(30).await;
-    let standing = relaying.stop().await;
-    assert_eq!((standing.published, standing.failed, standing.dead), (30, 0, 0));
+    let status = relaying.stop().await;
+    assert_eq!((status.published, status.failed, status.dead), (30, 0, 0));
     broker.assert_partitions_in_order(&events);
 }
 
@@ -166,7 +166,7 @@ pub async fn a_relay_survives_its_publisher<F: OutboxFixture>(fixture: F) {
     put(&fixture, &outbox, &[event()]).await;
     broker.wait_for(4).await;
     let buried = async {
-        while relaying.standing().dead == 0 {
+        while relaying.status().dead == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -198,9 +198,9 @@ pub async fn two_relays_share_the_work<F: OutboxFixture>(fixture: F) {
     broker.wait_for(150).await;
     let mut published = 0;
     for relaying in relays {
-        let standing = relaying.stop().await;
-        assert_eq!(standing.dead, 0);
-        published += standing.published;
+        let status = relaying.stop().await;
+        assert_eq!(status.dead, 0);
+        published += status.published;
     }
     assert_eq!(published, 150, "each event once");
     let different: HashSet<_> = broker.confirmed_ids().into_iter().collect();

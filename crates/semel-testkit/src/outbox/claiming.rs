@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
-use semel_core::outbox::{Ask, Disposition, Outbox, Status};
+use semel_core::outbox::{ClaimRequest, Disposition, Outbox, Status};
 
 use super::OutboxFixture;
 use super::shorthand::*;
@@ -54,7 +54,7 @@ pub async fn a_leased_row_is_not_claimable<F: OutboxFixture>(fixture: F) {
 /// A lease lasts as long as the claim asked for.
 pub async fn a_lease_is_as_long_as_it_was_asked_for<F: OutboxFixture>(fixture: F) {
     let outbox = outbox_with(&fixture, &[event()]).await;
-    let ask = Ask::new(1, LEASE * 3);
+    let ask = ClaimRequest::new(1, LEASE * 3);
     assert_eq!(outbox.claim(ask).await.expect("a claim").len(), 1);
     fixture.advance(LEASE * 2).await;
     assert!(claim_all(&outbox).await.is_empty());
@@ -167,7 +167,7 @@ pub async fn a_claim_keeps_to_its_bytes<F: OutboxFixture>(fixture: F) {
     let outbox = outbox_with(&fixture, &events).await;
     let mut claimed = Vec::new();
     for bytes in [2_999, 2_000, 1, 5_010] {
-        let ask = Ask { bytes, ..Ask::new(ALL, LEASE) };
+        let ask = ClaimRequest { bytes, ..ClaimRequest::new(ALL, LEASE) };
         let leased = outbox.claim(ask).await.expect("a claim");
         claimed.push(leased.len());
     }
@@ -183,7 +183,7 @@ pub async fn bytes_cut_a_partition_without_a_gap<F: OutboxFixture>(fixture: F) {
     let (a, b) = ([heavy("a", 10), heavy("a", 5_000), heavy("a", 10)], heavy("b", 10));
     let outbox =
         outbox_with(&fixture, &[a[0].clone(), a[1].clone(), a[2].clone(), b.clone()]).await;
-    let ask = Ask { bytes: 1_000, ..Ask::new(ALL, LEASE) };
+    let ask = ClaimRequest { bytes: 1_000, ..ClaimRequest::new(ALL, LEASE) };
     let mut seen = Vec::new();
     while seen.len() < 4 {
         let leased = outbox.claim(ask).await.expect("a claim");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::event::{Event, EventId};
 use semel_core::outbox::{
-    Ask, Disposition, Marked, Outbox, Partition, RowAction, Selection, Status,
+    ClaimRequest, Disposition, Marked, Outbox, Partition, RowAction, Selection, Status,
 };
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -153,7 +153,7 @@ pub async fn a_mark_racing_a_takeover_has_one_winner<F: OutboxFixture>(fixture: 
     for _ in 0..10 {
         let leased = claim_one(&outbox).await;
         fixture.advance(PAST_LEASE).await;
-        let (there, ask) = (fixture.outbox().await, Ask::new(1, LEASE));
+        let (there, ask) = (fixture.outbox().await, ClaimRequest::new(1, LEASE));
         let (marked, successors) =
             tokio::join!(mark(&outbox, leased.ticket, retry(LEASE)), there.claim(ask));
         let successors = successors.expect("a claim");

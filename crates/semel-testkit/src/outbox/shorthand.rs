@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::event::{Builder, Event, EventId};
 use semel_core::outbox::{
-    Ask, Disposition, Leased, Marked, Outbox, Row, RowAction, Selection, Status, Ticket,
+    ClaimRequest, Disposition, Leased, Marked, Outbox, Row, RowAction, Selection, Status, Ticket,
 };
 use semel_core::store::ErrorKind;
 use semel_core::{AttemptId, ErrorText};
@@ -60,7 +60,7 @@ pub(super) async fn outbox_with<F: OutboxFixture>(fixture: &F, events: &[Event])
 }
 
 pub(super) async fn claim<O: Outbox>(outbox: &O, limit: u32) -> Vec<Leased> {
-    let leased = outbox.claim(Ask::new(limit, LEASE)).await.expect("a claim");
+    let leased = outbox.claim(ClaimRequest::new(limit, LEASE)).await.expect("a claim");
     assert!(leased.len() <= limit as usize, "asked for {limit}, got {}", leased.len());
     leased
 }

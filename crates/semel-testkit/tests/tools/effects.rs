@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry, Told};
+use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry, HistoryEvent};
 
 /// A file of one test, removed when the test ends.
 struct Scratch(PathBuf);
@@ -91,14 +91,14 @@ fn a_history_reads_back_as_it_was_noted() {
     let scratch = Scratch::new("history");
     let history = History::open(&scratch.0, false).unwrap();
     let lines: Vec<HistoryEntry> = [
-        Told::Asked,
-        Told::Granted { attempt: 3, fence: u64::MAX },
-        Told::Done { outcome: String::new(), replayed: true },
-        Told::NotDone { why: "in progress".into() },
-        Told::Unknown { why: "the reply was lost".into() },
-        Told::Recorded { outcome: "{\"id\":1}".into() },
+        HistoryEvent::Asked,
+        HistoryEvent::Granted { attempt: 3, fence: u64::MAX },
+        HistoryEvent::Done { outcome: String::new(), replayed: true },
+        HistoryEvent::NotDone { why: "in progress".into() },
+        HistoryEvent::Unknown { why: "the reply was lost".into() },
+        HistoryEvent::Recorded { outcome: "{\"id\":1}".into() },
     ]
-    .map(|told| HistoryEntry { client: "1".into(), key: "k".into(), request: "r".into(), told })
+    .map(|event| HistoryEntry { client: "1".into(), key: "k".into(), request: "r".into(), event })
     .to_vec();
     for line in &lines {
         history.note(line).unwrap();

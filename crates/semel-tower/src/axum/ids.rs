@@ -56,7 +56,7 @@ use semel_core::key::check_tenant;
 use semel_ids::resolver::MAX_BATCH;
 use semel_ids::{PublicId, ResolveError, ResolveReason, ResolvedId, Resolver, Resource, TypedId};
 
-pub use parameter::{OfType, Parameter};
+pub use parameter::{Parameter, ResourceParameter};
 pub use refusal::NotResolved;
 
 use crate::Tenant;
@@ -90,7 +90,7 @@ impl Ids {
 /// `P` is the parameter that holds the public id, in the path or else in the query. By default it
 /// is named after the resource: `order_id` for `ORDER`. Use `Option<Resolved<R>>` where the
 /// parameter is optional.
-pub struct Resolved<R, P = OfType<R>> {
+pub struct Resolved<R, P = ResourceParameter<R>> {
     /// The internal id.
     pub id: TypedId<R>,
     /// The public id, as the request has it.
@@ -100,7 +100,7 @@ pub struct Resolved<R, P = OfType<R>> {
 
 /// The internal id of a resource whose public id is in the request. Like [`Resolved`], for handlers
 /// that do not need the public id.
-pub struct InternalId<R, P = OfType<R>> {
+pub struct InternalId<R, P = ResourceParameter<R>> {
     /// The internal id.
     pub id: TypedId<R>,
     from: PhantomData<fn() -> P>,
@@ -111,7 +111,7 @@ pub struct InternalId<R, P = OfType<R>> {
 /// The ids are separated by commas, or the parameter is repeated, or both. If an id cannot be
 /// resolved the request is refused; the error shows the first malformed id or, if none is
 /// malformed, the first id that was not found.
-pub struct ResolvedMany<R, P = OfType<R>>(pub Vec<Resolved<R, P>>);
+pub struct ResolvedMany<R, P = ResourceParameter<R>>(pub Vec<Resolved<R, P>>);
 
 impl<R: Resource, P: Parameter> Resolved<R, P> {
     /// Converts the resolver's result into the resource. `text` is the id that the error shows.

@@ -8,7 +8,7 @@
 
 use http::{HeaderName, HeaderValue, Method};
 
-use super::unfit::UnfitKey;
+use super::invalid_key::InvalidCallKey;
 
 /// How the key is written in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,25 +243,27 @@ impl Dialect {
     /// Checks whether `text` can be a key of this dialect.
     ///
     /// # Errors
-    /// [`UnfitKey`] if the length or a character of `text` is not allowed.
-    pub fn check(&self, text: &str) -> Result<(), UnfitKey> {
+    /// [`InvalidCallKey`] if the length or a character of `text` is not allowed.
+    pub fn check(&self, text: &str) -> Result<(), InvalidCallKey> {
         let (dialect, len) = (self.name, text.len());
         if text.trim().is_empty() {
-            return Err(UnfitKey::Blank);
+            return Err(InvalidCallKey::Blank);
         }
         if let Some(at) = text.bytes().position(|byte| !self.alphabet.has(byte)) {
-            return Err(UnfitKey::Character { dialect, at });
+            return Err(InvalidCallKey::Character { dialect, at });
         }
         // Proxies may strip white space at the ends of a header value: two keys would become one.
         if text.starts_with(' ') || text.ends_with(' ') {
             let at = if text.starts_with(' ') { 0 } else { len - 1 };
-            return Err(UnfitKey::Character { dialect, at });
+            return Err(InvalidCallKey::Character { dialect, at });
         }
         match len {
             _ if len < self.shortest => {
-                Err(UnfitKey::TooShort { dialect, len, min: self.shortest })
+                Err(InvalidCallKey::TooShort { dialect, len, min: self.shortest })
             }
-            _ if len > self.longest => Err(UnfitKey::TooLong { dialect, len, max: self.longest }),
+            _ if len > self.longest => {
+                Err(InvalidCallKey::TooLong { dialect, len, max: self.longest })
+            }
             _ => Ok(()),
         }
     }
@@ -272,8 +274,8 @@ impl Dialect {
     }
 
     /// Parses the key in a header value.
-    pub(super) fn read(&self, value: &HeaderValue) -> Result<String, UnfitKey> {
-        let malformed = || UnfitKey::Malformed { dialect: self.name };
+    pub(super) fn read(&self, value: &HeaderValue) -> Result<String, InvalidCallKey> {
+        let malformed = || InvalidCallKey::Malformed { dialect: self.name };
         let text = value.to_str().map_err(|_| malformed())?;
         let text = if self.form == Form::Quoted && text.starts_with('"') {
             unquote(text).ok_or_else(malformed)?

@@ -12,7 +12,7 @@ use semel_core::executor::NoDurableClaim;
 use sha2::{Digest as _, Sha256};
 
 use super::dialect::Dialect;
-use super::unfit::UnfitKey;
+use super::invalid_key::InvalidCallKey;
 
 /// The greatest length of a call's key, in characters.
 pub const MAX_CALL_KEY: usize = 255;
@@ -37,8 +37,8 @@ impl CallKey {
     /// dialect may allow less; [`CallKey::fitting`] makes a key that fits from any text.
     ///
     /// # Errors
-    /// [`UnfitKey`] if the text is blank, too long, or has a character that is not allowed.
-    pub fn new(text: impl AsRef<str>) -> Result<Self, UnfitKey> {
+    /// [`InvalidCallKey`] if the text is blank, too long, or has a character that is not allowed.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidCallKey> {
         let text = text.as_ref();
         Dialect::standard().check(text)?;
         Ok(Self(text.into()))
@@ -72,15 +72,15 @@ impl CallKey {
     /// let long = "tenant-4711/order-2024-000123/charge";
     /// assert_eq!(CallKey::fitting(long, &Dialect::stripe())?.as_str(), long);
     /// assert_eq!(CallKey::fitting(long, &Dialect::amazon_pay())?.as_str().len(), 32);
-    /// # Ok::<(), semel_tower::client::UnfitKey>(())
+    /// # Ok::<(), semel_tower::client::InvalidCallKey>(())
     /// ```
     ///
     /// # Errors
-    /// [`UnfitKey`] if the dialect does not take 32 hex digits either, or the text is blank.
-    pub fn fitting(text: &str, dialect: &Dialect) -> Result<Self, UnfitKey> {
+    /// [`InvalidCallKey`] if the dialect does not take 32 hex digits either, or the text is blank.
+    pub fn fitting(text: &str, dialect: &Dialect) -> Result<Self, InvalidCallKey> {
         match dialect.check(text) {
             Ok(()) => return Ok(Self(text.into())),
-            Err(UnfitKey::Blank) => return Err(UnfitKey::Blank),
+            Err(InvalidCallKey::Blank) => return Err(InvalidCallKey::Blank),
             Err(_) => {}
         }
         let mut hash = Sha256::new();
@@ -103,12 +103,12 @@ impl CallKey {
         parts: &mut Parts,
         dialect: &Dialect,
         fresh: bool,
-    ) -> Result<Option<Self>, UnfitKey> {
+    ) -> Result<Option<Self>, InvalidCallKey> {
         let given = parts.extensions.get::<Self>().cloned();
         if let Some(present) = Self::present(parts, dialect)? {
             return match given {
                 Some(given) if given != present => {
-                    Err(UnfitKey::Ambiguous { dialect: dialect.name() })
+                    Err(InvalidCallKey::Ambiguous { dialect: dialect.name() })
                 }
                 _ => Ok(Some(present)),
             };
@@ -121,10 +121,10 @@ impl CallKey {
     }
 
     /// Returns the key that the request's header already has. Does not change the header.
-    fn present(parts: &Parts, dialect: &Dialect) -> Result<Option<Self>, UnfitKey> {
+    fn present(parts: &Parts, dialect: &Dialect) -> Result<Option<Self>, InvalidCallKey> {
         let mut lines = parts.headers.get_all(dialect.header()).iter();
         let (value, None) = (lines.next(), lines.next()) else {
-            return Err(UnfitKey::Repeated { dialect: dialect.name() });
+            return Err(InvalidCallKey::Repeated { dialect: dialect.name() });
         };
         let Some(value) = value else { return Ok(None) };
         dialect.read(value).and_then(Self::new).map(Some)

@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_service::Service;
 
 use super::body::{Reach, ReadAheadBody, Replay};
+use super::invalid_key::InvalidCallKey;
 use super::key::CallKey;
 use super::retry::Verdict;
 use super::settings::Settings;
-use super::unfit::UnfitKey;
 
 /// The number of tries that a call took, in the extensions of its response.
 ///
@@ -40,7 +40,7 @@ pub struct Attempts(pub u32);
 pub enum Error<E> {
     /// The key does not fit the dialect. Nothing was sent.
     #[error(transparent)]
-    Key(#[from] UnfitKey),
+    Key(#[from] InvalidCallKey),
     /// The last try had no response in time. The call may have taken effect: repeat it only under
     /// the same key.
     #[error(

@@ -23,7 +23,7 @@ const NAME: &str = "idempotency-key";
 /// let key = CallKey::new("order-7/charge")?;
 /// let request = with_key(tonic::Request::new(Charge), &key);
 /// assert_eq!(request.metadata().get("idempotency-key").expect("sent"), "order-7/charge");
-/// # Ok::<(), semel_tower::grpc::UnfitKey>(())
+/// # Ok::<(), semel_tower::grpc::InvalidCallKey>(())
 /// ```
 pub fn with_key<T>(mut request: Request<T>, key: &CallKey) -> Request<T> {
     request.metadata_mut().insert(NAME, written(key));

@@ -154,7 +154,7 @@ mod tests {
         assert!(response.body().is_empty());
         assert_eq!(response.headers()[PUSHBACK], "2000");
         let status = Status::from_header_map(response.headers()).expect("a status");
-        assert_eq!(status.message(), "The request is still running: wait");
+        assert_eq!(status.message(), "A request with this key is still running: wait");
         let decoded = RpcStatus::decode(status.details()).expect("google.rpc.Status");
         assert_eq!((decoded.code, &decoded.message[..]), (10, status.message()));
         let info = ErrorInfo::decode(&decoded.details[0].value[..]).expect("google.rpc.ErrorInfo");

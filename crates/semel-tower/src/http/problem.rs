@@ -76,7 +76,7 @@ impl Problem {
     /// Returns the HTTP response. `base` is the prefix of the problem's type (see
     /// [`problem_types`](super::IdempotencyLayer::problem_types)), `instance` the path of the
     /// request.
-    pub fn written(self, base: &str, instance: &str) -> Response<Bytes> {
+    pub fn into_http_response(self, base: &str, instance: &str) -> Response<Bytes> {
         let (slug, code) = (self.slug.as_str(), self.slug.code());
         let written = Written {
             r#type: format!("{base}{slug}"),

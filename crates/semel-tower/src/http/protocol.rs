@@ -95,7 +95,9 @@ impl Protocol for Http {
     }
 
     fn refuse(problem: Problem, settings: &HttpSettings, to: &ReplyTo) -> Response<Bytes> {
-        problem.error_object(settings.error_object).written(&settings.problem_types, &to.path)
+        problem
+            .error_object(settings.error_object)
+            .into_http_response(&settings.problem_types, &to.path)
     }
 
     fn respond_async(request: &Parts, rules: &Rules) -> Option<RespondAsync> {

@@ -35,7 +35,7 @@ pub(super) async fn settle<B: HttpBody<Data = Bytes>>(
         SettleAs::Keep => None,
     };
     if let Some(finished) = finished {
-        return finished.map(|()| Response::from_parts(parts, Body::through(body)));
+        return finished.map(|()| Response::from_parts(parts, Body::unread(body)));
     }
     let (body, outcome) = match collect(body, rules.max_response).await {
         Collected::Whole { data, trailers } => {

@@ -40,7 +40,7 @@ pub(super) async fn write<P: Protocol, S: Store>(
     (key, route): (&Key, &Route<P>),
     id: OperationId,
 ) -> Result<(), Error> {
-    let Some(pointer) = pointer_key(P::KIND, key.tenant(), *key.asked_by(), id) else {
+    let Some(pointer) = pointer_key(P::KIND, key.tenant(), *key.principal(), id) else {
         return Err(Error::Closed);
     };
     let keep = route.rules.keep.unwrap_or(executor.policy().keep).saturating_add(MARGIN);

@@ -31,7 +31,7 @@ fn server(variable: &str) -> String {
     })
 }
 
-fn standing() -> Clock {
+fn stopped_clock() -> Clock {
     Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Creates a backend with a capacity of `capacity` keys.
     pub(crate) fn for_keys(capacity: usize) -> Self {
-        let clock = standing();
+        let clock = stopped_clock();
         Self { store: MemoryStore::with(capacity, clock.clone()), clock }
     }
 }
@@ -138,7 +138,7 @@ impl Backend for Sqlite {
         let directory = std::env::temp_dir().join(format!("semel-tower-{}", unique()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).expect("a directory below the temporary one");
-        let backend = Self { directory, clock: standing() };
+        let backend = Self { directory, clock: stopped_clock() };
         backend.store().await.close().await;
         sqlx::raw_sql("create table orders (note text not null)")
             .execute(&mut backend.connection().await)

@@ -1,7 +1,7 @@
 //! Tests which key is sent, how it is written, and which keys are refused before anything is sent.
 
 use http::{HeaderName, Request};
-use semel_tower::client::{Attempts, CallKey, CallLayer, Dialect, Error, UnfitKey};
+use semel_tower::client::{Attempts, CallKey, CallLayer, Dialect, Error, InvalidCallKey};
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::script::{Line, Script};
@@ -37,17 +37,17 @@ fn the_limits_of_each_dialect_are_the_documented_ones() {
         for len in [min, max] {
             assert_eq!(dialect.check(&"k".repeat(len)), Ok(()), "{name} {len}");
         }
-        let long = UnfitKey::TooLong { dialect: name, len: max + 1, max };
+        let long = InvalidCallKey::TooLong { dialect: name, len: max + 1, max };
         assert_eq!(dialect.check(&"k".repeat(max + 1)), Err(long));
         if min > 1 {
-            let short = UnfitKey::TooShort { dialect: name, len: min - 1, min };
+            let short = InvalidCallKey::TooShort { dialect: name, len: min - 1, min };
             assert_eq!(dialect.check(&"k".repeat(min - 1)), Err(short));
         }
         let middle = "k".repeat(min);
         assert_eq!(dialect.check(&format!("{middle}{good}k")), Ok(()), "{name} {good:?}");
-        let refused = UnfitKey::Character { dialect: name, at: min };
+        let refused = InvalidCallKey::Character { dialect: name, at: min };
         assert_eq!(dialect.check(&format!("{middle}{bad}k")), Err(refused), "{name} {bad:?}");
-        assert_eq!(dialect.check(""), Err(UnfitKey::Blank), "{name}");
+        assert_eq!(dialect.check(""), Err(InvalidCallKey::Blank), "{name}");
         assert_eq!(dialect.check(CallKey::fresh().as_str()), Ok(()), "{name}");
     }
 }
@@ -72,9 +72,9 @@ fn a_text_that_does_not_fit_becomes_a_digest_and_never_a_prefix() {
     let distinct: std::collections::HashSet<_> = keys.iter().map(CallKey::as_str).collect();
     assert_eq!(distinct.len(), texts.len());
     assert_eq!(CallKey::fitting("order-1", &pay).unwrap().as_str(), "order-1");
-    assert_eq!(CallKey::fitting(" ", &pay), Err(UnfitKey::Blank));
+    assert_eq!(CallKey::fitting(" ", &pay), Err(InvalidCallKey::Blank));
     let tiny = Dialect::custom(HeaderName::from_static("x-tiny"), 8);
-    assert!(matches!(CallKey::fitting("way too long", &tiny), Err(UnfitKey::TooLong { .. })));
+    assert!(matches!(CallKey::fitting("way too long", &tiny), Err(InvalidCallKey::TooLong { .. })));
 }
 
 #[test]
@@ -115,7 +115,7 @@ async fn a_key_that_does_not_fit_is_refused_and_nothing_is_sent() {
     let service = CallLayer::new(Dialect::amazon_pay()).layer(script.clone());
     let refused = service.clone().oneshot(post(Some(&"k".repeat(33)))).await;
     let Err(Error::Key(unfit)) = refused else { panic!("{refused:?}") };
-    assert_eq!(unfit, UnfitKey::TooLong { dialect: "amazon pay", len: 33, max: 32 });
+    assert_eq!(unfit, InvalidCallKey::TooLong { dialect: "amazon pay", len: 33, max: 32 });
     // The same holds if the caller wrote the header itself.
     let mut request = post(None);
     request.headers_mut().insert("x-amz-pay-idempotency-key", "not.taken".parse().unwrap());
@@ -161,10 +161,10 @@ async fn more_than_one_key_for_one_call_is_refused_and_nothing_is_sent() {
         }
     };
     let dialect = "standard";
-    assert_eq!(refused(Some("a"), &["b"]).await, Some(UnfitKey::Ambiguous { dialect }));
-    assert_eq!(refused(None, &["a", "a"]).await, Some(UnfitKey::Repeated { dialect }));
-    assert_eq!(refused(None, &[r#""a"#]).await, Some(UnfitKey::Malformed { dialect }));
-    assert_eq!(refused(None, &[r#""a", "b""#]).await, Some(UnfitKey::Malformed { dialect }));
+    assert_eq!(refused(Some("a"), &["b"]).await, Some(InvalidCallKey::Ambiguous { dialect }));
+    assert_eq!(refused(None, &["a", "a"]).await, Some(InvalidCallKey::Repeated { dialect }));
+    assert_eq!(refused(None, &[r#""a"#]).await, Some(InvalidCallKey::Malformed { dialect }));
+    assert_eq!(refused(None, &[r#""a", "b""#]).await, Some(InvalidCallKey::Malformed { dialect }));
     assert_eq!(script.sent().len(), 0);
     assert_eq!(refused(Some("a"), &[r#""a""#]).await, None, "the same key twice is one key");
 }

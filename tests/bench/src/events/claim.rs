@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel_core::outbox::{Ask, Disposition, Marked};
+use semel_core::outbox::{ClaimRequest, Disposition, Marked};
 
 use super::event;
 use super::tables::{EventStore, EventTables};
@@ -69,7 +69,7 @@ async fn held<S: EventStore>() -> Result<(EventTables<S>, f64), BoxError> {
     let tables = EventTables::<S>::new().await?;
     let (store, rests) = (&tables.store, BACKLOG);
     tables.append(&[event(rests)]).await?;
-    let ask = Ask::new(BATCH, Duration::from_secs(30));
+    let ask = ClaimRequest::new(BATCH, Duration::from_secs(30));
     let head = store.claim(ask).await?;
     let rest = Disposition::Retry { after: LONG, error: semel_core::ErrorText::new("in backoff") };
     let marks: Vec<_> = head.iter().map(|row| (row.ticket, rest.clone())).collect();
@@ -103,7 +103,7 @@ async fn turn<S: EventStore>(tables: &EventTables<S>) -> Result<f64, BoxError> {
     let store = &tables.store;
     for _ in 0..CLAIMS {
         let since = Instant::now();
-        let leased = store.claim(Ask::new(BATCH, Duration::from_secs(30))).await?;
+        let leased = store.claim(ClaimRequest::new(BATCH, Duration::from_secs(30))).await?;
         let marks: Vec<_> = leased.iter().map(|row| (row.ticket, Disposition::Published)).collect();
         let marked = store.mark(&marks).await?;
         took.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));

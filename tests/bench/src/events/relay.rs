@@ -134,14 +134,14 @@ async fn relayed(
     let relay = Relay::new(tables.store.clone(), publisher);
     let (count, since) = (events.len() as u64, Instant::now());
     let relaying = relay.start();
-    while relaying.standing().published < count && since.elapsed() < LIMIT {
+    while relaying.status().published < count && since.elapsed() < LIMIT {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let took = since.elapsed();
-    let standing = relaying.stop().await;
+    let status = relaying.stop().await;
     let published = tables.published().await? - before;
-    if published != count || standing.published != count || standing.failed + standing.dead > 0 {
-        let text = format!("{published} of {count} rows are published; the relay: {standing:?}");
+    if published != count || status.published != count || status.failed + status.dead > 0 {
+        let text = format!("{published} of {count} rows are published; the relay: {status:?}");
         return Err(text.into());
     }
     Ok(took)

@@ -3,7 +3,7 @@
 use semel_core::store::{Filter, Inspect as _};
 use semel_core::{Recorded, State};
 use semel_stores::PrivateStore;
-use semel_testkit::effects::{HistoryEntry, Told, check};
+use semel_testkit::effects::{HistoryEntry, HistoryEvent, check};
 
 use super::clients::{CallLog, entry};
 use crate::BoxError;
@@ -21,7 +21,7 @@ pub(super) async fn audit(
     let mut history = log.results();
     history.extend(effects.iter().map(|effect| {
         let (attempt, fence) = (effect.attempt, effect.fence);
-        entry(effect.key.clone(), Told::Granted { attempt, fence })
+        entry(effect.key.clone(), HistoryEvent::Granted { attempt, fence })
     }));
     let unsettled = records(private, child.mode, &mut history).await?;
     let found = check(&history, &effects);
@@ -72,7 +72,7 @@ async fn records(
             open += usize::from(!ended(listed.record.state));
             if let Some(Recorded::Whole(outcome)) = &listed.record.outcome {
                 let outcome = serde_json::from_slice(outcome.body())?;
-                history.push(entry(listed.key.id().to_owned(), Told::Recorded { outcome }));
+                history.push(entry(listed.key.id().to_owned(), HistoryEvent::Recorded { outcome }));
             }
         }
         match page.next {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::time::Instant;
 
-use semel_testkit::effects::{HistoryEntry, Told};
+use semel_testkit::effects::{HistoryEntry, HistoryEvent};
 
 use super::ExitCounts;
 use crate::child::CallResult;
@@ -43,7 +43,7 @@ impl Slots {
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyHistory {
     /// Recorded results. A replayed one is kept once.
-    done: Vec<Told>,
+    done: Vec<HistoryEvent>,
     /// Whether a client got `Uncertain`.
     pub(super) uncertain: bool,
 }
@@ -91,7 +91,7 @@ impl CallLog {
         let histories = self.lock();
         let all = histories.iter().enumerate().map(|(at, history)| (id(at), history));
         all.flat_map(|(key, history)| {
-            history.done.iter().map(move |told| entry(key.clone(), told.clone()))
+            history.done.iter().map(move |event| entry(key.clone(), event.clone()))
         })
         .collect()
     }
@@ -139,16 +139,17 @@ impl CallLog {
         // A result that the ledger did not record is marked as such and binds no later call.
         let CallResult::Done { value, replayed, recorded: true, .. } = answer else { return };
         let mut histories = self.lock();
-        let (done, told) = (&mut histories[at].done, Told::Done { outcome: value, replayed });
-        if !replayed || !done.contains(&told) {
-            done.push(told);
+        let (done, event) =
+            (&mut histories[at].done, HistoryEvent::Done { outcome: value, replayed });
+        if !replayed || !done.contains(&event) {
+            done.push(event);
         }
     }
 }
 
 /// Returns an entry of the history of `key`; every call of a key is the same request.
-pub(super) fn entry(key: String, told: Told) -> HistoryEntry {
-    HistoryEntry { client: String::new(), request: String::new(), key, told }
+pub(super) fn entry(key: String, event: HistoryEvent) -> HistoryEntry {
+    HistoryEntry { client: String::new(), request: String::new(), key, event }
 }
 
 /// Returns the id of key number `at`.

@@ -47,7 +47,7 @@ fn placed_event(order: TypedId<Order>) -> Event {
 }
 
 async fn make<S: Whole>(
-    mut making: semel_ids::create::Making<S, Order>,
+    mut making: semel_ids::create::NewResource<S, Order>,
     fails: bool,
 ) -> Result<Made, String> {
     let order = making.id();
@@ -249,7 +249,7 @@ async fn a_thing_without_an_id_commits_nothing<S: Whole>() {
             make(making, false).await
         });
         let refused = careless.await.expect_err("nothing can be committed");
-        assert!(matches!(refused, Error::Work(CreateError::HalfMade)), "{refused}");
+        assert!(matches!(refused, Error::Work(CreateError::IgnoredFailure)), "{refused}");
     }
     assert_eq!(effects::read(fixture.private.backend()).await.expect("effects").len(), 0);
     assert_eq!(events(&fixture.store).await, 0);

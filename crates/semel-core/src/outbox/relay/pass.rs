@@ -22,7 +22,7 @@ use crate::event::Event;
 use crate::judge::exceeded;
 use crate::measure;
 use crate::outbox::{
-    Ask, Disposition, Leased, Marked, Outbox, Partition, PublishError, Publisher, Ticket,
+    ClaimRequest, Disposition, Leased, Marked, Outbox, Partition, PublishError, Publisher, Ticket,
 };
 use crate::outcome::ErrorText;
 use crate::store::{ErrorKind, Result};
@@ -124,7 +124,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
         let others = self.in_progress.load(Ordering::Relaxed);
         let (limit, look_further) = self.size().next(others);
         let Settings { lease, batch_bytes: bytes, .. } = self.settings;
-        let leased = self.outbox.claim(Ask { limit, lease, bytes, look_further }).await?;
+        let leased = self.outbox.claim(ClaimRequest { limit, lease, bytes, look_further }).await?;
         self.size().claimed(limit, count(&leased), others);
         // Counted once it has rows: a claim that finds nothing is in no other's way.
         self.in_progress.fetch_add(1, Ordering::Relaxed);

@@ -37,7 +37,7 @@ impl BatchSize {
     }
 
     /// Returns how many rows to ask for beside `others` batches in progress, and whether to
-    /// [look further](crate::outbox::Ask::look_further).
+    /// [look further](crate::outbox::ClaimRequest::look_further).
     pub(super) fn next(&mut self, others: usize) -> (u32, bool) {
         let look_further = others == 0 || self.unfilled >= UNFILLED;
         if look_further {

@@ -122,17 +122,17 @@ fn failures_of_the_shared_cache_are_counted_by_operation() {
         };
         shared.down.store(true, Ordering::SeqCst);
         assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
-        assert_eq!((errors("get"), errors("fill"), errors("tell")), (1, 0, 0));
+        assert_eq!((errors("get"), errors("fill"), errors("publish")), (1, 0, 0));
         shared.down.store(false, Ordering::SeqCst);
         shared.full.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(reason(&resolver, new_id()).await, ResolveReason::NotFound);
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!((errors("get"), errors("fill"), errors("tell")), (1, 1, 0));
+        assert_eq!((errors("get"), errors("fill"), errors("publish")), (1, 1, 0));
         let id = new_id();
         map.register(&resolver, id).await.committed();
         tokio::time::sleep(Duration::from_secs(30)).await;
-        assert_eq!((errors("get"), errors("tell")), (1, 5));
+        assert_eq!((errors("get"), errors("publish")), (1, 5));
         assert_eq!(
             recorder.get("semel_idresolve_lost_invalidations_total"),
             1,

@@ -241,7 +241,7 @@ impl TestCache {
     async fn writable(&self) -> Result<()> {
         self.up().await?;
         if self.full.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Unavailable, "tell", "out of memory"));
+            return Err(Error::new(ErrorKind::Unavailable, "publish", "out of memory"));
         }
         Ok(())
     }
@@ -330,8 +330,8 @@ impl SharedCache for TestCache {
     fn clear<'a>(&'a self, corrupt: &'a [CorruptEntry]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.writable().await?;
-            let still = |one: &CorruptEntry, entry: &[u8]| match one.says {
-                Some(_) => entry == value(one.says),
+            let still = |one: &CorruptEntry, entry: &[u8]| match one.value {
+                Some(_) => entry == value(one.value),
                 None => entry != b"NULL" && entry.len() != 16,
             };
             let is_corrupt = |key: &str, entry: &[u8]| {

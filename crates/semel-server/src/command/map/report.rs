@@ -60,7 +60,7 @@ pub(super) fn repaired(
             "inserted": tally(&report.inserted), "overwritten": tally(&report.overwritten),
             "revived": tally(&report.revived), "revoked": tally(&report.revoked),
             "left_revoked": tally(&report.left_revoked), "left_young": tally(&report.left_young),
-            "unreadable": refusals(&report.unreadable), "untold": not_propagated,
+            "unreadable": refusals(&report.unreadable), "not_propagated": not_propagated,
             "finished": report.finished(), "dry_run": dry,
         }))?;
     } else {

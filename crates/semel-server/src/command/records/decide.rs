@@ -33,13 +33,13 @@ pub(super) struct DecisionArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ResolutionArgs {
-    /// It succeeded: duplicates get the content of FILE (- is standard input)
+    /// The operation succeeded: duplicates get the content of FILE (- is standard input)
     #[arg(long, value_name = "FILE")]
     succeeded: Option<PathBuf>,
-    /// It failed: duplicates get the failure until it expires
+    /// The operation failed: duplicates get the failure until the record expires
     #[arg(long)]
     failed: bool,
-    /// It did not happen: the next caller runs it
+    /// The operation did not happen: the next caller runs it
     #[arg(long)]
     rerun: bool,
     /// Content type of FILE [default: detected]

@@ -36,7 +36,7 @@ pub(crate) fn json(listed: &Listed) -> Value {
         "kind": key.kind().name(),
         "tenant": key.tenant(),
         "scope": key.scope(),
-        "principal": principal(key.asked_by()),
+        "principal": principal(key.principal()),
         "id": key.id(),
         "state": record.state.name(),
         "operation_id": record.operation_id.to_string(),
@@ -94,7 +94,7 @@ pub(crate) fn table(
         "NOTE",
     ]);
     for listed @ Listed { key, record, .. } in entries {
-        let caller = principal(key.asked_by()).map(|digits| digits[..8].to_owned());
+        let caller = principal(key.principal()).map(|digits| digits[..8].to_owned());
         grid.row([
             digest(key),
             key.kind().name().to_owned(),

@@ -22,19 +22,19 @@ const LOOK: u32 = 500;
 /// The filters of records.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RecordFilter {
-    /// Only of this kind: command, http, grpc, message or event
+    /// Select this kind: command, http, grpc, message or event
     #[arg(long, value_parser = words::kind)]
     kind: Option<Kind>,
-    /// Only of this tenant
+    /// Select this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only of this operation; with --kind event, of this consumer group and its handlers
+    /// Select this operation; with --kind event, this consumer group and its handlers
     #[arg(long)]
     scope: Option<String>,
-    /// Only of this principal: `global`, or the first hex digits that lists show
+    /// Select this principal: `global`, or the first hex digits that lists show
     #[arg(long, value_name = "DIGITS", value_parser = digits)]
     principal: Option<String>,
-    /// Only in this state: running, succeeded, failed, dead, uncertain or discarded
+    /// Select this state: running, succeeded, failed, dead, uncertain or discarded
     #[arg(long, value_parser = words::state)]
     state: Option<State>,
     /// Only records that are due to run
@@ -96,7 +96,7 @@ impl RecordFilter {
     /// Returns whether a key matches the principal of the filters. Stores cannot filter by
     /// principal.
     pub(super) fn matches_principal(&self, key: &semel_core::Key) -> bool {
-        let shown = entry::principal(key.asked_by());
+        let shown = entry::principal(key.principal());
         match self.principal.as_deref() {
             None => true,
             Some("global") => shown.is_none(),

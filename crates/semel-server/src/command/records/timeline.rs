@@ -207,7 +207,7 @@ impl Timeline {
 
     fn write_command(&self, text: &mut String, command: &Entry) {
         let Entry { key, record } = command;
-        let principal = entry::principal(key.asked_by()).unwrap_or_else(|| "global".to_owned());
+        let principal = entry::principal(key.principal()).unwrap_or_else(|| "global".to_owned());
         let _ = writeln!(text, "command      {}", entry::name(key));
         let _ = writeln!(text, "digest       {}", words::hex(key.digest().as_bytes()));
         let _ = writeln!(text, "principal    {principal}");

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::micros;
-use semel_core::outbox::{Ask, Leased};
+use semel_core::outbox::{ClaimRequest, Leased};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
@@ -46,7 +46,7 @@ struct Head {
 /// error the transaction is open, or was rolled back by the server.
 pub(super) async fn claim(
     connection: &mut MySqlConnection,
-    ask: Ask,
+    ask: ClaimRequest,
     token: AttemptId,
     cursor: Option<u64>,
     window: i64,
@@ -204,7 +204,7 @@ fn trail(fit: &[&Head], room: usize) -> String {
     partitioned.map(part).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-fn take(chosen: &[i64], ask: Ask, token: AttemptId) -> String {
+fn take(chosen: &[i64], ask: ClaimRequest, token: AttemptId) -> String {
     let list = numbers(chosen.iter().copied());
     let lease = micros(ask.lease);
     format!(

@@ -12,8 +12,8 @@ use std::time::Duration;
 use semel_core::event::{Event, EventId};
 use semel_core::outbox::memory::MemoryOutbox;
 use semel_core::outbox::{
-    Applied, Ask, Backlog, Bell, Cleaned, Disposition, Leased, Marked, Outbox, Row, RowAction,
-    Selection, Status, Ticket,
+    Applied, Backlog, Bell, ClaimRequest, Cleaned, Disposition, Leased, Marked, Outbox, Row,
+    RowAction, Selection, Status, Ticket,
 };
 use semel_core::store::Result;
 use semel_core::{AttemptId, Clock, ErrorText, Timestamp};
@@ -173,16 +173,18 @@ impl WrongOutbox {
     }
 
     /// Claims rows from the outbox in memory and applies the mistake to them.
-    async fn choose(&self, ask: Ask) -> Result<Vec<Leased>> {
-        let all = Ask { limit: u32::MAX, ..ask };
+    async fn choose(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
+        let all = ClaimRequest { limit: u32::MAX, ..ask };
         match self.wrong {
-            Wrong::NoLease => self.outbox.claim(Ask { lease: Duration::ZERO, ..ask }).await,
+            Wrong::NoLease => {
+                self.outbox.claim(ClaimRequest { lease: Duration::ZERO, ..ask }).await
+            }
             Wrong::Unlimited => self.outbox.claim(all).await,
-            Wrong::AnyBytes => self.outbox.claim(Ask { bytes: u64::MAX, ..ask }).await,
+            Wrong::AnyBytes => self.outbox.claim(ClaimRequest { bytes: u64::MAX, ..ask }).await,
             Wrong::LapsedTogether => {
                 let mut leased = self.outbox.claim(ask).await?;
                 while leased.len() < ask.limit as usize {
-                    let more = self.outbox.claim(Ask { limit: 1, ..ask }).await?;
+                    let more = self.outbox.claim(ClaimRequest { limit: 1, ..ask }).await?;
                     if more.is_empty() {
                         break;
                     }
@@ -213,7 +215,7 @@ impl Outbox for WrongOutbox {
         outbox.append(&mut connection.outbox, &disguised).await
     }
 
-    async fn claim(&self, ask: Ask) -> Result<Vec<Leased>> {
+    async fn claim(&self, ask: ClaimRequest) -> Result<Vec<Leased>> {
         let mut leased = self.choose(ask).await?;
         for row in &mut leased {
             row.envelope = row.envelope.clone().map(|event| self.reveal(event));

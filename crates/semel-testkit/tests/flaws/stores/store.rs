@@ -95,7 +95,7 @@ impl WrongStore {
             Wrong::Trims => key.id().trim_end().to_owned(),
             _ => key.id().to_owned(),
         };
-        let parts = (key.kind(), key.tenant(), key.scope(), *key.asked_by());
+        let parts = (key.kind(), key.tenant(), key.scope(), *key.principal());
         let seen = Key::new(parts.0, parts.1, parts.2, parts.3, &seen).expect("still valid");
         self.keys.lock().expect("sound").insert(key.digest(), seen.clone());
         seen

@@ -38,17 +38,17 @@ pub trait Parameter: Send + Sync + 'static {
 }
 
 /// The default parameter, which is named after the resource: `order_id` for `ORDER`.
-pub struct OfType<R>(PhantomData<fn() -> R>);
+pub struct ResourceParameter<R>(PhantomData<fn() -> R>);
 
-impl<R> std::fmt::Debug for OfType<R> {
+impl<R> std::fmt::Debug for ResourceParameter<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OfType")
+        f.write_str("ResourceParameter")
     }
 }
 
 const SUFFIX: &[u8] = b"_id";
 
-impl<R: Resource> OfType<R> {
+impl<R: Resource> ResourceParameter<R> {
     const LEN: usize = R::TYPE.name().len() + SUFFIX.len();
 
     const TEXT: [u8; MAX_TYPE + SUFFIX.len()] = {
@@ -68,7 +68,7 @@ impl<R: Resource> OfType<R> {
     };
 }
 
-impl<R: Resource> Parameter for OfType<R> {
+impl<R: Resource> Parameter for ResourceParameter<R> {
     const NAME: &'static str = match std::str::from_utf8(Self::TEXT.split_at(Self::LEN).0) {
         Ok(name) => name,
         Err(_) => panic!("a type's name is ASCII"),
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn a_parameter_is_named_after_its_resource() {
-        assert_eq!(OfType::<Order>::NAME, "order_id");
-        assert_eq!(OfType::<Sku>::NAME, "sku_id");
-        assert_eq!(OfType::<Long>::NAME, "wallet_account_2_id");
+        assert_eq!(ResourceParameter::<Order>::NAME, "order_id");
+        assert_eq!(ResourceParameter::<Sku>::NAME, "sku_id");
+        assert_eq!(ResourceParameter::<Long>::NAME, "wallet_account_2_id");
     }
 
     #[test]

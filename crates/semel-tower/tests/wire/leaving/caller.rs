@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
-use semel_testkit::effects::Told;
+use semel_testkit::effects::HistoryEvent;
 
 use super::request_state::{Moment, RequestState, Stage};
 use super::service::LeavingService;
@@ -40,7 +40,7 @@ pub(super) async fn leave_and_return(service: Arc<LeavingService>, address: Sock
     let key = format!("order-{n}");
     let body = format!(r#"{{"order":{n},"note":"{}"}}"#, "x".repeat(rng.usize(..200)));
     let state = service.expect(&key, RequestState::new(moment, takes));
-    service.note(&key, Told::Asked);
+    service.note(&key, HistoryEvent::Asked);
     let kept = if rng.bool() {
         let manner = [Manner::Close, Manner::Abort][rng.usize(..2)];
         leave_h1(&service, &state, address, &key, &body, manner, &mut rng).await;
@@ -49,7 +49,7 @@ pub(super) async fn leave_and_return(service: Arc<LeavingService>, address: Sock
         let manner = [Manner::Close, Manner::Abort, Manner::Cancel][rng.usize(..3)];
         leave_h2(&service, &state, address, &key, &body, manner, &mut rng).await
     };
-    service.note(&key, Told::Unknown { why: format!("left {moment:?}") });
+    service.note(&key, HistoryEvent::Unknown { why: format!("left {moment:?}") });
     come_again(&service, address, &key, &body, &mut rng).await;
     drop(kept);
 }
@@ -158,11 +158,14 @@ async fn come_again(
             let why = format!("{} {:?}", answer.status, answer.problem());
             // The request has waited in vain: this claim will never be settled.
             service.stuck.fetch_add(1, Ordering::SeqCst);
-            service.note(key, Told::NotDone { why });
+            service.note(key, HistoryEvent::NotDone { why });
             return;
         }
         assert!(time == 0 || answer.replayed(), "{key}: answered twice, and not replayed");
-        service.note(key, Told::Done { outcome: digest(&answer), replayed: answer.replayed() });
+        service.note(
+            key,
+            HistoryEvent::Done { outcome: digest(&answer), replayed: answer.replayed() },
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::post;
 use semel_core::{Context, Executor, Store, Wait};
-use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry as Answer, Told};
+use semel_testkit::effects::{Effect, EffectLedger, History, HistoryEntry, HistoryEvent};
 use semel_tower::axum::{OperationContext, Tx};
 use semel_tower::http::{IdempotencyLayer, Rules};
 use semel_tower::{PrincipalFrom, Tenant};
@@ -59,9 +59,9 @@ impl LeavingService {
         self.ledger.effects().expect("our file")
     }
 
-    pub(super) fn note(&self, key: &str, told: Told) {
+    pub(super) fn note(&self, key: &str, event: HistoryEvent) {
         let (client, request) = (key.to_owned(), key.to_owned());
-        let answer = Answer { client, key: key.to_owned(), request, told };
+        let answer = HistoryEntry { client, key: key.to_owned(), request, event };
         self.history.note(&answer).expect("our file");
     }
 
@@ -132,7 +132,7 @@ impl LeavingService {
     async fn work(&self, claim: &Context, effect: impl AsyncFnOnce()) -> Vec<u8> {
         let key = claim.key().id();
         let state = self.state(key);
-        self.note(key, Told::Granted { attempt: claim.attempt(), fence: claim.fence().0 });
+        self.note(key, HistoryEvent::Granted { attempt: claim.attempt(), fence: claim.fence().0 });
         state.reach(Stage::Running);
         state.await_leaving(Moment::BeforeTheEffect).await;
         tokio::time::sleep(state.takes[0]).await;

@@ -3,7 +3,7 @@
 /// The reason why the key of a call was refused. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum UnfitKey {
+pub enum InvalidCallKey {
     /// The key is empty or only white space.
     #[error("the call's key is blank; give it a value that is unique to the call")]
     Blank,

@@ -19,7 +19,7 @@ const PAGE: u32 = 100;
 
 /// Identifies the consumer that a record of an event belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Whose {
+pub struct ConsumerRef {
     /// The name of the handler; `None` for the group's unnamed handler.
     pub handler: Option<Box<str>>,
     /// Whether the event was recorded as dead because another event has its id. When it is
@@ -27,25 +27,25 @@ pub struct Whose {
     pub conflict: bool,
 }
 
-impl Whose {
+impl ConsumerRef {
     fn of(key: &Key, group: &str) -> Self {
         let below = key.scope().strip_prefix(group).and_then(|rest| rest.strip_prefix('/'));
-        Self { handler: below.map(Into::into), conflict: *key.asked_by() != Principal::global() }
+        Self { handler: below.map(Into::into), conflict: *key.principal() != Principal::global() }
     }
 }
 
 /// An event that a consumer has not handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct UnhandledEvent {
     /// The consumer that has not handled the event.
-    pub whose: Whose,
+    pub consumer: ConsumerRef,
     /// The key of the record, for the methods of [`Operate`](crate::Operate).
     pub key: Key,
     /// The record: the attempts, the last error and the time at which the event is due.
     pub record: Record,
 }
 
-impl Kept {
+impl UnhandledEvent {
     /// Returns the event that the record contains; `None` if it has none, or one that cannot be
     /// decoded.
     pub fn event(&self) -> Option<Event> {
@@ -57,14 +57,14 @@ impl Kept {
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     /// The events of this page.
-    pub entries: Vec<Kept>,
+    pub entries: Vec<UnhandledEvent>,
     /// The position of the next page; `None` at the end.
     pub next: Option<Cursor>,
 }
 
 /// The result of an operator's action for each record of an event; empty if the event has no
 /// record.
-pub type Reached = Vec<(Whose, Operated)>;
+pub type OperatedRecords = Vec<(ConsumerRef, Operated)>;
 
 impl<S: Inspect> Group<S> {
     /// Lists the events in `state` of all handlers of the group: failed, dead, uncertain, discarded
@@ -80,8 +80,8 @@ impl<S: Inspect> Group<S> {
     ) -> Result<Failures> {
         let filter = Filter { state: Some(state), ..self.all() };
         let page = self.inbox().executor().store().list(&filter, after, limit).await?;
-        let entries = page.entries.into_iter().map(|entry| Kept {
-            whose: Whose::of(&entry.key, self.name()),
+        let entries = page.entries.into_iter().map(|entry| UnhandledEvent {
+            consumer: ConsumerRef::of(&entry.key, self.name()),
             key: entry.key,
             record: entry.record,
         });
@@ -95,12 +95,12 @@ impl<S: Inspect> Group<S> {
     ///
     /// # Errors
     /// The error of the store if it could not be read or written.
-    pub async fn redrive(&self, tenant: &str, id: EventId) -> Result<Reached> {
-        let mut reached = Reached::new();
+    pub async fn redrive(&self, tenant: &str, id: EventId) -> Result<OperatedRecords> {
+        let mut reached = OperatedRecords::new();
         let waiting = [State::Failed, State::Dead, State::Discarded].map(|state| (state, false));
         for key in self.records(tenant, id, &waiting).await? {
             let operated = self.inbox().executor().redrive(&key).await?;
-            reached.push((Whose::of(&key, self.name()), operated));
+            reached.push((ConsumerRef::of(&key, self.name()), operated));
         }
         Ok(reached)
     }
@@ -110,14 +110,19 @@ impl<S: Inspect> Group<S> {
     ///
     /// # Errors
     /// The error of the store if it could not be read or written.
-    pub async fn discard(&self, tenant: &str, id: EventId, reason: &str) -> Result<Reached> {
-        let mut reached = Reached::new();
+    pub async fn discard(
+        &self,
+        tenant: &str,
+        id: EventId,
+        reason: &str,
+    ) -> Result<OperatedRecords> {
+        let mut reached = OperatedRecords::new();
         let failed = [State::Failed, State::Dead, State::Uncertain, State::Discarded];
         let failed = failed.map(|state| (state, false));
         let crashed = [(State::Running, true)];
         for key in self.records(tenant, id, &[&failed[..], &crashed].concat()).await? {
             let operated = self.inbox().executor().discard(&key, reason).await?;
-            reached.push((Whose::of(&key, self.name()), operated));
+            reached.push((ConsumerRef::of(&key, self.name()), operated));
         }
         Ok(reached)
     }
