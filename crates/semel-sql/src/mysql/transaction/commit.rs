@@ -20,7 +20,7 @@ use super::super::idmap::put_new_text;
 use super::super::ledger::{PAUSES, failed};
 use super::super::message::{Answers, LARGEST_INLINED, send};
 use super::super::outbox::append_text;
-use super::super::session::number;
+use super::super::session::{number, refused_contents};
 use super::{MySqlTransaction, NO_SAVEPOINT, ended_early};
 use crate::error::{Stage, timed_out};
 use crate::outbox::EventRow;
@@ -225,8 +225,8 @@ impl Step {
                 Committed::Unsettled(certain(failed(operation, error)))
             }
             #[cfg(feature = "ids")]
-            (Step::Map, _) => Committed::Failed(certain(failed("insert", error))),
-            (Step::Append, _) => Committed::Failed(certain(failed("append", error))),
+            (Step::Map, _) => Committed::Failed(certain(refused_contents("insert", error))),
+            (Step::Append, _) => Committed::Failed(certain(refused_contents("append", error))),
         }
     }
 }

@@ -18,7 +18,9 @@ use super::super::PgStore;
 use super::super::message::PUT_NEW;
 use super::super::message::{APPEND, FINISH, Message, Value};
 use super::super::session::Naming;
-use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
+use super::super::statement::{
+    self, COMMIT, codes, codes_of_contents, ends_session, failed_in, refused_in,
+};
 use super::{PgTransaction, check_savepoints, outside_transaction, send};
 use crate::error::{Stage, classify, timed_out};
 use crate::outbox::EventRow;
@@ -66,8 +68,8 @@ impl Write {
         match self {
             Write::Record => unwritten(error),
             #[cfg(feature = "ids")]
-            Write::Binding => Committed::Failed(failed_in("insert")(error)),
-            Write::Event => Committed::Failed(failed_in("append")(error)),
+            Write::Binding => Committed::Failed(refused_in("insert")(error)),
+            Write::Event => Committed::Failed(refused_in("append")(error)),
         }
     }
 }
@@ -108,7 +110,7 @@ impl PgStore {
             return Err(write.refused(error));
         }
         // The commit may have happened although its answer was lost.
-        let error = classify(codes, Stage::Running, "commit", error);
+        let error = classify(codes_of_contents, Stage::Running, "commit", error);
         if error.kind() != ErrorKind::Ambiguous {
             // The server rolled back. It may hold the lock until the session is ready again, which
             // a rollback waits for.
