@@ -28,6 +28,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "id map",
         sql: include_str!("../../migrations/mysql/0003_idmap.sql"),
     },
+    Migration {
+        version: 5,
+        name: "procedures",
+        sql: include_str!("../../migrations/mysql/0005_procedures.sql"),
+    },
 ];
 
 const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
@@ -41,15 +46,21 @@ const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
 const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)), 60)";
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)))";
 
-/// Returns the whole schema as a script.
+/// Returns the whole schema as a script for the clients `mysql` and `mariadb`, which would cut a
+/// procedure at its first semicolon under the usual delimiter.
 pub(crate) fn print() -> String {
-    migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
+    let text = migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
         let Migration { version, .. } = migration;
         format!(
             "{HISTORY};\nINSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES\n    \
              ({version}, '{}', {CLOCK});",
             migration.checksum()
         )
+    });
+    let procedures = MIGRATIONS.iter().filter(|migration| migration.sql.contains("PROCEDURE"));
+    procedures.fold(text, |text, Migration { sql, .. }| {
+        let sql = sql.trim_end();
+        text.replace(sql, &format!("DELIMITER //\n{sql}\n//\nDELIMITER ;"))
     })
 }
 
