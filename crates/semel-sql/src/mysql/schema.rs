@@ -3,6 +3,8 @@
 //! Every DDL statement commits by itself, so a migration is written to be run again after a crash
 //! in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
 
+use std::collections::BTreeMap;
+
 use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
@@ -10,6 +12,7 @@ use super::ledger::failed;
 use super::statement::CLOCK;
 use crate::migrate::{self, Applied, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
+use crate::routine::{self, Dialect};
 
 /// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = &[
@@ -147,8 +150,33 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     findings.extend(shape(connection, &migrate::CLOCK).await?);
     findings.extend(outbox_table(connection).await?);
     findings.extend(map_table(connection).await?);
+    findings.extend(procedures(connection, &done).await?);
     migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
+}
+
+const ROUTINES: Dialect =
+    Dialect { create: "CREATE PROCEDURE ", begin: "\nBEGIN\n", end: "\nEND;" };
+
+/// Reports procedures that are missing or changed.
+async fn procedures(connection: &mut MySqlConnection, done: &[Applied]) -> Result<Vec<Finding>> {
+    let text = "SELECT CAST(routine_name AS BINARY), CAST(routine_definition AS BINARY) \
+                FROM information_schema.routines \
+                WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE'";
+    let fail = |error| failed("verify", error);
+    let rows = sqlx::query(text).fetch_all(connection).await.map_err(fail)?;
+    let body = |row: &sqlx::mysql::MySqlRow| {
+        let (name, text): (Vec<u8>, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
+        let body = text.map(|text| {
+            let body = routine::squeezed(&String::from_utf8_lossy(&text));
+            let inner = body.strip_prefix("BEGIN").and_then(|rest| rest.strip_suffix("END"));
+            inner.map_or_else(|| body.clone(), str::to_owned)
+        });
+        Ok((String::from_utf8_lossy(&name).into_owned(), body))
+    };
+    let found: BTreeMap<String, Option<String>> =
+        rows.iter().map(body).collect::<sqlx::Result<_>>().map_err(fail)?;
+    Ok(routine::compare(&routine::installed(MIGRATIONS, done, &ROUTINES), &found))
 }
 
 /// Fails if a table with the name of a shape exists but has another shape. A migration uses IF NOT
