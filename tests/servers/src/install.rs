@@ -108,6 +108,7 @@ fn lacking() -> Vec<(&'static str, Error)> {
         ("chromium", chromium().err()),
         ("nginx", nginx().err()),
         ("haproxy", haproxy().err()),
+        ("python3-venv", python().err()),
     ];
     checks.into_iter().filter_map(|(package, error)| Some((package, error?))).collect()
 }
@@ -223,6 +224,19 @@ pub fn nginx() -> Result<PathBuf, Error> {
 /// Returns the path of HAProxy, which tests put in front of servers of this workspace.
 pub fn haproxy() -> Result<PathBuf, Error> {
     program("haproxy").ok_or_else(|| missing("`haproxy`", "haproxy"))
+}
+
+/// Returns the path of a Python that can make virtual environments, for clients in Python.
+pub fn python() -> Result<PathBuf, Error> {
+    const CHECK: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))";
+    // Debian's own beside any other on the `PATH`: the package adds the modules only to its own.
+    let mut found = program("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]);
+    let usable = |path: &PathBuf| {
+        Command::new(path).args(["-c", CHECK]).output().is_ok_and(|output| output.status.success())
+    };
+    found
+        .find(usable)
+        .ok_or_else(|| missing("`python3`, 3.9 or newer, with `venv`", "python3-venv"))
 }
 
 fn directories() -> Vec<PathBuf> {

@@ -33,6 +33,7 @@ mod pgbouncer;
 mod port;
 mod postgres;
 mod process;
+pub mod python;
 mod rabbitmq;
 mod redis;
 mod release;
