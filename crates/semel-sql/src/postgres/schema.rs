@@ -39,6 +39,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/4-outbox-lease.sql"),
     },
     Migration {
+        version: 5,
+        name: "outbox written by others",
+        sql: include_str!("../../migrations/postgres/5-outbox-written-by-others.sql"),
+    },
+    Migration {
         version: 6,
         name: "functions",
         sql: include_str!("../../migrations/postgres/6-functions.sql"),
