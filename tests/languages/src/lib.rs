@@ -1,0 +1,1 @@
+//! The SDKs of other languages against this workspace: what their suites need of it.
