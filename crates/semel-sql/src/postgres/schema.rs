@@ -36,6 +36,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "outbox lease",
         sql: include_str!("../../migrations/postgres/4-outbox-lease.sql"),
     },
+    Migration {
+        version: 6,
+        name: "functions",
+        sql: include_str!("../../migrations/postgres/6-functions.sql"),
+    },
 ];
 
 /// The tables that the statements need.
