@@ -124,7 +124,7 @@ async def django_connection() -> Library:
             "HOST": parts.hostname,
             "PORT": parts.port,
         }
-        settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        settings.configure(DATABASES={"default": database}, USE_TZ=True, SECRET_KEY="test")
         django.setup()
     from django.db import connections
 
