@@ -260,6 +260,8 @@ class Engine(Generic[C]):
             request.principal,
         )
         if row["verdict"] not in ("run", "replay"):
+            # The verdict may have changed the record: of a crashed attempt, to uncertain.
+            await call.session.commit()
             _refuse(row)
         return row
 
@@ -332,6 +334,7 @@ class Engine(Generic[C]):
                 failed = False
                 return Handled(replayed=True)
             if verdict != "run":
+                await session.commit()
                 _refuse({"verdict": verdict})
             # The event takes the place of the operation: what the handler derives is the same for all.
             state = State(event.tenant, event.id, "")
@@ -349,6 +352,8 @@ class Engine(Generic[C]):
             sqlstate = self.database.sqlstate(error)
             if sqlstate == "40001" and function == "semel_complete":
                 raise ClaimLost() from error
+            if sqlstate == "40001" and function in ("semel_begin", "semel_handle"):
+                raise InProgress() from error
             if sqlstate in _NOT_MIGRATED:
                 raise NotMigrated() from error
             if sqlstate in _MISUSED:
