@@ -16,6 +16,8 @@
 mod batcher;
 #[cfg(feature = "ids")]
 pub mod business;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod deferred;
 mod error;
 #[cfg(feature = "ids")]
 mod idmap;
@@ -24,6 +26,8 @@ mod missing;
 mod outbox;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod pool;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod routine;
 mod row;
 mod template;
 mod unit;
