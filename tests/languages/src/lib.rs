@@ -11,10 +11,15 @@ use semel_stores::{Address, PrivateStore};
 
 /// The packages of the Python SDK's tests, of the versions that were tested.
 pub const PYTHON_PACKAGES: &[&str] = &[
-    "psycopg[binary,pool]==3.2.9",
-    "pytest==8.4.2",
-    "mypy==1.18.2",
-    "typing_extensions==4.15.0",
+    "psycopg[binary,pool]==3.3.9",
+    "asyncpg==0.32.0",
+    "sqlalchemy[asyncio]==2.1.8",
+    "django==5.2.19",
+    "fastapi==0.163.0",
+    "flask==3.1.3",
+    "httpx==0.28.1",
+    "pytest==9.2.0",
+    "mypy==2.4.1",
 ];
 
 /// Returns the root of the repository.
