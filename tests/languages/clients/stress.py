@@ -1,0 +1,205 @@
+"""Many processes call the ledger on a few keys, while work fails, connections break and processes are
+killed. Prints what came of it, as one JSON object.
+
+An effect is a row in a table without a unique constraint, so that a doubled one is counted and not refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any, Dict, List
+
+import psycopg
+
+import semel
+import semel.psycopg
+
+TENANT = "stress"
+# Shares of the work that runs; of all calls for the last one.
+FAILING, BREAKING, KILLING = 0.25, 0.15, 0.02
+
+# Each replaces one guard of the functions by nothing.
+SABOTAGE = {
+    # Rivals are not kept from a key that an open transaction holds.
+    "lock": ("semel_take", ["is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));",
+                            "is_locked := true;"]),
+    # A claim whose key has another record by now completes all the same.
+    "fence": ("semel_write", ["return written = 1;", "return true;"]),
+}
+
+
+class Failing(Exception):
+    """The work fails, as work does."""
+
+
+class Client:
+    """One process: it makes its calls and writes down every result that it got."""
+
+    def __init__(self, url: str, seed: int, journal: str) -> None:
+        self.url = url
+        self.random = random.Random(seed)
+        self.journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.ledger = semel.psycopg.ledger(
+            lambda: psycopg.connect(url), tenant=TENANT, wait=timedelta(seconds=60)
+        )
+
+    def place(self, unit: Any, key: str, faults: bool) -> str:
+        """Takes effect, unless a fault comes in between."""
+        answer = f"{key} by {os.getpid()} in {self.random.random()}"
+        unit.connection.execute("INSERT INTO effect (key, answer) VALUES (%s, %s)", (key, answer))
+        unit.append("order.placed", {"key": key}, source="/stress", name="placed")
+        fault = self.random.random() if faults else 1.0
+        if fault < FAILING:
+            raise Failing("declined")
+        if fault < FAILING + BREAKING:
+            # As a server does that is restarted: the next statement finds the connection gone.
+            with psycopg.connect(self.url, autocommit=True) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(%s)", (unit.connection.info.backend_pid,)
+                )
+        return answer
+
+    def call(self, key: str, faults: bool = True) -> bool:
+        """Makes one call; True if it got a result."""
+        try:
+            result = self.ledger.execute(
+                lambda unit: self.place(unit, key, faults),
+                operation="CreateOrder",
+                key=key,
+                fields={"key": key},
+            )
+        except (Failing, psycopg.OperationalError, semel.Unavailable, semel.Refused):
+            return False
+        line = json.dumps([key, result.value, result.replayed])
+        os.write(self.journal, f"{line}\n".encode())
+        return True
+
+
+def work(arguments: Any) -> None:
+    """Makes the calls from number `first` on; the number of the next one survives in a file."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    client = Client(arguments.url, arguments.seed, f"{arguments.directory}/{arguments.process}.answers")
+    # All processes use the keys in one order, and so meet on them.
+    order = random.Random(arguments.order).choices(range(arguments.keys), k=arguments.calls)
+    for number in range(arguments.first, arguments.calls):
+        with open(f"{arguments.directory}/{arguments.process}.next", "w") as next_call:
+            next_call.write(str(number + 1))
+        if client.random.random() < KILLING:
+            # In the middle of whatever the call then does.
+            signal.setitimer(signal.ITIMER_REAL, client.random.uniform(0.001, 0.03))
+        client.call(f"key-{order[number]}")
+
+
+def spawn(arguments: Any, directory: str, process: int, first: int, generation: int) -> Any:
+    named = vars(arguments) | {
+        "directory": directory,
+        "process": process,
+        "first": first,
+        "calls": arguments.calls // arguments.processes,
+        "order": arguments.seed,
+        "seed": 1_000_000 * arguments.seed + 1000 * generation + process,
+    }
+    return subprocess.Popen([sys.executable, __file__, json.dumps(named)])
+
+
+def supervise(arguments: Any, directory: str) -> int:
+    """Runs the processes to their end, and starts those again that were killed; returns their number."""
+    killed = 0
+    running = {p: spawn(arguments, directory, p, 0, 0) for p in range(arguments.processes)}
+    while running:
+        process, child = next(iter(running.items()))
+        status = child.wait()
+        del running[process]
+        if status == -signal.SIGKILL:
+            killed += 1
+            with open(f"{directory}/{process}.next") as next_call:
+                first = int(next_call.read() or 0)
+            running[process] = spawn(arguments, directory, process, first, killed)
+        elif status != 0:
+            raise SystemExit(f"a client ended with {status}")
+    return killed
+
+
+def sabotage(connection: Any, guards: List[str]) -> None:
+    for guard in guards:
+        function, (guarded, removed) = SABOTAGE[guard]
+        (definition,) = connection.execute(
+            "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", (function,)
+        ).fetchone()
+        if guarded not in definition:
+            raise SystemExit(f"the guard {guard} is not where it was: {function}")
+        connection.execute(definition.replace(guarded, removed))
+
+
+def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
+    """Compares what the clients were told with the effects that are there."""
+    # Every key has a result in the end, whatever happened to it.
+    client = Client(arguments.url, arguments.seed, f"{directory}/last.answers")
+    deadline = time.monotonic() + 300
+    for number in range(arguments.keys):
+        while not client.call(f"key-{number}", faults=False):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"key-{number} never got a result")
+    answers: Dict[str, set] = {}
+    replays = told = 0
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".answers"):
+            for line in open(f"{directory}/{name}"):
+                key, answer, replayed = json.loads(line)
+                answers.setdefault(key, set()).add(answer)
+                told += 1
+                replays += replayed
+    effects = connection.execute("SELECT key, answer FROM effect").fetchall()
+    counts = Counter(key for key, _ in effects)
+    events = connection.execute(
+        "SELECT count(*), count(DISTINCT id) FROM semel_outbox WHERE tenant = %s", (TENANT,)
+    ).fetchone()
+    return {
+        "effects": len(effects),
+        "doubled": sum(1 for count in counts.values() if count > 1),
+        "lost": sum(1 for key in answers if counts[key] == 0),
+        "keys_with_several_answers": sum(1 for each in answers.values() if len(each) > 1),
+        "foreign_answers": sum(1 for key, answer in effects if answer not in answers.get(key, ())),
+        "keys_answered": len(answers),
+        "events": list(events),
+        "told": told,
+        "replayed": replays,
+    }
+
+
+def main() -> None:
+    if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
+        return work(argparse.Namespace(**json.loads(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True, help="a database that `semel migrate apply` has prepared")
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--calls", type=int, default=1200)
+    parser.add_argument("--keys", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sabotage", action="append", default=[], choices=sorted(SABOTAGE))
+    arguments = parser.parse_args()
+    with psycopg.connect(arguments.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE effect (key text NOT NULL, answer text NOT NULL)")
+        sabotage(connection, arguments.sabotage)
+        with tempfile.TemporaryDirectory() as directory:
+            begun = time.monotonic()
+            killed = supervise(arguments, directory)
+            report = judge(connection, arguments, directory)
+    report["killed"] = killed
+    report["seconds"] = round(time.monotonic() - begun, 1)
+    print(json.dumps(report))
+    return None
+
+
+if __name__ == "__main__":
+    main()
