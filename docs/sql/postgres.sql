@@ -907,7 +907,7 @@ begin
     for f in
         select p.oid::regprocedure as name, p.prosecdef or p.prorettype = 'trigger'::regtype as is_entry
         from pg_proc p
-        where p.pronamespace = current_schema()::regnamespace and p.proname in (
+        where p.pronamespace = quote_ident(current_schema())::regnamespace and p.proname in (
             'semel_after', 'semel_append', 'semel_begin', 'semel_check_id', 'semel_check_text', 'semel_claims',
             'semel_complete', 'semel_digest', 'semel_draft', 'semel_fail', 'semel_fingerprint', 'semel_handle',
             'semel_internal_id', 'semel_judge', 'semel_lock_key', 'semel_now', 'semel_refuse_unfinished',
@@ -928,4 +928,4 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (6, 'functions', '6361b1367920b04c74772f62e6d29ba6b8372359af7c91751e50d1087f08299c', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (6, 'functions', '97ee544db0f2a4928eaba129767f876df35567f94106ef485d84a9dae699ffbe', (extract(epoch from clock_timestamp()) * 1000000)::bigint);

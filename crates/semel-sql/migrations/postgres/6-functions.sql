@@ -675,7 +675,7 @@ begin
     for f in
         select p.oid::regprocedure as name, p.prosecdef or p.prorettype = 'trigger'::regtype as is_entry
         from pg_proc p
-        where p.pronamespace = current_schema()::regnamespace and p.proname in (
+        where p.pronamespace = quote_ident(current_schema())::regnamespace and p.proname in (
             'semel_after', 'semel_append', 'semel_begin', 'semel_check_id', 'semel_check_text', 'semel_claims',
             'semel_complete', 'semel_digest', 'semel_draft', 'semel_fail', 'semel_fingerprint', 'semel_handle',
             'semel_internal_id', 'semel_judge', 'semel_lock_key', 'semel_now', 'semel_refuse_unfinished',
