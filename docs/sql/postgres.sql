@@ -821,8 +821,11 @@ begin
     end if;
     -- As the library does: what a claim of this transaction appends was caused by its operation.
     cause := semel_ulid_text(((claims[cardinality(claims)]).record).operation_id);
-    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers)
-    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source, payload, content_type,
+    -- Text that begins as bytes do would be read as those bytes.
+    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, payload_bytes, content_type, headers)
+    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source,
+        case when left(payload, 2) <> '\x' then payload end,
+        case when left(payload, 2) = '\x' then convert_to(payload, 'UTF8') end, content_type,
         json_strip_nulls(json_build_object('correlationid', cause, 'causationid', cause,
             'headersjson', case when headers::jsonb <> '{}' then headers end))::text)
     on conflict do nothing;
@@ -928,4 +931,4 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (6, 'functions', '97ee544db0f2a4928eaba129767f876df35567f94106ef485d84a9dae699ffbe', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (6, 'functions', 'c91c97d9d392842cf1d311b86ab239f0fe2fd6d2a19988a66e714de92466bb31', (extract(epoch from clock_timestamp()) * 1000000)::bigint);

@@ -589,8 +589,11 @@ begin
     end if;
     -- As the library does: what a claim of this transaction appends was caused by its operation.
     cause := semel_ulid_text(((claims[cardinality(claims)]).record).operation_id);
-    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers)
-    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source, payload, content_type,
+    -- Text that begins as bytes do would be read as those bytes.
+    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, payload_bytes, content_type, headers)
+    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source,
+        case when left(payload, 2) <> '\x' then payload end,
+        case when left(payload, 2) = '\x' then convert_to(payload, 'UTF8') end, content_type,
         json_strip_nulls(json_build_object('correlationid', cause, 'causationid', cause,
             'headersjson', case when headers::jsonb <> '{}' then headers end))::text)
     on conflict do nothing;
