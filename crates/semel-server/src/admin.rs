@@ -53,6 +53,8 @@ const PLAIN: [(HeaderName, &str); 2] =
 pub(crate) struct Admin {
     listener: Listener,
     metrics: PrometheusHandle,
+    /// What the process serves beside metrics and checks.
+    more: Router,
 }
 
 impl Admin {
@@ -63,12 +65,18 @@ impl Admin {
             return Ok(None);
         }
         let listener = Listener::bind("--admin-listen", address).await?;
-        Ok(Some(Self { listener, metrics: count()? }))
+        Ok(Some(Self { listener, metrics: count()?, more: Router::new() }))
     }
 
     /// Returns the URL of the listener.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listener.address())
+    }
+
+    /// Serves these routes, too.
+    pub(crate) fn with(mut self, more: Router) -> Self {
+        self.more = self.more.merge(more);
+        self
     }
 
     /// Serves until `closed` is cancelled, which happens after everything else has stopped. Once
@@ -80,7 +88,7 @@ impl Admin {
         stop: CancellationToken,
         closed: CancellationToken,
     ) -> tokio::task::JoinHandle<bool> {
-        let Self { listener, metrics } = self;
+        let Self { listener, metrics, more } = self;
         tokio::spawn(sample(executor.clone(), kind, closed.clone()));
         let readiness = Readiness { executor, stop };
         let ready = |State(readiness): State<Arc<Readiness<S>>>| async move {
@@ -96,7 +104,8 @@ impl Admin {
             .route("/metrics", get(shown))
             .route("/healthz", get(|| async { (PLAIN, "ok\n") }))
             .route("/readyz", get(ready))
-            .with_state(Arc::new(readiness));
+            .with_state(Arc::new(readiness))
+            .merge(more);
         tokio::spawn(listener.serve(router, closed, Duration::from_secs(1)))
     }
 }
