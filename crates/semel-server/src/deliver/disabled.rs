@@ -78,9 +78,8 @@ impl Disabled {
 
     /// Disables the subscription, because its endpoint is gone.
     pub(super) async fn disable(&self, reason: &str) {
-        let before = self.is_disabled();
-        self.set(true);
-        if !before {
+        // Nothing more is sent from here on. What is shown follows the record.
+        if !self.is_disabled.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 group = self.group,
                 reason,
@@ -95,6 +94,7 @@ impl Disabled {
         if let Err(error) = recorded {
             tracing::warn!(group = self.group, %error, "could not record that the subscription is disabled; other processes go on");
         }
+        self.set(true);
     }
 
     /// Enables the subscription again.

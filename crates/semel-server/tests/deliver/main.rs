@@ -8,6 +8,7 @@ mod program;
 
 mod endpoint;
 mod fixture;
+mod guide;
 mod kills;
 mod responses;
 mod targets;
