@@ -330,3 +330,16 @@ impl From<Error> for HandleError {
         HandleError::Executor(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn labels_have_no_partition() {
+        let measured = super::measured;
+        assert_eq!(measured("SHIPPING/#00ff"), "SHIPPING");
+        assert_eq!(
+            (measured("SHIPPING"), measured("SHIPPING/mail")),
+            ("SHIPPING", "SHIPPING/mail")
+        );
+    }
+}

@@ -98,7 +98,6 @@ pub(crate) fn event(kind: &str, aggregate: &str, number: usize) -> Event {
 }
 
 /// Waits until the condition holds.
-#[track_caller]
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {

@@ -1,5 +1,14 @@
 //! Which endpoints are refused, and settings that cannot work.
 
+use std::sync::Arc;
+
+use rcgen::{CertifiedKey, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
 use crate::endpoint::{Answer, Endpoint};
 use crate::fixture::{Fixture, SECRET, event};
 
@@ -79,4 +88,54 @@ async fn requests_are_signed_with_every_secret_wherever_it_is_from() {
     let received = endpoint.received("/in");
     assert_eq!(received[0].header("webhook-signature").split(' ').count(), 3, "{received:?}");
     crate::kills::verified(&received, &[SECRET, file, variable]);
+}
+
+/// Serves TLS with this certificate, and answers 204 to every request.
+async fn secure(made: &CertifiedKey<KeyPair>) -> u16 {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let chain = vec![made.cert.der().clone()];
+    let config =
+        ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                let mut part = [0; 4096];
+                let read = stream.read(&mut part).await.unwrap();
+                request.extend_from_slice(&part[..read]);
+            }
+            let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            let _ = stream.shutdown().await;
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_certificate_of_an_endpoint_is_checked() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let port = secure(&made).await;
+    let fixture = Fixture::new().await;
+    std::fs::write(fixture.file("ca.pem"), made.cert.pem()).unwrap();
+    let settings = |more: &str| {
+        fixture.settings(&format!(
+            "[[subscription]]\ngroup = \"A\"\nurl = \"https://localhost:{port}/in\"\nallow_private = true\n\
+             base_backoff = \"1ms\"\n{more}"
+        ));
+    };
+    fixture.append(&[event("order.paid", "ord_1", 1)]).await;
+    settings("");
+    fixture.run(&["--once"]).badly(3);
+    let error = fixture.failed("A")[0]["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("not reached") && error.contains("certificate"), "{error}");
+    settings("ca = \"ca.pem\"");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    fixture.run(&["--once"]).well();
 }
