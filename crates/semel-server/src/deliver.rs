@@ -37,6 +37,8 @@ use crate::store::database::Database;
 use crate::store::{OpenMode, StoreHandle, StoreUrl};
 use crate::{admin, serve, signals};
 
+/// The interval at which published events are removed and the backlog is counted.
+const CLEAN_EVERY: Duration = Duration::from_secs(15);
 /// The interval at which the gauges of subscriptions are set.
 const GAUGES: Duration = Duration::from_secs(1);
 
@@ -125,7 +127,7 @@ impl Deliverer {
             subscribers.push(subscriber);
         }
         let relay = settings.relay.over(Relay::builder(database, Routes::new(routes)));
-        let relay = relay.build();
+        let relay = relay.clean_every(CLEAN_EVERY).build();
         let relay = relay.map_err(|error| ExitError::usage(format_args!("[relay]: {error}")))?;
         Ok(Self { executor, relay, subscribers: Arc::new(subscribers) })
     }

@@ -36,6 +36,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "outbox lease",
         sql: include_str!("../../migrations/postgres/4-outbox-lease.sql"),
     },
+    Migration {
+        version: 5,
+        name: "outbox written by others",
+        sql: include_str!("../../migrations/postgres/5-outbox-written-by-others.sql"),
+    },
 ];
 
 /// The tables that the statements need.
