@@ -12,6 +12,7 @@ mod failures;
 mod group;
 mod retry;
 mod source;
+mod subscription;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,11 +21,13 @@ use std::time::Duration;
 pub use any::{AnyMessage, AnySource};
 pub use consumer::{Consumer, Consuming};
 pub use failure::Failure;
+use failure::Next;
 pub use failures::{ConsumerRef, Failures, OperatedRecords, UnhandledEvent};
 use group::Delivery;
 pub use group::{Group, InvalidGroup};
 pub use retry::{Retried, Retrying, Waiting};
 pub use source::{Message, Source, SourceError};
+pub use subscription::{OnDead, Subscribed, Subscription, SubscriptionBuilder};
 
 use crate::event::{Event, PACKED};
 use crate::executor::{Command, Context, Error, Executor, Finished, Served, Unit};
@@ -442,7 +445,7 @@ impl<S: Store> Inbox<S> {
             }
             Err(Err(other)) => Err(HandleError::Executor(other)),
         };
-        measure::inbox(key.scope(), label(&result));
+        measure::inbox(subscription::measured(key.scope()), label(&result));
         result
     }
 
@@ -509,11 +512,13 @@ fn finish<E: Into<Failure>>(
             let outcome = Recorded::Whole(referring(Outcome::empty(), kind));
             context.complete(HandlerResult::Done, outcome)
         }
-        Err(Failure { error, hopeless: false }) => {
-            context.fail(HandlerResult::Failed(error.clone()), &error)
-        }
-        Err(Failure { error, hopeless: true }) => {
-            context.bury(HandlerResult::Failed(error.clone()), &error)
+        Err(Failure { error, next }) => {
+            let failed = HandlerResult::Failed(error.clone());
+            match next {
+                Next::Backoff => context.fail(failed, &error),
+                Next::After(after) => context.fail_until(failed, &error, after),
+                Next::Dead => context.bury(failed, &error),
+            }
         }
     }
 }

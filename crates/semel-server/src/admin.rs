@@ -54,6 +54,8 @@ const PLAIN: [(HeaderName, &str); 2] =
 pub(crate) struct Admin {
     listener: Listener,
     metrics: PrometheusHandle,
+    /// What the process serves beside metrics and checks.
+    more: Router,
 }
 
 impl Admin {
@@ -64,12 +66,18 @@ impl Admin {
             return Ok(None);
         }
         let listener = Listener::bind("--admin-listen", address).await?;
-        Ok(Some(Self { listener, metrics: count()? }))
+        Ok(Some(Self { listener, metrics: count()?, more: Router::new() }))
     }
 
     /// Returns the URL of the listener.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listener.address())
+    }
+
+    /// Serves these routes, too.
+    pub(crate) fn with(mut self, more: Router) -> Self {
+        self.more = self.more.merge(more);
+        self
     }
 
     /// Serves until `closed` is cancelled, which happens after everything else has stopped. Once
@@ -92,7 +100,7 @@ impl Admin {
         readiness: R,
         closed: CancellationToken,
     ) -> tokio::task::JoinHandle<bool> {
-        let Self { listener, metrics } = self;
+        let Self { listener, metrics, more } = self;
         let ready = |State(readiness): State<Arc<R>>| async move {
             match readiness.check().await {
                 Ok(text) => (StatusCode::OK, PLAIN, format!("{text}\n")),
@@ -106,7 +114,8 @@ impl Admin {
             .route("/metrics", get(shown))
             .route("/healthz", get(|| async { (PLAIN, "ok\n") }))
             .route("/readyz", get(ready))
-            .with_state(Arc::new(readiness));
+            .with_state(Arc::new(readiness))
+            .merge(more);
         tokio::spawn(listener.serve(router, closed, Duration::from_secs(1)))
     }
 }

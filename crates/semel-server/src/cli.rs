@@ -16,7 +16,7 @@ use crate::logs::{self, Format};
 use crate::redact::redacted;
 use crate::settings::ServerSettings;
 use crate::signals::until_interrupted;
-use crate::{demo, gateway, relay};
+use crate::{deliver, demo, gateway, relay};
 
 /// The program's arguments.
 #[derive(Debug, Parser)]
@@ -43,6 +43,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Gateway(Box<gateway::GatewayArguments>),
+    Deliver(deliver::DeliverArguments),
     Demo(demo::DemoArguments),
     Relay(relay::Arguments),
     Migrate(migrate::Arguments),
@@ -127,6 +128,10 @@ impl Cli {
             Command::Gateway(arguments) => {
                 let _logs = logs::start(self.log, logs::INFO)?;
                 gateway::run(*arguments, settings()?, self.config.clone()).await
+            }
+            Command::Deliver(arguments) => {
+                let _logs = logs::start(self.log, logs::INFO)?;
+                deliver::run(arguments, settings()?).await
             }
             Command::Demo(arguments) => {
                 let _logs = logs::start(self.log, arguments.log_filter())?;

@@ -38,7 +38,7 @@ use tower::ServiceExt as _;
 use self::access::Access;
 use self::budget::MeteredBody;
 use self::certificate::Certificate;
-pub(crate) use self::client::reach;
+pub(crate) use self::client::{IDLE, reach, roots};
 use self::forward::Forward;
 use self::reload::Reload;
 use self::service::GatewayService;

@@ -8,6 +8,7 @@ mod admin;
 pub mod broker;
 mod cli;
 mod command;
+pub mod deliver;
 pub mod demo;
 mod exit;
 pub mod gateway;

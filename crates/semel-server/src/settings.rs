@@ -15,6 +15,7 @@ mod names;
 mod principal;
 mod relay;
 mod sane;
+mod subscription;
 mod upstream;
 
 use std::path::Path;
@@ -31,6 +32,7 @@ pub use self::inbox::InboxSettings;
 pub use self::ledger::{LedgerSettings, WaitTimeout};
 pub use self::principal::PrincipalSource;
 pub use self::relay::RelaySettings;
+pub use self::subscription::{OnDeadSetting, SubscriptionSettings, TypePattern};
 pub use self::upstream::Upstream;
 use crate::exit::ExitError;
 
@@ -48,6 +50,8 @@ pub struct ServerSettings {
     pub relay: RelaySettings,
     /// The section `[inbox]`.
     pub inbox: InboxSettings,
+    /// The sections `[[subscription]]`.
+    pub subscription: Vec<SubscriptionSettings>,
     /// The section `[idresolve]`.
     pub idresolve: IdResolveSettings,
 }

@@ -32,6 +32,7 @@ pub mod renewal;
 pub mod retry_payloads;
 pub mod serving;
 pub mod settling;
+pub mod subscribing;
 pub mod swapping;
 mod test_store;
 pub mod transacting;
@@ -342,6 +343,17 @@ macro_rules! __behaviours {
                 a_conflict_that_is_redriven_is_an_event_of_its_own,
                 what_is_not_handled_is_never_forgotten,
             }
+            subscribing {
+                a_stored_event_is_handled_once_and_by_a_pass,
+                a_stored_event_with_a_used_id_is_dead,
+                an_event_that_was_stored_by_half_is_handled,
+                a_failure_may_name_its_own_delay,
+                an_aggregate_is_handled_in_order,
+                an_aggregate_waits_behind_a_failure,
+                an_aggregate_waits_behind_a_dead_event,
+                an_aggregate_passes_a_dead_event_if_that_is_set,
+                a_subscription_that_takes_nothing_keeps_its_events,
+            }
             consuming {
                 a_message_is_consumed_once,
                 a_message_in_hand_is_refused_to_a_rival,
@@ -504,6 +516,7 @@ mod tests {
             ("handling", include_str!("conformance/handling.rs")),
             ("handling_slowly", include_str!("conformance/handling_slowly.rs")),
             ("handling_failures", include_str!("conformance/handling_failures.rs")),
+            ("subscribing", include_str!("conformance/subscribing.rs")),
             ("consuming", include_str!("conformance/consuming.rs")),
             ("serving", include_str!("conformance/serving.rs")),
         ];

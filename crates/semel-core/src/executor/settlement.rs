@@ -84,6 +84,18 @@ impl Context {
         Finished { answer: Ok(answer), settlement: Some(self.failed(error)), commits: false }
     }
 
+    /// Ends the work with a failure like [`fail`](Self::fail); if it is recorded for a retry, the next attempt
+    /// is due after `after`.
+    pub(crate) fn fail_until<A>(&self, answer: A, error: &str, after: Duration) -> Finished<A> {
+        let settlement = match self.failed(error) {
+            Settlement::Failed { error, retry_after: Some(_), keep } => {
+                Settlement::Failed { error, retry_after: Some(after), keep }
+            }
+            other => other,
+        };
+        Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
+    }
+
     /// Ends work whose effects are unknown, according to the command's crash policy. Under
     /// [`OnCrash::Rerun`] it counts as a failure; under [`OnCrash::Hold`] the record is Uncertain
     /// until an operator resolves it; under [`OnCrash::Verify`] the lease lapses and the next

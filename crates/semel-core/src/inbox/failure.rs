@@ -1,6 +1,7 @@
 //! The error of an event handler.
 
 use std::fmt;
+use std::time::Duration;
 
 /// The error of an event handler. Every error that implements `Display` converts into a failure
 /// that is retried. For an error that a retry cannot fix, use [`Failure::hopeless`].
@@ -19,19 +20,36 @@ use std::fmt;
 /// ```
 pub struct Failure {
     pub(super) error: String,
-    pub(super) hopeless: bool,
+    pub(super) next: Next,
+}
+
+/// What follows a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next attempt is due when the inbox's policy says.
+    Backoff,
+    /// The next attempt is due after this time.
+    After(Duration),
+    /// The event is dead.
+    Dead,
 }
 
 impl Failure {
     /// Creates a failure that is retried according to the inbox's policy.
     pub fn retry(error: impl fmt::Display) -> Self {
-        Self { error: error.to_string(), hopeless: false }
+        Self { error: error.to_string(), next: Next::Backoff }
+    }
+
+    /// Creates a failure that is retried after this time instead of the policy's backoff, for a system that
+    /// says when to call again. The policy's largest number of attempts applies.
+    pub fn retry_after(error: impl fmt::Display, after: Duration) -> Self {
+        Self { error: error.to_string(), next: Next::After(after) }
     }
 
     /// Creates a failure that a retry cannot fix: the event is dead at once, and waits for an
     /// operator.
     pub fn hopeless(error: impl fmt::Display) -> Self {
-        Self { error: error.to_string(), hopeless: true }
+        Self { error: error.to_string(), next: Next::Dead }
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Retried {
 }
 
 impl Retried {
-    fn add(&mut self, result: Option<std::result::Result<Handled, HandleError>>) {
+    pub(super) fn add(&mut self, result: Option<std::result::Result<Handled, HandleError>>) {
         self.due += 1;
         match result {
             Some(Ok(handled)) if handled.succeeded() => self.handled += 1,
@@ -154,22 +154,25 @@ impl<S: Inspect> Group<S> {
             }
         });
         let (group, stopping) = (self.clone(), retrying.stopping.clone());
-        retrying.tasks.spawn(async move {
-            let counting = async {
-                loop {
-                    let begun = Instant::now();
-                    group.count().await;
-                    let pause = COUNT_EVERY.max(begun.elapsed() * COUNT_PAUSE_FACTOR);
-                    tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
-                }
-            };
-            tokio::select! {
-                () = counting => {}
-                () = stopping.cancelled() => {}
-            }
-        });
+        retrying.tasks.spawn(async move { group.keep_counting(&stopping).await });
         retrying.tasks.close();
         retrying
+    }
+
+    /// Counts the failures again and again, until `stopping` is cancelled.
+    pub(super) async fn keep_counting(&self, stopping: &CancellationToken) {
+        let counting = async {
+            loop {
+                let begun = Instant::now();
+                self.count().await;
+                let pause = COUNT_EVERY.max(begun.elapsed() * COUNT_PAUSE_FACTOR);
+                tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+            }
+        };
+        tokio::select! {
+            () = counting => {}
+            () = stopping.cancelled() => {}
+        }
     }
 
     /// Counts the events that the group, with all its handlers, has not handled.

@@ -38,6 +38,9 @@ pub struct Filter {
     /// Selects only records that are due to run again: Failed records whose retry is due, and
     /// lapsed claims that have a retry payload.
     pub due: bool,
+    /// Selects only records that are kept to be acted on: Failed, Dead, Uncertain and Discarded records, and
+    /// running claims that have a retry payload.
+    pub open: bool,
 }
 
 impl Filter {
@@ -92,6 +95,16 @@ impl Filter {
             && self.state.is_none_or(|state| record.state == state)
             && self.reference.as_deref().is_none_or(|wanted| reference == Some(wanted))
             && (!self.due || due())
+            && (!self.open || is_open(record))
+    }
+}
+
+/// Returns whether a record is kept to be acted on; see [`Filter::open`].
+fn is_open(record: &Record) -> bool {
+    match record.state {
+        State::Failed | State::Dead | State::Uncertain | State::Discarded => true,
+        State::Running => record.retry_payload.is_some(),
+        State::Succeeded => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-pub(crate) const COUNTERS: [(&str, &str); 21] = [
+pub(crate) const COUNTERS: [(&str, &str); 23] = [
     ("semel_executions_total", "Calls with an idempotency key, by protocol and outcome."),
     ("semel_lease_lost_total", "Leases lost while the work was running."),
     (
@@ -27,6 +27,11 @@ pub(crate) const COUNTERS: [(&str, &str); 21] = [
     ("semel_gateway_upstream_requests_total", "Requests sent to the upstream, by result."),
     ("semel_outbox_published_total", "Events that the relay has claimed, by result."),
     ("semel_inbox_deliveries_total", "Event deliveries, by consumer group and result."),
+    (
+        "semel_deliver_requests_total",
+        "Requests sent to the endpoints of subscriptions, by consumer group and result.",
+    ),
+    ("semel_deliver_unwanted_total", "Events that no subscription wants."),
     ("semel_idresolve_lookups_total", "Public id lookups, by where the id was found."),
     ("semel_idresolve_l2_errors_total", "Failed calls to the shared cache (L2), by operation."),
     (
@@ -50,7 +55,7 @@ pub(crate) const COUNTERS: [(&str, &str); 21] = [
     ("semel_nats_duplicates_total", "Events that NATS dropped as duplicates."),
 ];
 
-pub(crate) const GAUGES: [(&str, &str); 8] = [
+pub(crate) const GAUGES: [(&str, &str); 10] = [
     (
         "semel_records",
         "Records in the ledger, by state; running counts claims held by this process.",
@@ -62,12 +67,24 @@ pub(crate) const GAUGES: [(&str, &str); 8] = [
     ("semel_inbox_failed", "Failed events waiting for their next attempt, by consumer group."),
     ("semel_inbox_max_attempts", "Most attempts of any failed event, by consumer group."),
     ("semel_inbox_dead", "Events given up after the last attempt, by consumer group."),
+    (
+        "semel_deliver_disabled",
+        "Whether a subscription is disabled because its endpoint answered 410, by consumer group.",
+    ),
+    (
+        "semel_deliver_held",
+        "Aggregates whose events wait behind a dead one in an ordered subscription, by consumer group.",
+    ),
 ];
 
-pub(crate) const HISTOGRAMS: [(&str, &str); 4] = [
+pub(crate) const HISTOGRAMS: [(&str, &str); 5] = [
     ("semel_claim_duration_seconds", "Time to claim a key."),
     ("semel_wait_duration_seconds", "Time a duplicate waited for the first call's outcome."),
     ("semel_gateway_request_duration_seconds", "Time to serve a request through the gateway."),
+    (
+        "semel_deliver_request_duration_seconds",
+        "Time of a request to the endpoint of a subscription, by consumer group.",
+    ),
     ("semel_outbox_publish_delay_seconds", "Age of an event when the relay claims it."),
 ];
 

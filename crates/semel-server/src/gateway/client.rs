@@ -26,7 +26,7 @@ use crate::settings::{GatewaySettings, Upstream};
 /// The time for which an idle connection is reused. It is shorter than the time for which servers
 /// keep a connection open (gunicorn 2 s, Node and Apache 5 s): if a request is written while the
 /// server closes, it is unknown whether the request arrived.
-const IDLE: Duration = Duration::from_secs(1);
+pub(crate) const IDLE: Duration = Duration::from_secs(1);
 /// The largest number of idle connections; further ones are closed after use.
 const MAX_IDLE: usize = 1_024;
 /// The time limit for connecting. A request that waits for a connection has not been sent.
@@ -84,7 +84,7 @@ pub(crate) async fn reach(
 
 fn tls(settings: &GatewaySettings, upstream: &Upstream) -> Result<ClientConfig, ExitError> {
     let roots = match upstream.is_secure() {
-        true => roots(settings.upstream_ca.as_deref())?,
+        true => roots("--upstream-ca", settings.upstream_ca.as_deref())?,
         false => RootCertStore::empty(),
     };
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
@@ -128,8 +128,9 @@ where
         .build(connector(tls, connecting, http2))
 }
 
-/// Returns the authorities that the upstream's certificate is checked against.
-fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
+/// Returns the authorities that a server's certificate is checked against: those in `file`, the value of the flag
+/// or setting `name`, else the system's.
+pub(crate) fn roots(name: &str, file: Option<&Path>) -> Result<RootCertStore, ExitError> {
     let mut roots = RootCertStore::empty();
     let Some(path) = file else {
         let found = rustls_native_certs::load_native_certs();
@@ -138,14 +139,14 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, ExitError> {
             let _ = roots.add(certificate);
         }
         return match roots.is_empty() {
-            true => Err(ExitError::failed(
-                "this system has no certificates of authorities to check the upstream's; give --upstream-ca",
-            )),
+            true => Err(ExitError::failed(format_args!(
+                "this system has no certificates of authorities to check a server's; give {name}",
+            ))),
             false => Ok(roots),
         };
     };
     let wrong = |error: &dyn std::fmt::Display| {
-        ExitError::usage(format_args!("--upstream-ca {}: {error}", path.display()))
+        ExitError::usage(format_args!("{name} {}: {error}", path.display()))
     };
     let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
     for certificate in found {

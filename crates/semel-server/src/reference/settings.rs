@@ -95,6 +95,7 @@ pub(super) fn page(language: &Language) -> String {
 fn accepted(section: &str) -> BTreeSet<String> {
     let text = match section {
         "[route]" => "[[route]]\npath = \"/a\"\nzzz = 1".to_owned(),
+        "[subscription]" => "[[subscription]]\nzzz = 1".to_owned(),
         section => format!("{section}\nzzz = 1"),
     };
     let refused = ServerSettings::parse(&text).unwrap_err().to_string();

@@ -260,7 +260,7 @@ fn unprocessable() -> StatusCode {
 }
 
 /// Deserializes a value from its text.
-fn from_text<'de, D, T>(from: D) -> Result<T, D::Error>
+pub(super) fn from_text<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: std::str::FromStr,
@@ -278,7 +278,7 @@ where
     from_text(from).map(Some)
 }
 
-fn parse<T, E>(text: &str) -> Result<T, E>
+pub(super) fn parse<T, E>(text: &str) -> Result<T, E>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
@@ -290,7 +290,9 @@ where
 }
 
 /// Deserializes one value or a list.
-fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+pub(super) fn several<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Written<T> {

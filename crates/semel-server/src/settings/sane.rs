@@ -47,6 +47,7 @@ pub(super) fn each(settings: &ServerSettings) -> Result<(), ExitError> {
     between("inbox.base_backoff", *base_backoff, PAUSE)?;
     between("inbox.max_backoff", *max_backoff, PAUSE)?;
     count("inbox.max_attempts", *max_attempts, u64::MAX)?;
+    super::subscription::check(&settings.subscription, inbox)?;
     resolving(idresolve)
 }
 

@@ -182,7 +182,7 @@ fn needs_attention(filter: &Filter) -> bool {
 fn index(filter: &Filter) -> Option<&'static str> {
     if filter.reference.is_some() {
         Some("semel_record_reference")
-    } else if needs_attention(filter) || filter.due {
+    } else if needs_attention(filter) || filter.due || filter.open {
         Some("semel_record_open")
     } else if filter.tenant.is_some() {
         Some("semel_record_tenant")
@@ -222,5 +222,6 @@ fn text(columns: &str, filter: &Filter, after: bool, until: bool) -> String {
          OR (attention = 0 AND (lease_until <= {CLOCK} OR {ahead})))"
     );
     and(filter.due, &due);
+    and(filter.open, "attention IN (0, 2, 3, 4, 5)");
     text
 }

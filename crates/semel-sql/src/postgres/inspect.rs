@@ -98,6 +98,7 @@ fn holds_nul(filter: &Filter) -> bool {
 /// a time.
 fn is_indexed(filter: &Filter) -> bool {
     filter.due
+        || filter.open
         || filter.digest.is_some()
         || filter.reference.is_some()
         || filter.tenant.is_some()
@@ -212,6 +213,12 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
     }
     if let Some(reference) = &filter.reference {
         query.push(" and r.reference = ").push_bind(reference.clone());
+    }
+    if filter.open {
+        // The condition of the index `semel_record_open`, and the states, which are searched for in it.
+        query
+            .push(" and (r.state in (2, 3, 4, 5) or (r.state = 0 and r.content_type is not null))");
+        query.push(" and r.state in (0, 2, 3, 4, 5)");
     }
     if filter.due {
         // A record written ahead of the clock is due as well: its next attempt gets a new date.

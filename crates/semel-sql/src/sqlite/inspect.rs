@@ -88,7 +88,7 @@ fn push_page(
 
 /// Appends the conditions of the filter. States are literals, so that a partial index can be used.
 fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
-    let Filter { kind, tenant, scope, below, id, state, reference, due, .. } = filter;
+    let Filter { kind, tenant, scope, below, id, state, reference, due, open, .. } = filter;
     if let Some(kind) = kind {
         query.push(" AND kind = ").push_bind(i64::from(kind.code()));
     }
@@ -120,8 +120,12 @@ fn push_matches(query: &mut QueryBuilder<Sqlite>, filter: &Filter, now: i64) {
     if let Some(reference) = reference {
         query.push(" AND reference = ").push_bind(reference.clone());
     }
-    if *due || state.is_some_and(is_open) {
+    if *due || *open || state.is_some_and(is_open) {
         query.push(OPEN);
+    }
+    if *open && !*due && state.is_none() {
+        // Implied, but only so are state and scope searched for in the index.
+        query.push(" AND state IN (0, 2, 3, 4, 5)");
     }
     if *due {
         let (failed, running) = (State::Failed.code(), State::Running.code());

@@ -1,0 +1,166 @@
+//! Delivers one event to an endpoint, and decides what follows from the response.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use metrics::{counter, histogram};
+use semel_core::inbox::Failure;
+use semel_core::{Clock, Event};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::client::{Answer, Client, NoAnswer};
+use super::disabled::Disabled;
+use super::request;
+use super::signature::Signer;
+use crate::exit::ExitError;
+use crate::settings::{InboxSettings, SubscriptionSettings};
+
+/// Delivers the events of one subscription.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    group: String,
+    client: Client,
+    signer: Signer,
+    pace: Option<Pace>,
+    longest_pause: Duration,
+    disabled: Arc<Disabled>,
+}
+
+impl Delivery {
+    pub(super) fn new(
+        settings: &SubscriptionSettings,
+        inbox: &InboxSettings,
+        disabled: Arc<Disabled>,
+    ) -> Result<Self, ExitError> {
+        Ok(Self {
+            group: settings.group.clone(),
+            client: Client::new(settings)?,
+            signer: Signer::new(settings)?,
+            pace: settings.rate.map(Pace::new),
+            longest_pause: settings.longest_pause(inbox),
+            disabled,
+        })
+    }
+
+    /// Sends an event once.
+    pub(super) async fn send(&self, event: &Event) -> Result<(), Failure> {
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
+        }
+        let seconds = Clock::system().now().as_micros().div_euclid(1_000_000);
+        let headers = request::headers(event, &self.group, &self.signer, seconds);
+        let since = Instant::now();
+        let answer = self.client.post(headers, event.payload().clone()).await;
+        histogram!("semel_deliver_request_duration_seconds", "group" => self.group.clone())
+            .record(since.elapsed().as_secs_f64());
+        let (result, done) = match answer {
+            Ok(answer) => self.judge(answer).await,
+            Err(NoAnswer::TimedOut(limit)) => {
+                let error = format!("the endpoint has not answered within {limit:?}");
+                ("timeout", Err(Failure::retry(error)))
+            }
+            Err(NoAnswer::Unreachable(why)) => {
+                ("unreachable", Err(Failure::retry(format!("the endpoint was not reached: {why}"))))
+            }
+        };
+        counter!("semel_deliver_requests_total", "group" => self.group.clone(), "result" => result)
+            .increment(1);
+        done
+    }
+
+    async fn judge(&self, answer: Answer) -> (&'static str, Result<(), Failure>) {
+        let Answer { status, headers, text } = answer;
+        let shown = if text.is_empty() { String::new() } else { format!(": {text}") };
+        if status.is_success() {
+            return ("handled", Ok(()));
+        }
+        let error = format!("the endpoint answered {}{shown}", status.as_u16());
+        if status == StatusCode::GONE {
+            self.disabled.disable(&error).await;
+            return ("gone", Err(Failure::retry(error)));
+        }
+        if status.is_redirection() {
+            let code = status.as_u16();
+            let error = format!(
+                "the endpoint answered {code}: redirects are not followed; correct its url"
+            );
+            return ("failed", Err(Failure::retry(error)));
+        }
+        let after =
+            retry_after(&headers, SystemTime::now()).map(|after| after.min(self.longest_pause));
+        (
+            "failed",
+            Err(match after {
+                Some(after) => Failure::retry_after(error, after),
+                None => Failure::retry(error),
+            }),
+        )
+    }
+}
+
+/// Returns the time of the header `Retry-After`: a number of seconds, or a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(value).ok()?;
+    let at = SystemTime::try_from(date.timestamp()).ok()?;
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+/// Spreads requests evenly.
+#[derive(Debug)]
+struct Pace {
+    interval: Duration,
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    fn new(per_second: u32) -> Self {
+        Self { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until the next request may be sent.
+    async fn turn(&self) {
+        let at = {
+            let mut next = self.next.lock().await;
+            let at = (*next).max(Instant::now());
+            *next = at + self.interval;
+            at
+        };
+        tokio::time::sleep_until(at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let read = |value: &str| {
+            let headers = [(RETRY_AFTER, value.parse().unwrap())].into_iter().collect();
+            retry_after(&headers, now)
+        };
+        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:50:37 GMT"), Some(Duration::from_secs(60)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:40:37 GMT"), Some(Duration::ZERO));
+        for wrong in ["soon", "-3", "1.5", ""] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pace_spreads_requests() {
+        let (pace, since) = (Pace::new(10), Instant::now());
+        for _ in 0..5 {
+            pace.turn().await;
+        }
+        assert_eq!(since.elapsed().as_millis(), 400);
+    }
+}

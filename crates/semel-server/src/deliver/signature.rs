@@ -1,0 +1,113 @@
+//! Signatures of requests by Standard Webhooks (standardwebhooks.com): HMAC-SHA256 over id, time and body.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac::{self, HMAC_SHA256};
+
+use crate::exit::ExitError;
+use crate::settings::SubscriptionSettings;
+
+/// What a secret begins with.
+const PREFIX: &str = "whsec_";
+/// The shortest and the longest key, in bytes.
+const SIZE: std::ops::RangeInclusive<usize> = 24..=64;
+/// The largest number of secrets of a subscription: each is one signature in a header.
+const MOST: usize = 8;
+
+/// A secret that signs requests. It is never displayed.
+#[derive(Clone)]
+pub struct SigningSecret(hmac::Key);
+
+impl FromStr for SigningSecret {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "is not a secret; write whsec_ and 24 to 64 bytes in Base64, as in \
+                     `echo whsec_$(openssl rand -base64 32)`";
+        let encoded = text.trim().strip_prefix(PREFIX).ok_or(wrong)?;
+        let key = STANDARD.decode(encoded).map_err(|_| wrong)?;
+        if !SIZE.contains(&key.len()) {
+            return Err(wrong);
+        }
+        Ok(Self(hmac::Key::new(HMAC_SHA256, &key)))
+    }
+}
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningSecret(***)")
+    }
+}
+
+/// Signs the requests of one subscription with each of its secrets, so that the endpoint can change from one to
+/// another.
+#[derive(Debug)]
+pub(super) struct Signer(Vec<SigningSecret>);
+
+impl Signer {
+    /// Collects the secrets of a subscription from the settings, from files and from the environment.
+    pub(super) fn new(settings: &SubscriptionSettings) -> Result<Self, ExitError> {
+        let group = &settings.group;
+        let wrong = |place: &dyn fmt::Display, why: &dyn fmt::Display| {
+            ExitError::usage(format_args!("{place} of [[subscription]] {group:?} {why}"))
+        };
+        let mut secrets = settings.secret.clone();
+        for file in &settings.secret_file {
+            let place = format!("secret_file {}", file.display());
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| wrong(&place, &format_args!("cannot be read: {error}")))?;
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            for line in lines {
+                secrets.push(line.parse().map_err(|why| wrong(&place, &why))?);
+            }
+        }
+        for name in &settings.secret_env {
+            let place = format!("secret_env {name}");
+            let value = std::env::var(name).map_err(|_| wrong(&place, &"is not set"))?;
+            for one in value.split_whitespace() {
+                secrets.push(one.parse().map_err(|why| wrong(&place, &why))?);
+            }
+        }
+        match secrets.len() {
+            0 => Err(wrong(
+                &"the secret",
+                &"is missing: give secret, secret_file or secret_env, so that the endpoint can verify requests",
+            )),
+            1..=MOST => Ok(Self(secrets)),
+            count => Err(wrong(
+                &"the secrets",
+                &format_args!("are {count}; at most {MOST} sign a request"),
+            )),
+        }
+    }
+
+    /// Returns the header `webhook-signature`.
+    pub(super) fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
+        let head = format!("{id}.{timestamp}.");
+        let signatures = self.0.iter().map(|SigningSecret(key)| {
+            let mut context = hmac::Context::with_key(key);
+            context.update(head.as_bytes());
+            context.update(body);
+            format!("v1,{}", STANDARD.encode(context.sign()))
+        });
+        signatures.collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vector_of_the_specification_is_signed() {
+        // The example of the reference libraries.
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap();
+        let signer = Signer(vec![secret]);
+        let body = br#"{"test": 2432232314}"#;
+        let signed = signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+}
