@@ -1,47 +1,77 @@
-//! The Python SDK on PostgreSQL: its own suite, its types, and many processes under faults.
+//! The Python SDK on PostgreSQL, MariaDB and MySQL: its own suite, its types, and many processes under
+//! faults.
 
 use semel_languages::{Python, succeed};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn the_python_package_passes_its_own_suite() {
-    let python = Python::on_postgres().await;
+    let python = Python::on(&["postgres", "mysql"]).await;
     succeed(python.command("sdk/python").args(["-m", "pytest", "-q", "--no-header"]));
     python.remove().await;
 }
 
 #[tokio::test]
-async fn the_python_package_is_typed() {
-    let python = Python::on_postgres().await;
-    let cache = python.cache();
-    succeed(python.command("sdk/python").args(["-m", "mypy", "--cache-dir"]).arg(cache));
+async fn the_python_package_passes_its_suite_on_mysql_9() {
+    let python = Python::on(&["mysql9"]).await;
+    let mut command = python.command("sdk/python");
+    let command = command.args(["-m", "pytest", "-q", "--no-header", "tests/test_ledger.py"]);
+    succeed(command.env("SEMEL_TEST_ONLY", "mysql"));
     python.remove().await;
 }
 
-/// Runs the stress client, and returns its report.
-async fn stress(arguments: &[&str]) -> Value {
-    let python = Python::on_postgres().await;
+#[tokio::test]
+async fn the_python_package_is_typed() {
+    let python = Python::on(&[]).await;
+    succeed(python.command("sdk/python").args(["-m", "mypy", "--cache-dir", "/dev/null"]));
+}
+
+/// Runs the stress client on a server, and returns its report.
+async fn stress(server: &str, arguments: &[&str]) -> Value {
+    let python = Python::on(&[server]).await;
+    let url = python.urls().next().expect("a database").to_owned();
     let mut command = python.command("tests/languages/clients");
-    let report = succeed(command.args(["stress.py", "--url", python.url()]).args(arguments));
+    let report = succeed(command.args(["stress.py", "--url", &url]).args(arguments));
     python.remove().await;
     println!("{report}");
     serde_json::from_str(&report).expect("the report is JSON")
 }
 
-#[tokio::test]
-async fn eight_processes_that_fail_and_are_killed_have_one_effect_and_one_answer_per_key() {
-    let report = stress(&[]).await;
+/// Eight processes make 1,200 calls on 120 keys, while work fails, connections are cut and processes are
+/// killed.
+async fn has_one_effect_and_one_answer_per_key(server: &str) {
+    let report = stress(server, &[]).await;
     for wrong in ["doubled", "lost", "keys_with_several_answers", "foreign_answers"] {
         assert_eq!(report[wrong], 0, "{wrong}: {report}");
     }
-    assert_eq!((&report["effects"], &report["keys_answered"]), (&120.into(), &120.into()));
-    assert_eq!(report["events"], serde_json::json!([120, 120]), "{report}");
+    assert_eq!((&report["effects"], &report["keys_answered"]), (&json!(120), &json!(120)));
+    assert_eq!(report["events"], json!([120, 120]), "{report}");
     assert!(report["killed"].as_u64() > Some(0), "nothing was killed: {report}");
     assert!(report["replayed"].as_u64() > Some(500), "few calls were repeats: {report}");
 }
 
-#[tokio::test]
-async fn without_the_lock_and_the_fence_effects_are_doubled() {
-    let report = stress(&["--calls", "400", "--sabotage", "lock", "--sabotage", "fence"]).await;
-    assert!(report["doubled"].as_u64() > Some(0), "the guards are not needed: {report}");
+mod faults_python_has_one_effect_per_key {
+    use super::{has_one_effect_and_one_answer_per_key, stress};
+
+    #[tokio::test]
+    async fn on_postgres() {
+        has_one_effect_and_one_answer_per_key("postgres").await;
+    }
+
+    #[tokio::test]
+    async fn on_mariadb() {
+        has_one_effect_and_one_answer_per_key("mysql").await;
+    }
+
+    #[tokio::test]
+    async fn on_mysql_9() {
+        has_one_effect_and_one_answer_per_key("mysql9").await;
+    }
+
+    #[tokio::test]
+    async fn without_lock_and_fence_effects_are_doubled() {
+        let guards = ["--calls", "400", "--sabotage", "lock", "--sabotage", "fence"];
+        let report = stress("postgres", &guards).await;
+        assert!(report["doubled"].as_u64() > Some(0), "the guards are not needed: {report}");
+    }
 }
