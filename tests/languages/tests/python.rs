@@ -30,17 +30,21 @@ async fn the_python_package_is_typed() {
 async fn stress(server: &str, arguments: &[&str]) -> Value {
     let python = Python::on(&[server]).await;
     let url = python.urls().next().expect("a database").to_owned();
+    stress_at(python, &url, arguments).await
+}
+
+/// Runs the stress client on the database of `python` at another URL.
+async fn stress_at(python: Python, url: &str, arguments: &[&str]) -> Value {
     let mut command = python.command("tests/languages/clients");
-    let report = succeed(command.args(["stress.py", "--url", &url]).args(arguments));
+    let report = succeed(command.args(["stress.py", "--url", url]).args(arguments));
     python.remove().await;
     println!("{report}");
     serde_json::from_str(&report).expect("the report is JSON")
 }
 
-/// Eight processes make 1,200 calls on 120 keys, while work fails, connections are cut and processes are
-/// killed.
-async fn has_one_effect_and_one_answer_per_key(server: &str) {
-    let report = stress(server, &[]).await;
+/// Asserts what eight processes leave that make 1,200 calls on 120 keys, while work fails, connections are
+/// cut and processes are killed.
+fn assert_one_effect_and_one_answer_per_key(report: &Value) {
     for wrong in ["doubled", "lost", "keys_with_several_answers", "foreign_answers"] {
         assert_eq!(report[wrong], 0, "{wrong}: {report}");
     }
@@ -51,21 +55,37 @@ async fn has_one_effect_and_one_answer_per_key(server: &str) {
 }
 
 mod faults_python_has_one_effect_per_key {
-    use super::{has_one_effect_and_one_answer_per_key, stress};
+    use semel_languages::Python;
+    use semel_servers::PgBouncer;
+
+    use super::{assert_one_effect_and_one_answer_per_key, stress, stress_at};
 
     #[tokio::test]
     async fn on_postgres() {
-        has_one_effect_and_one_answer_per_key("postgres").await;
+        assert_one_effect_and_one_answer_per_key(&stress("postgres", &[]).await);
+    }
+
+    #[tokio::test]
+    async fn on_postgres_through_pgbouncer() {
+        let python = Python::on(&["postgres"]).await;
+        let url = python.urls().next().expect("a database").to_owned();
+        let (server, name) = url.rsplit_once('/').expect("a URL");
+        let (start, port) = server.rsplit_once(':').expect("a port");
+        let pooler = PgBouncer::before(port.parse().expect("a port")).start();
+        let pooler = pooler.expect("a PgBouncer");
+        let pooled = format!("{start}:{}/{name}", pooler.port());
+        let report = stress_at(python, &pooled, &[]).await;
+        assert_one_effect_and_one_answer_per_key(&report);
     }
 
     #[tokio::test]
     async fn on_mariadb() {
-        has_one_effect_and_one_answer_per_key("mysql").await;
+        assert_one_effect_and_one_answer_per_key(&stress("mysql", &[]).await);
     }
 
     #[tokio::test]
     async fn on_mysql_9() {
-        has_one_effect_and_one_answer_per_key("mysql9").await;
+        assert_one_effect_and_one_answer_per_key(&stress("mysql9", &[]).await);
     }
 
     #[tokio::test]
