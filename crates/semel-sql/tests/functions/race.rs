@@ -130,8 +130,15 @@ impl<S: Session, F: Fn() -> Fut, Fut: Future<Output = S>> Client<S, F> {
             Fault::None => {}
             Fault::Failure => {
                 self.session.run("ROLLBACK").await.expect("rolled back");
+                // In a transaction: a pooler hands out sessions per transaction, and this driver
+                // sends a statement in two messages.
+                self.session.run("START TRANSACTION").await.expect("begun");
                 let failed = self.session.fail(ask, "out of stock", Some(0)).await;
-                failed.expect("recorded, or another call has the key by now");
+                let end = if failed.is_ok() { "COMMIT" } else { "ROLLBACK" };
+                self.session.run(end).await.expect("ended");
+                if let Err(refusal) = failed {
+                    assert_eq!(refusal.state, "40001", "{refusal:?}");
+                }
                 return true;
             }
             Fault::Broken => {

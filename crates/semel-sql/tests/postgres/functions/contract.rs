@@ -312,7 +312,7 @@ async fn the_example_of_the_documents_runs_in_psql() {
         let script = documented("-- psql").remove(0);
         std::io::Write::write_all(&mut psql.stdin.take().expect("piped"), script.as_bytes())
             .expect("written");
-        let _ = psql.wait().expect("ends");
+        assert!(psql.wait().expect("ends").success());
     }
     let mut session = PgSession::open(&database).await;
     let orders = session
