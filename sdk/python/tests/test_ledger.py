@@ -21,6 +21,7 @@ from semel.errors import (
     InvalidFingerprint,
     InvalidKey,
     InvalidPublicId,
+    InvalidResult,
     KeyReused,
     ResultUnavailable,
 )
@@ -179,7 +180,7 @@ async def test_a_result_that_cannot_be_stored_commits_nothing(library: Library) 
         await library.effect(unit, "k")
         return object()
 
-    with pytest.raises(InvalidFingerprint):
+    with pytest.raises(InvalidResult, match="object is not JSON"):
         await library.execute(work)
     assert library.effects("k") == 0
 
@@ -233,7 +234,7 @@ async def test_an_event_commits_with_its_operation(library: Library) -> None:
         "/orders",
         "ord_1",
     )
-    assert event["payload"] == '{"order": "ord_1", "cents": 1999}'
+    assert event["payload"] == '{"order":"ord_1","cents":1999}'
     assert "t-1" in event["headers"]
 
 

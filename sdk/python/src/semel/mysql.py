@@ -1,6 +1,6 @@
 """What PyMySQL and aiomysql share: the errors of MySQL and MariaDB as SQLSTATEs.
 
-Both libraries drop the SQLSTATE that the server sends, and keep its error number and text.
+PyMySQL before 1.2 drops the SQLSTATE that the server sends, and keeps its error number and text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGNAL = 1644
 # By the beginning of the text of a signal.
 _TEXTS = {
     "semel: the claim is lost": "40001",
-    "semel: a claim was made outside a transaction": "25P01",
+    "semel: a claim was made outside a transaction": "25000",
 }
 
 
@@ -41,6 +41,9 @@ def sqlstate(error: BaseException) -> Optional[str]:
     """Returns the SQLSTATE of an error of PyMySQL or aiomysql."""
     number, text = _parts(error)
     if number == _SIGNAL:
+        sent: Optional[str] = getattr(error, "sqlstate", None)
+        if sent is not None:
+            return sent
         for start, state in _TEXTS.items():
             if text.startswith(start):
                 return state
