@@ -150,6 +150,11 @@ impl BrokerHandle {
         &self.url
     }
 
+    /// Returns the product and the name on it, for people. Without the servers, which may change.
+    pub(crate) fn destination(&self) -> String {
+        format!("{} ({})", self.url.kind.name(), self.name)
+    }
+
     /// Returns what is wrong with the broker's configuration. Nothing is created: publishers and sources
     /// create what is missing when they start.
     ///

@@ -29,6 +29,7 @@ pub use self::endpoint::Endpoint;
 use self::routes::{Route, Routes};
 pub use self::signature::SigningSecret;
 use crate::command::no_database;
+use crate::destination::Destination;
 use crate::exit::ExitError;
 use crate::settings::{
     InboxSettings, OnDeadSetting, ServerSettings, SubscriptionSettings, duration,
@@ -90,9 +91,14 @@ pub(crate) async fn run(
     };
     let handle = StoreHandle::open(&url, OpenMode::Serve, &settings.ledger.prefix).await?;
     let database = handle.database().ok_or_else(|| no_database("outbox"))?;
+    let destination = Destination::declare(&database, "`semel deliver`").await?;
     let deliverer = Deliverer::new(database, &settings).await?;
     let delivered = match arguments.once {
-        true => deliverer.once(&stop).await,
+        true => {
+            let delivered = deliverer.once(&stop).await;
+            destination.withdraw().await?;
+            delivered
+        }
         false => {
             let closed = CancellationToken::new();
             let admin_url = admin.as_ref().map(admin::Admin::url);
@@ -105,7 +111,8 @@ pub(crate) async fn run(
             let lines: Vec<_> =
                 admin_url.as_deref().map(|url| ("admin", url)).into_iter().collect();
             serve::print_ready(&lines);
-            let delivered = deliverer.serve(&stop, arguments.drain).await;
+            let (delivered, ()) =
+                tokio::join!(deliverer.serve(&stop, arguments.drain), destination.keep(&stop));
             closed.cancel();
             if let Some(admin) = admin {
                 let _ = admin.await;

@@ -10,6 +10,7 @@ mod cli;
 mod command;
 pub mod deliver;
 pub mod demo;
+mod destination;
 mod exit;
 pub mod gateway;
 mod logs;

@@ -110,6 +110,9 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
     let pausing = AbortOnDropHandle::new(tokio::spawn(follow(relaying.clone(), paused)));
     let (broker, keep) = (Arc::clone(&opened.publisher), relay.keep());
     let upkeep = AbortOnDropHandle::new(tokio::spawn(async move { broker.maintain(keep).await }));
+    let destination = opened.destination.clone();
+    let ending = stop.clone();
+    let declaring = tokio::spawn(async move { destination.keep(&ending).await });
     stage.started(&opened);
     tracing::info!(store = %plan.store, broker = %plan.broker.url(), "relay started");
     let (store, broker) = (plan.store.to_string(), plan.broker.url().to_string());
@@ -127,6 +130,7 @@ pub(crate) async fn run(arguments: Arguments, settings: ServerSettings) -> Resul
         dead = status.dead,
         "relay stopped"
     );
+    let _ = declaring.await;
     opened.store.close().await;
     closed.cancel();
     if let Some(admin) = admin {

@@ -16,6 +16,7 @@ pub(super) async fn run(plan: &Plan) -> Result<(), ExitError> {
     let relay = plan.relay(opened.database.clone(), &opened.publisher)?;
     let pass = relay.drain().await?;
     let Backlog { waiting, .. } = opened.database.backlog().await?;
+    opened.destination.withdraw().await?;
     opened.store.close().await;
     shown::line(format!(
         "{} published, {} failed, {} became dead, {waiting} wait",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Plan;
 use crate::broker::BrokerPublisher;
+use crate::destination::Destination;
 use crate::exit::{Code, ExitError};
 use crate::store::database::Database;
 use crate::store::{OpenMode, StoreHandle};
@@ -18,29 +19,30 @@ pub(super) struct Opened {
     pub(super) store: StoreHandle,
     pub(super) database: Database,
     pub(super) publisher: Arc<BrokerPublisher>,
+    pub(super) destination: Destination,
 }
 
 /// Opens store and broker, and tries again as long as one of them cannot be reached. Logs that once for each, and
 /// passes every reason to `waiting`.
 pub(super) async fn open(plan: &Plan, waiting: impl Fn(&ExitError)) -> Result<Opened, ExitError> {
-    let store = until_reached(&waiting, || store(plan)).await?;
-    let publisher = until_reached(&waiting, || plan.broker.publisher()).await?;
-    with(store, publisher)
+    let (store, database, destination) = until_reached(&waiting, || store(plan)).await?;
+    let publisher = Arc::new(until_reached(&waiting, || plan.broker.publisher()).await?);
+    Ok(Opened { store, database, publisher, destination })
 }
 
 /// Opens store and broker, or fails at once.
 pub(super) async fn open_now(plan: &Plan) -> Result<Opened, ExitError> {
-    let publisher = plan.broker.publisher().await?;
-    with(store(plan).await?, publisher)
+    let (store, database, destination) = store(plan).await?;
+    let publisher = Arc::new(plan.broker.publisher().await?);
+    Ok(Opened { store, database, publisher, destination })
 }
 
-async fn store(plan: &Plan) -> Result<StoreHandle, ExitError> {
-    StoreHandle::open(&plan.store, OpenMode::Serve, &plan.settings.ledger.prefix).await
-}
-
-fn with(store: StoreHandle, publisher: BrokerPublisher) -> Result<Opened, ExitError> {
+async fn store(plan: &Plan) -> Result<(StoreHandle, Database, Destination), ExitError> {
+    let prefix = &plan.settings.ledger.prefix;
+    let store = StoreHandle::open(&plan.store, OpenMode::Serve, prefix).await?;
     let database = store.database().ok_or_else(|| crate::command::no_database("outbox"))?;
-    Ok(Opened { store, database, publisher: Arc::new(publisher) })
+    let destination = Destination::declare(&database, plan.broker.destination()).await?;
+    Ok((store, database, destination))
 }
 
 async fn until_reached<T, F: Future<Output = Result<T, ExitError>>>(

@@ -139,3 +139,27 @@ async fn the_certificate_of_an_endpoint_is_checked() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     fixture.run(&["--once"]).well();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outbox_has_one_destination_at_a_time() {
+    let endpoint = Endpoint::start(|_| Answer::Status(204));
+    let fixture = Fixture::new().await;
+    fixture.settings(&format!(
+        "[[subscription]]\ngroup = \"A\"\nurl = \"{}\"\nallow_private = true",
+        endpoint.url("/")
+    ));
+    fixture.append(&[event("order.placed", "ord_1", 1)]).await;
+    let relay = ["relay", "--once", "--broker", "nats://127.0.0.1:1"];
+    let delivering = fixture.start();
+    let shown = fixture.semel(&relay).badly(2);
+    assert!(shown.contains("go to `semel deliver`") && shown.contains("NATS"), "{shown}");
+    // Another process that delivers is welcome.
+    let beside = fixture.start();
+    for service in [delivering, beside] {
+        service.signal("TERM");
+        assert!(service.ended().success());
+    }
+    // The broker is away, but nothing else is in the way.
+    let shown = fixture.semel(&relay).badly(4);
+    assert!(!shown.contains("semel deliver"), "{shown}");
+}
