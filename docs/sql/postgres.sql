@@ -236,7 +236,8 @@ values (5, 'outbox written by others', '9ea05c0ea64770954996e57c622b07595ee2076c
 --   asks for, or by the lock on the record that it will overwrite. A rival is told at once and never waits.
 --   The record is written once, by semel_complete.
 -- * What a claim will write waits in semel.claims, a setting of the transaction, as an array of records: it is
---   gone once the transaction has ended, and is undone with a savepoint. No session keeps anything.
+--   gone once the transaction has ended, and is undone with a savepoint. semel.completed names the claims that
+--   were completed. No session keeps anything.
 -- * Each function runs with the rights of its owner and with a search_path of its own (see the end), so a
 --   role needs no rights on the tables.
 
@@ -250,8 +251,8 @@ create unlogged table semel_unfinished (
 
 create function semel_refuse_unfinished() returns trigger language plpgsql as $semel$
 begin
-    if new.claim is not null
-        and strpos(coalesce(current_setting('semel.claims', true), ''), new.claim) = 0 then
+    -- By what was completed, not by what is open: a RESET ALL of the work forgets both.
+    if strpos(current_setting('semel.completed', true), new.claim) > 0 then
         return null;
     end if;
     -- No other statement came after the one that claimed: it was a transaction by itself.
@@ -691,6 +692,7 @@ begin
     end if;
     perform set_config('semel.claims', case when cardinality(claims) = 1 then '' else (
         select array_agg(c) from unnest(claims) c where (c.record).attempt_id <> new.attempt_id)::text end, true);
+    perform set_config('semel.completed', concat(current_setting('semel.completed', true), semel_complete.claim), true);
 end
 $semel$;
 
@@ -940,4 +942,4 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (6, 'functions', 'a9bd027ed4f0a3ba9a4ea8cdfcc1b943a050f38fe2558776c2baa2d0ee528a3a', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (6, 'functions', 'c0ab6f22ab37bd72e961fcdfb6dceee7816fe2b92ff0331a683a61c2ac6621d1', (extract(epoch from clock_timestamp()) * 1000000)::bigint);

@@ -3,6 +3,7 @@
 //! The assertions are in [`conformance`](mod@crate::conformance) and [`model`](crate::model).
 
 mod any;
+mod second_judge;
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,8 +12,7 @@ use semel_core::Key;
 use semel_core::store::{BoxFuture, Inspect};
 
 pub use any::{AnyFixture, FixtureFuture};
-
-use crate::model::SecondJudge;
+pub use second_judge::{OneCommit, Opinion, SecondJudge};
 
 /// The records of one test: a database, a key prefix, a directory. Dropping the fixture removes
 /// them.

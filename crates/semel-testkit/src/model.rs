@@ -24,7 +24,6 @@ use semel_core::AnyStore;
 
 use self::driver::Driver;
 use self::operation::Operation;
-pub use self::second::{OneCommit, Opinion, SecondJudge};
 use crate::fixture::{self, AnyFixture, Fixture, FixtureFuture};
 
 /// The environment variable that sets the number of histories of

@@ -15,6 +15,7 @@ const TRIM_EVERY: Duration = Duration::from_secs(60);
 
 /// A publisher of events, and what checks and maintains its broker. Cheap to clone.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process, behind a pointer")]
 pub(crate) enum BrokerPublisher {
     Nats(NatsPublisher),
     Amqp(AmqpPublisher),

@@ -28,8 +28,8 @@ pub(crate) fn status(text: &str) -> Result<Status, String> {
 
 /// Parses an event's id in the form in which `outbox list` prints it.
 pub(crate) fn event(text: &str) -> Result<EventId, String> {
-    text.parse().map_err(|_| {
-        "an event's id is 26 characters of upper-case Crockford base32, as lists show it".to_owned()
+    EventId::from_ulid_or_uuid(text).ok_or_else(|| {
+        "an event's id is a ULID, as lists show it, or a UUID, as its row in the outbox may have it".to_owned()
     })
 }
 

@@ -19,10 +19,12 @@ const INSERT: &str =
     "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, payload) VALUES";
 
 /// Writes an event as a program does that knows nothing of this library.
-pub(crate) async fn write(fixture: &Fixture, order: &str, payload: &str) {
+/// Returns the id of the row.
+pub(crate) async fn write(fixture: &Fixture, order: &str, payload: &str) -> String {
     let id = semel_core::EventId::generate().to_uuid();
     let values = format!("('{id}', 'acme', 'order', '{order}', 'order.placed', '{payload}')");
     sql(fixture, &format!("{INSERT} {values}")).await;
+    id
 }
 
 /// Returns the command of a relay with this store and broker, on a free admin port.
@@ -99,7 +101,7 @@ async fn a_relay_publishes_what_is_due_once(fixture: Fixture) {
     assert_eq!(messages(&nats, &name).await, 3);
     assert_eq!(run(&once).0, Some(0));
     // A row that is no event is dead, with its reason, and stops nobody.
-    write(&fixture, "1", "{").await;
+    let malformed = write(&fixture, "1", "{").await;
     write(&fixture, "1", "{}").await;
     let (code, shown) = run(&once);
     assert_eq!((code, &*shown), (Some(3), "1 event published, 0 failed, 1 became dead, 0 wait\n"));
@@ -107,6 +109,11 @@ async fn a_relay_publishes_what_is_due_once(fixture: Fixture) {
     assert!(listed.contains("column payload is not JSON"), "{listed}");
     // What is dead is an operator's business, and does not fail the next run.
     assert_eq!(run(&once).0, Some(0));
+    // The operator names the row by the id that the program wrote.
+    sql(&fixture, "UPDATE semel_outbox SET payload = '{}' WHERE status = 4").await;
+    assert_eq!(fixture.json(&["outbox", "redrive", &malformed])["changed"], 1);
+    let (code, shown) = run(&once);
+    assert_eq!((code, &*shown), (Some(0), "1 event published, 0 failed, 0 became dead, 0 wait\n"));
 }
 
 on!(a_relay_publishes_what_is_due_once: sqlite, postgres, mysql);

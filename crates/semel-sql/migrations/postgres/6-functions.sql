@@ -4,7 +4,8 @@
 --   asks for, or by the lock on the record that it will overwrite. A rival is told at once and never waits.
 --   The record is written once, by semel_complete.
 -- * What a claim will write waits in semel.claims, a setting of the transaction, as an array of records: it is
---   gone once the transaction has ended, and is undone with a savepoint. No session keeps anything.
+--   gone once the transaction has ended, and is undone with a savepoint. semel.completed names the claims that
+--   were completed. No session keeps anything.
 -- * Each function runs with the rights of its owner and with a search_path of its own (see the end), so a
 --   role needs no rights on the tables.
 
@@ -18,8 +19,8 @@ create unlogged table semel_unfinished (
 
 create function semel_refuse_unfinished() returns trigger language plpgsql as $semel$
 begin
-    if new.claim is not null
-        and strpos(coalesce(current_setting('semel.claims', true), ''), new.claim) = 0 then
+    -- By what was completed, not by what is open: a RESET ALL of the work forgets both.
+    if strpos(current_setting('semel.completed', true), new.claim) > 0 then
         return null;
     end if;
     -- No other statement came after the one that claimed: it was a transaction by itself.
@@ -459,6 +460,7 @@ begin
     end if;
     perform set_config('semel.claims', case when cardinality(claims) = 1 then '' else (
         select array_agg(c) from unnest(claims) c where (c.record).attempt_id <> new.attempt_id)::text end, true);
+    perform set_config('semel.completed', concat(current_setting('semel.completed', true), semel_complete.claim), true);
 end
 $semel$;
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use semel_core::EventId;
 use semel_core::event::TraceContext;
 
 use super::*;
@@ -93,11 +94,11 @@ fn a_payload_is_text_unless_postgresql_would_change_it() {
 
 #[test]
 fn an_event_is_selected_by_every_spelling_of_its_id() {
-    let id: semel_core::EventId = "01HWY2WZ0TFN5SMQHZ5CE0V7MF".parse().expect("a ULID");
+    let id: EventId = "01HWY2WZ0TFN5SMQHZ5CE0V7MF".parse().expect("a ULID");
     let texts = spellings(&[id]);
     assert_eq!(texts.len(), 4);
     for text in texts {
-        assert_eq!(semel_core::EventId::from_ulid_or_uuid(&text), Some(id), "{text}");
+        assert_eq!(EventId::from_ulid_or_uuid(&text), Some(id), "{text}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::store::BoxFuture;
 use semel_core::{Fingerprint, Key};
-use semel_testkit::model::{OneCommit, Opinion, SecondJudge};
+use semel_testkit::fixture::{OneCommit, Opinion, SecondJudge};
 use tokio::sync::Mutex;
 
 /// The arguments of a claim.

@@ -9,8 +9,7 @@ use semel_core::{Key, OperationId};
 use semel_sql::mysql::MySqlStore;
 use semel_sql::sqlx::{self, AssertSqlSafe, Connection, MySqlConnection, Row};
 use semel_testkit::Fixture;
-use semel_testkit::fixture::run;
-use semel_testkit::model::SecondJudge;
+use semel_testkit::fixture::{SecondJudge, run};
 
 use crate::fixture::{TestDatabase, at_once, draft};
 use crate::race::{Audit, race};

@@ -80,3 +80,14 @@ impl Session for PgSession {
         rows.fetch_all(&mut self.0).await.expect("read")
     }
 }
+
+/// Replaces a part of a function's definition.
+pub(crate) async fn sabotage(database: &Database, function: &str, from: &str, to: &str) {
+    let mut session = PgSession::open(database).await;
+    let text = format!(
+        "select proname::text, pg_get_functiondef(oid) from pg_proc where proname = '{function}'"
+    );
+    let (_, definition) = session.pairs(&text).await.remove(0);
+    assert!(definition.contains(from), "{definition}");
+    session.run(&definition.replace(from, to)).await.expect("sabotaged");
+}

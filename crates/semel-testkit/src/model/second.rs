@@ -1,63 +1,15 @@
-//! Compares a second implementation of the protocol on the same records, such as functions in a
-//! database, with the judge, and lets it take steps of the histories.
+//! Compares a fixture's second judge with the judge, and lets it take steps of the histories.
 
 use std::time::Duration;
 
 use semel_core::judge::{self, Request, Verdict};
-use semel_core::store::BoxFuture;
-use semel_core::{AttemptId, Fingerprint, Key, OnCrash, OperationId};
+use semel_core::{AttemptId, OnCrash, OperationId};
 
 use super::comparison::{self, fingerprint};
 use super::driver::{Driver, Step, Touched};
 use super::ledger::{Answer, Applicant, words};
 use super::operation::{ClaimOperation, End};
-use crate::fixture::Fixture;
-
-/// A second implementation of the protocol, in one commit, on the records of a fixture's store.
-pub trait SecondJudge: Send + Sync {
-    /// Judges a claim, and rolls back.
-    fn judge<'a>(&'a self, key: &'a Key, fingerprint: Fingerprint) -> BoxFuture<'a, Opinion>;
-
-    /// Claims a key, and if the claim is granted ends it, in one commit. The outcome or the failure
-    /// is kept for `keep`.
-    fn once<'a>(
-        &'a self,
-        key: &'a Key,
-        fingerprint: Fingerprint,
-        keep: Duration,
-        end: OneCommit,
-    ) -> BoxFuture<'a, Opinion>;
-
-    /// Returns how often a claim that succeeds writes its record.
-    fn writes(&self) -> u64;
-}
-
-/// How a claim of [`SecondJudge::once`] ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OneCommit {
-    /// The work succeeds, with this body of the type `application/octet-stream`.
-    Succeed(Vec<u8>),
-    /// The work fails.
-    Fail {
-        /// The error of the work.
-        error: String,
-        /// The time until the next attempt; `None` if there is none.
-        retry_after: Option<Duration>,
-    },
-}
-
-/// The verdict of a [`SecondJudge`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opinion {
-    /// `run`, `replay`, `mismatch`, `in_progress`, `backoff`, `failed`, `dead` or `uncertain`.
-    pub verdict: String,
-    /// The body of a replay.
-    pub body: Option<Vec<u8>>,
-    /// The time until a lease ends or an attempt is due, if the verdict has one.
-    pub retry_after: Option<Duration>,
-    /// The error of the record, if the verdict has one.
-    pub error: Option<String>,
-}
+use crate::fixture::{Fixture, OneCommit, Opinion};
 
 impl Opinion {
     fn of(verdict: &str) -> Self {

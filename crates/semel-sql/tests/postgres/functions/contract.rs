@@ -51,6 +51,12 @@ async fn a_claim_that_was_not_completed_cannot_commit() {
     assert_eq!(refusal.state, "55000", "{refusal:?}");
     assert!(refusal.words.contains("did not complete"), "{refusal:?}");
     assert_eq!(count(&mut session, "effects").await, "0");
+    // Nor where the work forgets the settings of the transaction.
+    session.run("begin").await.expect("begun");
+    assert_eq!(session.begin(&Ask::of("k")).await.expect("begun").verdict, "run");
+    session.run("reset all").await.expect("reset");
+    let refusal = session.run("commit").await.expect_err("refused");
+    assert_eq!(refusal.state, "55000", "{refusal:?}");
     // A claim that was undone with its savepoint is none.
     session.run("begin; savepoint s").await.expect("begun");
     let begun = session.begin(&Ask::of("k")).await.expect("begun");

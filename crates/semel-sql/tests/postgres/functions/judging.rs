@@ -6,9 +6,10 @@ use semel_core::Key;
 use semel_core::store::BoxFuture;
 use semel_sql::postgres::PgStore;
 use semel_testkit::Fixture;
-use semel_testkit::model::SecondJudge;
+use semel_testkit::fixture::SecondJudge;
+use semel_testkit::model::{self, Settings};
 
-use super::PgSession;
+use super::{PgSession, sabotage};
 use crate::database::Database;
 use crate::session::FunctionJudge;
 
@@ -51,3 +52,21 @@ impl Fixture for Judged {
 }
 
 semel_testkit::model_test!(Judged::new());
+
+/// The comparison itself can fail: a judge that differs in one check is found.
+#[test]
+fn a_second_judge_that_drifted_is_found() {
+    semel_testkit::fixture::run(async {
+        for (from, to) in [
+            ("r.state in (1, 2) and r.expires_at <= us", "r.state = 1 and r.expires_at <= us"),
+            ("r.fingerprint <> fingerprint and", "false and"),
+            ("elsif r.on_crash = 0 then", "elsif true then"),
+        ] {
+            let judged = Judged::new().await;
+            sabotage(&judged.database, "semel_judge", from, to).await;
+            let settings = Settings { cases: 64, seed: 1, ..Settings::new() };
+            let report = model::run(judged, settings).await;
+            assert!(!report.mismatches.is_empty(), "{from} is not compared");
+        }
+    });
+}

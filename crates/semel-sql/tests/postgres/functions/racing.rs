@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::PgSession;
+use super::{PgSession, sabotage};
 use crate::database::Database;
 use crate::race::{Audit, race};
-use crate::session::Session as _;
 
 const EFFECTS: &str = "create table effects (id text not null, answer text not null)";
 
@@ -27,17 +26,6 @@ async fn every_effect_happens_once_for_programs_that_know_only_the_functions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_effect_happens_once_behind_a_pooler() {
     raced(Database::pooled().await).await.assert_exactly_once();
-}
-
-/// Replaces a part of a function's definition.
-async fn sabotage(database: &Database, function: &str, from: &str, to: &str) {
-    let mut session = PgSession::open(database).await;
-    let text = format!(
-        "select proname::text, pg_get_functiondef(oid) from pg_proc where proname = '{function}'"
-    );
-    let (_, definition) = session.pairs(&text).await.remove(0);
-    assert!(definition.contains(from), "{definition}");
-    session.run(&definition.replace(from, to)).await.expect("sabotaged");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
