@@ -12,15 +12,17 @@ mod request;
 mod routes;
 mod signature;
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use futures_util::future::{join_all, try_join_all};
 use metrics::gauge;
-use semel_core::Executor;
-use semel_core::inbox::{Inbox, OnDead, Subscription, Waiting};
+use semel_core::inbox::{Inbox, OnDead, Subscription};
 use semel_core::outbox::{Outbox as _, Relay};
+use semel_core::store::{Filter, Inspect as _};
+use semel_core::{Executor, Kind, State};
 use tokio_util::sync::CancellationToken;
 
 use self::delivery::Delivery;
@@ -180,21 +182,30 @@ impl Deliverer {
                 break;
             }
         }
-        let (mut failed, mut dead) = (0, 0);
+        let (mut open, mut dead) = (0, 0);
         for one in self.subscribers.iter() {
-            let Waiting { failed: waiting, dead: given_up, .. } =
-                one.subscription.group().waiting().await?;
-            failed += waiting;
+            let of = |state| Filter {
+                kind: Some(Kind::Event),
+                scope: Some(one.subscription.name().to_owned()),
+                below: true,
+                open: state == None,
+                state,
+                ..Filter::default()
+            };
+            let count = async |state| self.executor.store().tally(&of(state)).await;
+            let given_up = count(Some(State::Dead)).await?.records;
             dead += given_up;
+            // Discarded events are settled. What is under way elsewhere, or was cut off, is not.
+            open += count(None).await?.records - given_up - count(Some(State::Discarded)).await?.records;
         }
         let outbox = self.relay.outbox().backlog().await?;
         let shutdown = self.executor.shutdown(Duration::from_secs(1)).await;
         tracing::debug!(?shutdown, "done");
-        if failed + dead + outbox.waiting + outbox.dead == 0 {
+        if open + dead + outbox.waiting + outbox.dead == 0 {
             return Ok(());
         }
         Err(ExitError::findings(format_args!(
-            "{failed} deliveries wait and {dead} are dead (see `semel inbox failed`); {} events wait in the outbox \
+            "{open} deliveries wait or are under way and {dead} are dead (see `semel inbox failed`); {} events wait in the outbox \
              and {} are dead (see `semel outbox list`)",
             outbox.waiting, outbox.dead
         )))
@@ -207,7 +218,7 @@ async fn subscriber(
     inbox: &InboxSettings,
 ) -> Result<Subscriber, ExitError> {
     let group = &settings.group;
-    let disabled = Arc::new(Disabled::read(group, executor).await?);
+    let disabled = Arc::new(Disabled::read(group, executor.store()).await?);
     let delivery = Arc::new(Delivery::new(settings, inbox, Arc::clone(&disabled))?);
     let send = move |event: Arc<semel_core::Event>, _claim| {
         let delivery = Arc::clone(&delivery);
@@ -216,7 +227,10 @@ async fn subscriber(
     let closed = Arc::clone(&disabled);
     let group_inbox = Inbox::new(executor.clone()).policy(settings.policy(inbox));
     let builder = group_inbox.subscription(group, send).takes_while(move || !closed.is_disabled());
-    let builder = builder.at_once(settings.concurrency as usize);
+    let mut builder = builder.at_once(settings.concurrency as usize);
+    if let Some(rate) = settings.rate.and_then(NonZero::new) {
+        builder = builder.rate(rate);
+    }
     let builder = match (settings.ordered, settings.on_dead) {
         (false, _) => builder,
         (true, OnDeadSetting::Hold) => builder.ordered(OnDead::Hold),

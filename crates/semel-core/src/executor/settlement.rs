@@ -85,11 +85,11 @@ impl Context {
     }
 
     /// Ends the work with a failure like [`fail`](Self::fail); if it is recorded for a retry, the next attempt
-    /// is due after `after`.
+    /// is not due before `after`.
     pub(crate) fn fail_until<A>(&self, answer: A, error: &str, after: Duration) -> Finished<A> {
         let settlement = match self.failed(error) {
-            Settlement::Failed { error, retry_after: Some(_), keep } => {
-                Settlement::Failed { error, retry_after: Some(after), keep }
+            Settlement::Failed { error, retry_after: Some(planned), keep } => {
+                Settlement::Failed { error, retry_after: Some(planned.max(after)), keep }
             }
             other => other,
         };

@@ -28,7 +28,7 @@ pub struct Failure {
 pub(super) enum Next {
     /// The next attempt is due when the inbox's policy says.
     Backoff,
-    /// The next attempt is due after this time.
+    /// The next attempt is due after this time, or after the policy's backoff if that is longer.
     After(Duration),
     /// The event is dead.
     Dead,
@@ -40,8 +40,8 @@ impl Failure {
         Self { error: error.to_string(), next: Next::Backoff }
     }
 
-    /// Creates a failure that is retried after this time instead of the policy's backoff, for a system that
-    /// says when to call again. The policy's largest number of attempts applies.
+    /// Creates a failure that is retried after this time, or after the policy's backoff if that is longer, for a
+    /// system that says when to call again. The policy's largest number of attempts applies.
     pub fn retry_after(error: impl fmt::Display, after: Duration) -> Self {
         Self { error: error.to_string(), next: Next::After(after) }
     }

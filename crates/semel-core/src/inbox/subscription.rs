@@ -8,9 +8,11 @@
 //! own, `GROUP/#PARTITION`: what waits there before an event is found by the index that finds failures.
 
 mod dispatch;
+mod pace;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::pace::Pace;
 use super::{Failure, Group, HandleError, Inbox, InvalidGroup, Retried};
 use crate::event::Event;
 use crate::executor::{Context, Error, Postponed};
@@ -99,6 +102,7 @@ struct Inner<S: Store> {
     ordered: Option<OnDead>,
     look_every: Duration,
     takes: Box<dyn Fn() -> bool + Send + Sync>,
+    pace: Option<Pace>,
     permits: Arc<Semaphore>,
     stored: Notify,
     busy: Mutex<Busy>,
@@ -137,6 +141,7 @@ pub struct SubscriptionBuilder<S: Store> {
     at_once: usize,
     look_every: Duration,
     takes: Box<dyn Fn() -> bool + Send + Sync>,
+    pace: Option<Pace>,
 }
 
 impl<S: Store> fmt::Debug for SubscriptionBuilder<S> {
@@ -164,6 +169,7 @@ impl<S: Store> Inbox<S> {
             at_once: 16,
             look_every: Duration::from_secs(1),
             takes: Box::new(|| true),
+            pace: None,
         }
     }
 }
@@ -196,13 +202,20 @@ impl<S: Store> SubscriptionBuilder<S> {
         self
     }
 
+    /// Sets the largest number of events per second that this process begins to handle; they begin evenly
+    /// spread. An event that waits for its turn is not claimed yet. Default: no limit.
+    pub fn rate(mut self, per_second: NonZero<u32>) -> Self {
+        self.pace = Some(Pace::new(per_second));
+        self
+    }
+
     /// Builds the subscription. It handles nothing until [`start`](Subscription::start) or
     /// [`pass`](Subscription::pass) is called.
     ///
     /// # Errors
     /// [`InvalidGroup`] if the name or the inbox's policy is not valid.
     pub fn build(self) -> std::result::Result<Subscription<S>, InvalidGroup> {
-        let Self { inbox, name, handler, ordered, at_once, look_every, takes } = self;
+        let Self { inbox, name, handler, ordered, at_once, look_every, takes, pace } = self;
         inbox.group(&name).check()?;
         let longest = format!("{name}{MARK}{}", hex(&[0; 16]));
         Key::message("unknown", &longest, "id")?;
@@ -215,6 +228,7 @@ impl<S: Store> SubscriptionBuilder<S> {
             ordered,
             look_every,
             takes,
+            pace,
             permits,
             stored,
             busy,

@@ -1,5 +1,5 @@
 //! Sends one request to an endpoint: over checked addresses, without following redirects, with a time limit for
-//! all of it.
+//! the head of the response and another for its body.
 
 use std::io;
 use std::net::SocketAddr;
@@ -114,7 +114,9 @@ impl Client {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .retry_canceled_requests(false)
-            .build(secure.enable_all_versions().wrap_connector(tcp));
+            // Not HTTP/2: a connection that is shared by all requests would be used again for as long as requests
+            // come, also where its route has gone.
+            .build(secure.enable_http1().wrap_connector(tcp));
         Ok(Self { pool, endpoint: url.clone(), timeout: *timeout })
     }
 

@@ -8,7 +8,6 @@ use http::{HeaderMap, StatusCode};
 use metrics::{counter, histogram};
 use semel_core::inbox::Failure;
 use semel_core::{Clock, Event};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::client::{Answer, Client, NoAnswer};
@@ -24,7 +23,6 @@ pub(super) struct Delivery {
     group: String,
     client: Client,
     signer: Signer,
-    pace: Option<Pace>,
     longest_pause: Duration,
     disabled: Arc<Disabled>,
 }
@@ -39,7 +37,6 @@ impl Delivery {
             group: settings.group.clone(),
             client: Client::new(settings)?,
             signer: Signer::new(settings)?,
-            pace: settings.rate.map(Pace::new),
             longest_pause: settings.longest_pause(inbox),
             disabled,
         })
@@ -47,9 +44,6 @@ impl Delivery {
 
     /// Sends an event once.
     pub(super) async fn send(&self, event: &Event) -> Result<(), Failure> {
-        if let Some(pace) = &self.pace {
-            pace.turn().await;
-        }
         let seconds = Clock::system().now().as_micros().div_euclid(1_000_000);
         let headers = request::headers(event, &self.group, &self.signer, seconds);
         let since = Instant::now();
@@ -112,30 +106,6 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(at.duration_since(now).unwrap_or_default())
 }
 
-/// Spreads requests evenly.
-#[derive(Debug)]
-struct Pace {
-    interval: Duration,
-    next: Mutex<Instant>,
-}
-
-impl Pace {
-    fn new(per_second: u32) -> Self {
-        Self { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) }
-    }
-
-    /// Waits until the next request may be sent.
-    async fn turn(&self) {
-        let at = {
-            let mut next = self.next.lock().await;
-            let at = (*next).max(Instant::now());
-            *next = at + self.interval;
-            at
-        };
-        tokio::time::sleep_until(at).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,14 +123,5 @@ mod tests {
         for wrong in ["soon", "-3", "1.5", ""] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pace_spreads_requests() {
-        let (pace, since) = (Pace::new(10), Instant::now());
-        for _ in 0..5 {
-            pace.turn().await;
-        }
-        assert_eq!(since.elapsed().as_millis(), 400);
     }
 }

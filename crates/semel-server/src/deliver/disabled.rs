@@ -2,11 +2,12 @@
 //!
 //! That is a record of the ledger, so that every process that delivers knows it, also after a restart.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::gauge;
-use semel_core::{Command, Executor, Key, Operate as _, State};
+use semel_core::executor::LocalReplay;
+use semel_core::{Command, Executor, Key, State};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitError;
@@ -25,6 +26,8 @@ pub(super) struct Disabled {
     key: Key,
     executor: Executor<Database>,
     is_disabled: AtomicBool,
+    /// How often this process has disabled the subscription: what was read before is out of date then.
+    changes: AtomicU64,
 }
 
 impl std::fmt::Debug for Disabled {
@@ -37,11 +40,14 @@ impl Disabled {
     /// Reads the state from the ledger.
     pub(super) async fn read(
         group: &str,
-        executor: &Executor<Database>,
+        database: &Database,
     ) -> Result<Self, ExitError> {
         let key = Key::command("semel", SCOPE, group).map_err(ExitError::usage)?;
-        let (group, executor) = (group.to_owned(), executor.clone());
-        let disabled = Self { group, key, executor, is_disabled: AtomicBool::new(false) };
+        // Other processes and operators change the record.
+        let executor = Executor::builder(database.clone()).local_replay(LocalReplay::OFF);
+        let executor = executor.build().map_err(ExitError::failed)?;
+        let (group, changes) = (group.to_owned(), AtomicU64::new(0));
+        let disabled = Self { group, key, executor, is_disabled: AtomicBool::new(false), changes };
         disabled.look().await?;
         Ok(disabled)
     }
@@ -57,9 +63,15 @@ impl Disabled {
     }
 
     async fn look(&self) -> Result<(), ExitError> {
+        let before = self.changes.load(Ordering::SeqCst);
         let found = self.executor.peek(&self.key).await.map_err(ExitError::failed)?;
         let disabled = found.is_some_and(|found| found.record.state == State::Succeeded);
-        self.set(disabled);
+        if self.changes.load(Ordering::SeqCst) == before {
+            if !disabled && self.is_disabled() {
+                tracing::info!(group = self.group, "the subscription is enabled");
+            }
+            self.set(disabled);
+        }
         Ok(())
     }
 
@@ -84,9 +96,10 @@ impl Disabled {
                 group = self.group,
                 reason,
                 "the endpoint is gone; the subscription is disabled and its events are kept. Enable it again with \
-                 POST /subscriptions/GROUP/enable on the admin listener"
+                 `semel records purge GROUP --scope DELIVER_DISABLED`"
             );
         }
+        self.changes.fetch_add(1, Ordering::SeqCst);
         let command = Command::new(self.key.clone()).keep(KEEP);
         let reason = reason.to_owned();
         let recorded =
@@ -94,14 +107,7 @@ impl Disabled {
         if let Err(error) = recorded {
             tracing::warn!(group = self.group, %error, "could not record that the subscription is disabled; other processes go on");
         }
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.set(true);
-    }
-
-    /// Enables the subscription again.
-    pub(super) async fn enable(&self) -> Result<(), ExitError> {
-        let _ = self.executor.purge(&self.key).await?;
-        self.set(false);
-        tracing::info!(group = self.group, "the subscription is enabled");
-        Ok(())
     }
 }

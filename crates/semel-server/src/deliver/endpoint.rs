@@ -145,7 +145,8 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     };
     match [a, b, c, d, e, f] {
         [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] | [0, 0, 0, 0, 0, 0] => v4(g, h),
-        [0x64, 0xff9b, ..] => v4(g, h),
+        // Other prefixes of translation are of local use.
+        [0x64, 0xff9b, 0, 0, 0, 0] => v4(g, h),
         [0x2002, ..] => v4(b, c),
         _ => None,
     }
@@ -186,6 +187,7 @@ mod tests {
             "::ffff:127.0.0.1",
             "::127.0.0.1",
             "64:ff9b::a00:1",
+            "64:ff9b:1:a00:0:100:808:808",
             "2002:a00:1::1",
             "2001:db8::1",
             "2001::1",

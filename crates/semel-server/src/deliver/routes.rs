@@ -1,9 +1,10 @@
 //! Where events go: to each subscription that wants their type and tenant. The relay's publisher.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::{Path, State};
-use axum::routing::{get, post};
+use axum::extract::State;
+use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -44,17 +45,21 @@ impl Route {
 }
 
 /// Stores each event for every subscription that wants it.
-pub(super) struct Routes(Arc<[Route]>);
+pub(super) struct Routes {
+    routes: Arc<[Route]>,
+    /// Whether an event that no subscription wants was logged.
+    warned: AtomicBool,
+}
 
 impl Routes {
     pub(super) fn new(routes: Vec<Route>) -> Self {
-        Self(routes.into())
+        Self { routes: routes.into(), warned: AtomicBool::new(false) }
     }
 
     async fn store(&self, event: &Event) -> Result<(), PublishError> {
         let event = Arc::new(event.clone());
         let mut wanted = false;
-        for route in self.0.iter().filter(|route| route.wants(&event)) {
+        for route in self.routes.iter().filter(|route| route.wants(&event)) {
             wanted = true;
             match route.subscription.store(&event).await {
                 // Another event has this id: stored as dead, for an operator.
@@ -75,6 +80,15 @@ impl Routes {
         }
         if !wanted {
             counter!("semel_deliver_unwanted_total").increment(1);
+            if !self.warned.swap(true, Ordering::Relaxed) {
+                let (kind, tenant) = (event.kind(), event.tenant());
+                tracing::warn!(
+                    kind,
+                    tenant,
+                    "no subscription wants this event, so it goes nowhere; check `types` and `tenant` of the \
+                     subscriptions. Further ones are counted in semel_deliver_unwanted_total"
+                );
+            }
         }
         Ok(())
     }
@@ -88,11 +102,11 @@ impl Publisher for Routes {
     }
 }
 
-/// Returns the paths of the admin listener that show and enable subscriptions.
+/// Returns the path of the admin listener that shows the subscriptions. Nothing can be changed there: a page in a
+/// browser on this machine could send such a request.
 pub(super) fn admin(subscribers: Arc<Vec<Subscriber>>) -> Router {
     Router::new()
         .route("/subscriptions", get(list))
-        .route("/subscriptions/{group}/enable", post(enable))
         .with_state(subscribers)
 }
 
@@ -114,19 +128,4 @@ async fn list(State(subscribers): State<Arc<Vec<Subscriber>>>) -> (StatusCode, J
         }));
     }
     (StatusCode::OK, Json(json!({ "subscriptions": all })))
-}
-
-async fn enable(
-    State(subscribers): State<Arc<Vec<Subscriber>>>,
-    Path(group): Path<String>,
-) -> (StatusCode, Json<Value>) {
-    let Some(found) = subscribers.iter().find(|one| one.subscription.name() == group) else {
-        return (StatusCode::NOT_FOUND, Json(json!({ "error": "there is no such subscription" })));
-    };
-    match found.disabled.enable().await {
-        Ok(()) => (StatusCode::OK, Json(json!({ "group": group, "disabled": false }))),
-        Err(error) => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": error.to_string() })))
-        }
-    }
 }

@@ -65,6 +65,10 @@ impl Signer {
             }
         }
         for name in &settings.secret_env {
+            if name.starts_with(PREFIX) {
+                let why = "has a secret where the name of a variable belongs";
+                return Err(wrong(&"secret_env", &why));
+            }
             let place = format!("secret_env {name}");
             let value = std::env::var(name).map_err(|_| wrong(&place, &"is not set"))?;
             for one in value.split_whitespace() {

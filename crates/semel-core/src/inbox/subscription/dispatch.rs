@@ -165,7 +165,10 @@ impl<S: Inspect> Inner<S> {
         counts: &Counts,
     ) -> bool {
         let served = match unit {
-            Unit::Event(_) => self.serve_one(key, counts).await,
+            Unit::Event(_) => match self.turn(stopping).await {
+                true => self.serve_one(key, counts).await,
+                false => return true,
+            },
             Unit::Partition(scope) => {
                 self.serve_partition(scope, stopping, counts).await.map(|blocked| {
                     let mut busy = self.busy();
@@ -181,6 +184,17 @@ impl<S: Inspect> Inner<S> {
             tracing::warn!(group = &*self.name, %error, "could not read due events; retrying");
         }
         served.is_ok()
+    }
+
+    /// Waits until an event may be handled. Returns `false` if no further one is to be handled.
+    async fn turn(&self, stopping: &CancellationToken) -> bool {
+        if let Some(pace) = &self.pace {
+            tokio::select! {
+                () = pace.turn() => {}
+                () = stopping.cancelled() => return false,
+            }
+        }
+        !stopping.is_cancelled() && (self.takes)()
     }
 
     async fn serve_one(&self, key: &Key, counts: &Counts) -> Result<()> {
@@ -204,11 +218,14 @@ impl<S: Inspect> Inner<S> {
         loop {
             let mut handled = false;
             for Waiting { key, record, event, .. } in self.first_of(scope).await? {
-                if stopping.is_cancelled() || !(self.takes)() {
+                if stopping.is_cancelled() {
                     return Ok(None);
                 }
                 let step = match event {
                     Some(event) if matches!(record.state, State::Failed | State::Running) => {
+                        if !self.turn(stopping).await {
+                            return Ok(None);
+                        }
                         let result = self.handle(&key, &record, event).await?;
                         handled |= result.as_ref().is_ok_and(Handled::succeeded);
                         let step = self.after(&result);
