@@ -184,11 +184,11 @@ impl Deliverer {
         }
         let (mut open, mut dead) = (0, 0);
         for one in self.subscribers.iter() {
-            let of = |state| Filter {
+            let of = |state: Option<State>| Filter {
                 kind: Some(Kind::Event),
                 scope: Some(one.subscription.name().to_owned()),
                 below: true,
-                open: state == None,
+                open: state.is_none(),
                 state,
                 ..Filter::default()
             };
@@ -196,7 +196,9 @@ impl Deliverer {
             let given_up = count(Some(State::Dead)).await?.records;
             dead += given_up;
             // Discarded events are settled. What is under way elsewhere, or was cut off, is not.
-            open += count(None).await?.records - given_up - count(Some(State::Discarded)).await?.records;
+            open += count(None).await?.records
+                - given_up
+                - count(Some(State::Discarded)).await?.records;
         }
         let outbox = self.relay.outbox().backlog().await?;
         let shutdown = self.executor.shutdown(Duration::from_secs(1)).await;

@@ -102,7 +102,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let date = jiff::fmt::rfc2822::parse(value).ok()?;
-    let at = SystemTime::try_from(date.timestamp()).ok()?;
+    let at = SystemTime::from(date.timestamp());
     Some(at.duration_since(now).unwrap_or_default())
 }
 

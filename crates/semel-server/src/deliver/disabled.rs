@@ -38,10 +38,7 @@ impl std::fmt::Debug for Disabled {
 
 impl Disabled {
     /// Reads the state from the ledger.
-    pub(super) async fn read(
-        group: &str,
-        database: &Database,
-    ) -> Result<Self, ExitError> {
+    pub(super) async fn read(group: &str, database: &Database) -> Result<Self, ExitError> {
         let key = Key::command("semel", SCOPE, group).map_err(ExitError::usage)?;
         // Other processes and operators change the record.
         let executor = Executor::builder(database.clone()).local_replay(LocalReplay::OFF);

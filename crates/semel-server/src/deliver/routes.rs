@@ -105,9 +105,7 @@ impl Publisher for Routes {
 /// Returns the path of the admin listener that shows the subscriptions. Nothing can be changed there: a page in a
 /// browser on this machine could send such a request.
 pub(super) fn admin(subscribers: Arc<Vec<Subscriber>>) -> Router {
-    Router::new()
-        .route("/subscriptions", get(list))
-        .with_state(subscribers)
+    Router::new().route("/subscriptions", get(list)).with_state(subscribers)
 }
 
 async fn list(State(subscribers): State<Arc<Vec<Subscriber>>>) -> (StatusCode, Json<Value>) {

@@ -13,6 +13,9 @@ use semel_core::key::MAX_TENANT;
 /// The largest payload that a claim reads, in bytes.
 pub(crate) const LARGEST: i64 = MAX_PAYLOAD as i64;
 
+/// The attributes of an event from which its aggregate is read.
+const AGGREGATE: [&str; 3] = ["partitionkey", "aggregatetype", "subject"];
+
 /// The columns of an event, as a dialect read them.
 pub(crate) struct Stored {
     pub(crate) id: String,
@@ -42,6 +45,15 @@ impl Stored {
                 )
             })?,
         };
+        let has_aggregate = self.aggregateid.as_deref().is_some_and(|id| !id.is_empty());
+        if let Some(name) = AGGREGATE.iter().find(|name| headers.contains_key(**name))
+            && !has_aggregate
+        {
+            return Err(format!(
+                "column headers has {name}, but what an event is about, which decides its order, belongs into the \
+                 columns aggregatetype and aggregateid; write it there"
+            ));
+        }
         let mut attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =
             headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         let mut set = |name: &'static str, value: String| {

@@ -134,6 +134,11 @@ pub(crate) fn malformed() -> Vec<(String, String)> {
         let values = format!("('{}', 'acme', 'order', '1', 'k', '1', '{value}')", id());
         all.push((format!("{more}{column}) VALUES {values}"), reason.to_owned()));
     }
+    // Without its columns, an aggregate has no order here, but one for the consumers.
+    for name in ["partitionkey", "aggregatetype", "subject"] {
+        let values = format!("('{}', 'acme', 'k', NULL, 'k', '1', '{{\"{name}\":\"x\"}}')", id());
+        all.push((format!("{more}headers) VALUES {values}"), format!("column headers has {name}")));
+    }
     all
 }
 
