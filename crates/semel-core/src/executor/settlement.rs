@@ -87,12 +87,10 @@ impl Context {
     /// Ends the work with a failure like [`fail`](Self::fail); if it is recorded for a retry, the next attempt
     /// is due after `after`.
     pub(crate) fn fail_until<A>(&self, answer: A, error: &str, after: Duration) -> Finished<A> {
-        let settlement = match self.failed(error) {
-            Settlement::Failed { error, retry_after: Some(_), keep } => {
-                Settlement::Failed { error, retry_after: Some(after), keep }
-            }
-            other => other,
-        };
+        let mut settlement = self.failed(error);
+        if let Settlement::Failed { retry_after: Some(due), .. } = &mut settlement {
+            *due = after;
+        }
         Finished { answer: Ok(answer), settlement: Some(settlement), commits: false }
     }
 
