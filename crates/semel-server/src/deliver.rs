@@ -7,7 +7,6 @@
 mod client;
 mod delivery;
 mod disabled;
-mod endpoint;
 mod request;
 mod routes;
 mod signature;
@@ -27,9 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::delivery::Delivery;
 use self::disabled::Disabled;
-pub use self::endpoint::Endpoint;
 use self::routes::{Route, Routes};
-pub use self::signature::SigningSecret;
 use crate::command::no_database;
 use crate::destination::Destination;
 use crate::exit::ExitError;

@@ -6,6 +6,7 @@
 //! that is not given gets the default of the library.
 
 pub(crate) mod duration;
+mod endpoint;
 mod environment;
 mod gateway;
 mod idresolve;
@@ -15,6 +16,7 @@ mod names;
 mod principal;
 mod relay;
 mod sane;
+mod secret;
 mod subscription;
 mod upstream;
 
@@ -25,6 +27,8 @@ use semel_core::policy::{OnFailure, Wait};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+pub use self::endpoint::Endpoint;
+pub(crate) use self::endpoint::Reach;
 pub(crate) use self::gateway::is_prefix;
 pub use self::gateway::{GatewaySettings, OnCrashSetting, PresetName, RouteSettings};
 pub use self::idresolve::IdResolveSettings;
@@ -32,6 +36,7 @@ pub use self::inbox::InboxSettings;
 pub use self::ledger::{LedgerSettings, WaitTimeout};
 pub use self::principal::PrincipalSource;
 pub use self::relay::RelaySettings;
+pub use self::secret::SigningSecret;
 pub use self::subscription::{OnDeadSetting, SubscriptionSettings, TypePattern};
 pub use self::upstream::Upstream;
 use crate::exit::ExitError;

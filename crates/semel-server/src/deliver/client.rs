@@ -19,10 +19,9 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::{ClientConfig, RootCertStore};
 use tower::Service;
 
-use super::endpoint::{Endpoint, Reach};
 use crate::exit::{ExitError, chain};
 use crate::gateway::{IDLE, roots};
-use crate::settings::SubscriptionSettings;
+use crate::settings::{Endpoint, Reach, SubscriptionSettings};
 
 /// The time limit for connecting.
 const CONNECTING: Duration = Duration::from_secs(10);

@@ -1,13 +1,13 @@
 //! Delivers one event to an endpoint, and decides what follows from the response.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 use metrics::{counter, histogram};
 use semel_core::inbox::Failure;
-use semel_core::{Clock, Event};
+use semel_core::{Clock, Event, Timestamp};
 use tokio::time::Instant;
 
 use super::client::{Answer, Client, NoAnswer};
@@ -84,7 +84,7 @@ impl Delivery {
             return ("failed", Err(Failure::retry(error)));
         }
         let after =
-            retry_after(&headers, SystemTime::now()).map(|after| after.min(self.longest_pause));
+            retry_after(&headers, Clock::system().now()).map(|after| after.min(self.longest_pause));
         (
             "failed",
             Err(match after {
@@ -96,14 +96,14 @@ impl Delivery {
 }
 
 /// Returns the time of the header `Retry-After`: a number of seconds, or a date.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
     let date = jiff::fmt::rfc2822::parse(value).ok()?;
-    let at = SystemTime::from(date.timestamp());
-    Some(at.duration_since(now).unwrap_or_default())
+    let at = Timestamp::from_micros(date.timestamp().as_microsecond());
+    Some(at.since(now))
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_retry_after_is_seconds_or_a_date() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let now = Timestamp::from_micros(784_111_777_000_000);
         let read = |value: &str| {
             let headers = [(RETRY_AFTER, value.parse().unwrap())].into_iter().collect();
             retry_after(&headers, now)

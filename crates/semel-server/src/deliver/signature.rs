@@ -1,46 +1,16 @@
 //! Signatures of requests by Standard Webhooks (standardwebhooks.com): HMAC-SHA256 over id, time and body.
 
 use std::fmt;
-use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ring::hmac::{self, HMAC_SHA256};
+use ring::hmac;
 
 use crate::exit::ExitError;
-use crate::settings::SubscriptionSettings;
+use crate::settings::{SigningSecret, SubscriptionSettings};
 
-/// What a secret begins with.
-const PREFIX: &str = "whsec_";
-/// The shortest and the longest key, in bytes.
-const SIZE: std::ops::RangeInclusive<usize> = 24..=64;
 /// The largest number of secrets of a subscription: each is one signature in a header.
 const MOST: usize = 8;
-
-/// A secret that signs requests. It is never displayed.
-#[derive(Clone)]
-pub struct SigningSecret(hmac::Key);
-
-impl FromStr for SigningSecret {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = "is not a secret; write whsec_ and 24 to 64 bytes in Base64, as in \
-                     `echo whsec_$(openssl rand -base64 32)`";
-        let encoded = text.trim().strip_prefix(PREFIX).ok_or(wrong)?;
-        let key = STANDARD.decode(encoded).map_err(|_| wrong)?;
-        if !SIZE.contains(&key.len()) {
-            return Err(wrong);
-        }
-        Ok(Self(hmac::Key::new(HMAC_SHA256, &key)))
-    }
-}
-
-impl fmt::Debug for SigningSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SigningSecret(***)")
-    }
-}
 
 /// Signs the requests of one subscription with each of its secrets, so that the endpoint can change from one to
 /// another.
@@ -91,8 +61,8 @@ impl Signer {
     /// Returns the header `webhook-signature`.
     pub(super) fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let head = format!("{id}.{timestamp}.");
-        let signatures = self.0.iter().map(|SigningSecret(key)| {
-            let mut context = hmac::Context::with_key(key);
+        let signatures = self.0.iter().map(|secret| {
+            let mut context = hmac::Context::with_key(secret.key());
             context.update(head.as_bytes());
             context.update(body);
             format!("v1,{}", STANDARD.encode(context.sign()))

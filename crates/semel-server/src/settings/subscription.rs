@@ -9,9 +9,10 @@ use std::time::Duration;
 use semel_core::policy::{OnFailure, Policy};
 use serde::Deserialize;
 
+use super::endpoint::Endpoint;
 use super::gateway::{from_text, several};
+use super::secret::SigningSecret;
 use super::{InboxSettings, duration};
-use crate::deliver::{Endpoint, SigningSecret};
 use crate::exit::ExitError;
 
 /// The longest name of a group, which leaves room for a partition in the scope of a record.

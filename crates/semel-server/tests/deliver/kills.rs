@@ -56,7 +56,7 @@ impl Effects {
         match self.requests % 20 {
             // The effect happened, and the deliverer does not learn of it.
             9 => Answer::Status(503),
-            15 if self.requests % 3 == 0 => Answer::Silence,
+            15 if self.requests.is_multiple_of(3) => Answer::Silence,
             _ => Answer::Status(204),
         }
     }
@@ -132,7 +132,7 @@ async fn faults_every_subscription_gets_every_event_through_kills() {
         if number % step == step - 1 && number / step < KILLS {
             let wanted = number / 4;
             until("some effects", || effects.lock().unwrap().count("/count") > wanted).await;
-            if number / step % 2 == 0 {
+            if (number / step).is_multiple_of(2) {
                 service.kill();
                 service = fixture.start();
             } else {

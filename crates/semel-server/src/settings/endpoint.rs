@@ -38,17 +38,17 @@ impl FromStr for Endpoint {
 
 impl Endpoint {
     /// Returns the whole URL, for requests.
-    pub(super) fn uri(&self) -> Uri {
+    pub(crate) fn uri(&self) -> Uri {
         self.0.clone()
     }
 
     /// Returns whether the endpoint uses TLS.
-    pub(super) fn is_secure(&self) -> bool {
+    pub(crate) fn is_secure(&self) -> bool {
         self.0.scheme() == Some(&Scheme::HTTPS)
     }
 
     /// Returns which addresses requests may go to.
-    pub(super) fn reach(&self, allow_private: bool, allow_http: bool) -> Reach {
+    pub(crate) fn reach(&self, allow_private: bool, allow_http: bool) -> Reach {
         Reach { private: allow_private, public: self.is_secure() || allow_http }
     }
 
@@ -82,14 +82,14 @@ impl fmt::Debug for Endpoint {
 
 /// The addresses that requests of a subscription may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     private: bool,
     public: bool,
 }
 
 impl Reach {
     /// Returns the reason why nothing may be sent to this address.
-    pub(super) fn refusal(self, address: IpAddr) -> Option<String> {
+    pub(crate) fn refusal(self, address: IpAddr) -> Option<String> {
         match is_public(address) {
             true if self.public => None,
             true => Some(PLAIN.to_owned()),
