@@ -35,7 +35,7 @@ impl Signer {
             }
         }
         for name in &settings.secret_env {
-            if name.starts_with(PREFIX) {
+            if name.starts_with("whsec_") {
                 let why = "has a secret where the name of a variable belongs";
                 return Err(wrong(&"secret_env", &why));
             }
