@@ -141,8 +141,8 @@ impl Streams {
         Ok(check::findings(&servers, false))
     }
 
-    /// Removes the entries that every group has acked and that were published longer than `keep`
-    /// ago, and returns their number. A stream without groups is not trimmed.
+    /// Removes entries that were published longer than `keep` ago, up to the first that some group has
+    /// not acked, and returns their number. A stream without groups is not trimmed.
     ///
     /// # Errors
     /// `Unavailable` or `Ambiguous`: some entries may have been removed.

@@ -32,8 +32,9 @@ const SAMPLE: Duration = Duration::from_secs(15);
 /// The longest time that the store may take to answer a readiness check.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Counters that are normally zero and that alerts watch. They are created at start, because
-/// Prometheus does not see the first value of a new counter as an increase.
+/// Counters without labels that are normally zero. They are created at start, because Prometheus does
+/// not see the first value of a new counter as an increase. Alerts on counters with labels say
+/// `unless … offset` instead.
 const RARE: [&str; 7] = [
     "semel_lease_lost_total",
     "semel_renew_failures_total",

@@ -62,15 +62,17 @@ fn user_alone(scheme: &str, user: &str) -> String {
     }
 }
 
-/// Returns the user in a URL without `@` if something other than a port follows its `:`, which is
-/// then the beginning of a password.
+/// Returns the user name of a URL that has no `@`, if its first `:` is followed by something other
+/// than a port: that text is taken for a password.
 fn unfinished(rest: &str) -> Option<&str> {
     let host = &rest[..rest.find(['/', '?', '#', ',']).unwrap_or(rest.len())];
-    let (before, port) = host.rsplit_once(':')?;
-    // `[::1]` has colons too, and a quoted URL ends with its quote.
+    // The colons of an address such as `[::1]` are not the first one after it.
+    let address = if host.starts_with('[') { host.find(']').map_or(0, |end| end + 1) } else { 0 };
+    let (name, port) = host[address..].split_once(':')?;
+    // A quoted URL ends with its quote.
     let port = port.trim_end_matches(|end: char| !end.is_alphanumeric());
     let is_port = port.bytes().all(|digit| digit.is_ascii_digit());
-    (!is_port && !host.ends_with(']')).then_some(before)
+    (!is_port).then_some(&host[..address + name.len()])
 }
 
 /// Returns the position at which the value of the first secret parameter begins.
@@ -108,6 +110,10 @@ mod tests {
             ("jdbc:postgresql://ann:pw@db/shop", "***@db/shop"),
             // Without a host.
             ("postgres://ann:secret", "postgres://ann:***"),
+            ("redis://ann:sec:ret", "redis://ann:***"),
+            ("redis://ann:12:ret", "redis://ann:***"),
+            ("redis://[::1]:sec:ret", "redis://[::1]:***"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
             // A user with a password, or a parameter with an `@`: ambiguous.
             ("postgres://db:5432/shop?a=x@y", "postgres://db:***@y"),
             ("postgres://db:5432/shop?a=x", "postgres://db:5432/shop?a=x"),

@@ -16,6 +16,8 @@
 mod batcher;
 #[cfg(feature = "ids")]
 pub mod business;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod deferred;
 mod error;
 #[cfg(feature = "ids")]
 mod idmap;

@@ -137,6 +137,11 @@ impl Problem {
                 let detail = "the store is not set up for this service; its log says why";
                 Self::new(Slug::Misconfigured, detail)
             }
+            Error::Store(error) if error.kind() == ErrorKind::Refused => {
+                let detail =
+                    "the store refused what the operation writes; the service's log says why";
+                Self::new(Slug::WorkFailed, detail)
+            }
             Error::Store(_) => {
                 let detail = "nothing is known to have run; retry with the same key";
                 Self::new(Slug::StoreUnavailable, detail).retry_after(retry_after)
@@ -189,6 +194,7 @@ mod tests {
             Problem::from(Error::<String>::Store(error)).slug
         };
         assert_eq!(slug(ErrorKind::Misconfigured), Slug::Misconfigured);
+        assert_eq!(slug(ErrorKind::Refused), Slug::WorkFailed);
         assert_eq!(slug(ErrorKind::Unavailable), Slug::StoreUnavailable);
     }
 }

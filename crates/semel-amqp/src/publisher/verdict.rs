@@ -23,7 +23,8 @@ pub(super) enum Confirm {
     },
     /// No confirm came, and none will come.
     Lost(String),
-    /// The event was not sent.
+    /// This publisher did not send the event, because its header frame is larger than the broker's
+    /// limit. The text contains both sizes.
     Refused(String),
 }
 

@@ -69,9 +69,7 @@ impl<S: TransactionalStore> Inner<S> {
                     return Err(store::Error::new(ErrorKind::Unavailable, "commit", lost).into());
                 }
                 Err(error) => {
-                    // The server refused the commit, for example because of a deferred constraint:
-                    // the work has failed. A transaction that must be run again has not failed yet.
-                    if !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::RetryTransaction) {
+                    if is_failure_of_work(error.kind()) {
                         let settlement = context.failed(&error.to_string());
                         self.record_failure(context, settlement).await;
                     }
@@ -281,6 +279,20 @@ impl<S: TransactionalStore> Inner<S> {
             }
             pause(Duration::from_millis(50)).await;
         }
+    }
+}
+
+/// Returns whether a commit that failed with this kind is a failure of the work, such as a deferred
+/// constraint that does not hold. What is temporary is the store's failure: the work has not failed,
+/// and under [`OnFailure::Keep`](crate::OnFailure::Keep) a record of it would be the answer to every
+/// repeat.
+fn is_failure_of_work(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Refused | ErrorKind::Misconfigured | ErrorKind::Corrupt => true,
+        ErrorKind::Unavailable
+        | ErrorKind::Capacity
+        | ErrorKind::Ambiguous
+        | ErrorKind::RetryTransaction => false,
     }
 }
 

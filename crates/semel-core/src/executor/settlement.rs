@@ -176,7 +176,7 @@ impl Context {
             | ErrorKind::Ambiguous
             | ErrorKind::Capacity
             | ErrorKind::RetryTransaction => true,
-            ErrorKind::Misconfigured | ErrorKind::Corrupt => false,
+            ErrorKind::Misconfigured | ErrorKind::Corrupt | ErrorKind::Refused => false,
         };
         if self.is_committed() && error.kind() == ErrorKind::RetryTransaction {
             // A transaction that must be run again has not failed: the next attempt is due at once.

@@ -20,6 +20,9 @@ pub enum ErrorKind {
     Capacity,
     /// The caller's own transaction must be run again from its start (serialisation, deadlock).
     RetryTransaction,
+    /// The store does not take what the caller's transaction contains, such as a row that violates
+    /// a constraint: nothing was committed, and the same again is refused again.
+    Refused,
 }
 
 impl ErrorKind {
@@ -32,6 +35,7 @@ impl ErrorKind {
             ErrorKind::Misconfigured => "misconfigured",
             ErrorKind::Capacity => "capacity",
             ErrorKind::RetryTransaction => "retry_transaction",
+            ErrorKind::Refused => "refused",
         }
     }
 
@@ -47,6 +51,10 @@ impl ErrorKind {
                 "nothing was stored; raise the limit or wait for records to expire"
             }
             ErrorKind::RetryTransaction => "roll back and run the whole transaction again",
+            ErrorKind::Refused => {
+                "nothing was committed; correct what the transaction writes, the same again is \
+                 refused again"
+            }
         }
     }
 }

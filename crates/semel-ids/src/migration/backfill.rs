@@ -136,7 +136,8 @@ impl<M: IdMap, T: BusinessTable> MapMigration<'_, M, T> {
         }
     }
 
-    /// Writes the bindings of a page, and counts the results.
+    /// Writes the bindings of a page (a dry run predicts the results instead), and counts the results
+    /// and the refused rows.
     async fn fill(&self, page: TablePage, report: &mut Backfilled) -> Result<()> {
         let (mut keys, mut bindings) = (Vec::new(), Vec::new());
         report.seen += page.rows.len() as u64;

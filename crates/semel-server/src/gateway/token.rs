@@ -136,7 +136,7 @@ fn distinct(claim: &Value) -> Option<String> {
     identifies.then(|| claim.to_string())
 }
 
-/// A public key, and the rules for tokens that are signed with it.
+/// A public key, and the rules for the tokens that it verifies.
 struct VerificationKey {
     id: Option<String>,
     key: DecodingKey,

@@ -25,7 +25,8 @@ pub(crate) trait Step<D: Dialect>: Clone + Send + Sync + 'static {
     /// Returns the digest of the record that the step reads or writes.
     fn digest(&self) -> Digest;
 
-    /// Runs `steps` in one statement and returns their answers in the same order.
+    /// Runs `steps` as one batch, in one statement where the dialect can, and returns their answers in
+    /// the same order.
     fn run(
         dialect: &D,
         connection: &mut D::Connection,

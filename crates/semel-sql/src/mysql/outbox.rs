@@ -29,7 +29,7 @@ use super::MySqlStore;
 use super::ledger::{Ledger, failed};
 use super::message::{Value, bind, inline};
 use super::pool::{PooledSession, SessionPool};
-use super::session::{OVERHEAD, Server};
+use super::session::{OVERHEAD, Server, refused_contents};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{Cursor, EventRow, Marks, Scanned, Search, Stored, chunks};
@@ -94,7 +94,7 @@ impl Outbox for MySqlStore {
                 let query = sqlx::query(AssertSqlSafe(append(block.len())));
                 let sent = bind(query, &appended(block)).execute(&mut *connection);
                 let done = match timeout(limit, sent).await {
-                    Ok(done) => done.map(drop).map_err(|error| failed("append", error)),
+                    Ok(done) => done.map(drop).map_err(|error| refused_contents("append", error)),
                     Err(_) => Err(timed_out(Stage::Running, "append", limit)),
                 };
                 // The caller's transaction did not commit, so nothing happened.

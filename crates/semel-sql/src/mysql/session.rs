@@ -11,7 +11,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, MySqlConnection, Row};
 use tokio::time::{Instant, timeout};
 
-use crate::error::{Stage, classify};
+use crate::error::{Codes, Stage, classify};
 
 /// The number of prepared statements kept per connection: one per verb and batch size, and space
 /// for those of the work.
@@ -222,12 +222,28 @@ pub(crate) fn failed(operation: &'static str, error: sqlx::Error) -> Error {
     classify(codes, Stage::Running, operation, error)
 }
 
+/// Converts the error of a statement that writes what the work gave, an event or an id: a refusal
+/// because of a value or a constraint is about what is written.
+pub(crate) fn refused_contents(operation: &'static str, error: sqlx::Error) -> Error {
+    // Values, constraints, and what a trigger signals.
+    const CONTENTS: [&str; 3] = ["22", "23", "45"];
+    let codes: Codes = |error| {
+        let of_contents = || {
+            let code = error.code()?;
+            CONTENTS.contains(&code.get(..2)?).then_some(ErrorKind::Refused)
+        };
+        codes(error).or_else(of_contents)
+    };
+    classify(codes, Stage::Running, operation, error)
+}
+
 /// Returns the error kind for an error number of the server; see `Codes`.
 pub(crate) fn codes(refusal: &dyn DatabaseError) -> Option<ErrorKind> {
     let refusal = refusal.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(match refusal.number() {
         // Lock wait, deadlock, and "record has changed since last read" of snapshot isolation.
-        1205 | 1213 | 1020 | 3572 => ErrorKind::RetryTransaction,
+        // The last is a group that rolled the transaction back because of a conflict.
+        1205 | 1213 | 1020 | 3572 | 3101 => ErrorKind::RetryTransaction,
         // Killed, interrupted, out of time, shutting down: how far the statement came is unknown.
         1053 | 1317 | 1927 | 1969 | 3024 => ErrorKind::Ambiguous,
         // Not in its cluster's majority, or the group rolled the transaction back before it ended.

@@ -30,11 +30,11 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row, SqlSafeStr};
 use tokio::time::{sleep, timeout};
 
-use self::commit::Deferred;
 use super::MySqlStore;
 use super::ledger::{Ledger, PAUSES, failed, silent};
 use super::session::{self, Flavour, Role, codes, held, number};
 use super::statement::{Inside, at_once};
+use crate::deferred::Deferred;
 use crate::error::{Stage, classify, timed_out};
 use crate::outbox::EventRow;
 use crate::pool::{ConnectionPool, Lifecycle, Pooled};
@@ -311,10 +311,7 @@ impl CreatingStore for MySqlStore {
     fn defer_binding(&self, transaction: &mut MySqlTransaction, binding: &Binding) -> bool {
         // A claim that was inserted in this transaction has a new operation id, so the ids that are
         // derived from it are new as well.
-        if transaction.inserted {
-            transaction.deferred.add_binding(binding);
-        }
-        transaction.inserted
+        transaction.inserted && transaction.deferred.add_binding(binding)
     }
 }
 

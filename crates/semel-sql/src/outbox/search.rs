@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-/// The number of due rows that a claim scans beyond its limit. Scanning a row costs about a twentieth of
+/// The number of due rows, beyond its limit, that the first scan of a claim covers. Scanning a row costs about a twentieth of
 /// leasing it.
 const WINDOW: i64 = 500;
 /// The least number of due rows that one step scans for rows to put off.

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use super::PgStore;
 use super::pool::SessionPool;
 use super::session::{Naming, Session};
-use super::statement::{failed, failed_in, text};
+use super::statement::{failed, refused_in, text};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{
     Claimed, Cursor, EventRow, LONG, Marks, SHORT, Scanned, Search, Stored, chunks,
@@ -89,7 +89,7 @@ impl PgStore {
                     let late = timed_out(Stage::Running, "append", self.0.limit);
                     late.with_kind(semel_core::store::ErrorKind::Unavailable)
                 })?
-                .map_err(failed_in("append"))?;
+                .map_err(refused_in("append"))?;
         }
         Ok(())
     }

@@ -234,7 +234,8 @@ async fn keys(
     Ok(findings)
 }
 
-/// Reports columns that identify a row but are not compared byte by byte.
+/// Reports identifying columns of the id map whose collation is not `C`, `POSIX` or `ucs_basic`, which
+/// compare byte by byte.
 async fn collations(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Finding>> {
     let query = naming.query(
         "select a.attname::text, c.collname::text

@@ -133,13 +133,27 @@ pub(super) fn failed(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
 
 /// Converts the error of a statement inside a transaction, which cannot have committed anything.
 pub(super) fn failed_in(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
-    move |error| {
-        let error = classify(codes, Stage::Running, operation, error);
-        if error.kind() == ErrorKind::Ambiguous {
-            return error.with_kind(ErrorKind::Unavailable);
-        }
-        error
+    move |error| certain(classify(codes, Stage::Running, operation, error))
+}
+
+/// As [`failed_in`], for a statement that writes what the work gave, such as an event or an id.
+pub(super) fn refused_in(operation: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| certain(classify(codes_of_contents, Stage::Running, operation, error))
+}
+
+fn certain(error: Error) -> Error {
+    match error.kind() == ErrorKind::Ambiguous {
+        true => error.with_kind(ErrorKind::Unavailable),
+        false => error,
     }
+}
+
+/// As [`codes`]; a refusal that is not about the server's condition is about what is written.
+pub(super) fn codes_of_contents(error: &dyn DatabaseError) -> Option<ErrorKind> {
+    const CONDITIONS: [&str; 9] = ["08", "25", "40", "53", "55", "57", "58", "F0", "XX"];
+    let code = error.code()?;
+    let of_contents = || (!CONDITIONS.contains(&code.get(..2)?)).then_some(ErrorKind::Refused);
+    codes(error).or_else(of_contents)
 }
 
 /// Converts the error of a connect.

@@ -26,13 +26,14 @@ use sqlx::error::DatabaseError;
 use sqlx::{PgConnection, Postgres, SqlSafeStr, SqlStr};
 use tokio::time::timeout;
 
-use self::commit::{Deferred, result_of};
+use self::commit::result_of;
 pub(super) use self::pool::TransactionPool;
 use self::reserve::Reserved;
 use super::busy::{Patience, is_busy};
 use super::ledger::{self, Inside};
 use super::statement::{ADOPT, ROLLBACK, ends_session, failed_in};
 use super::{PgStore, storable_change, storable_draft, storable_settlement};
+use crate::deferred::Deferred;
 use crate::error::{Stage, timed_out};
 use crate::pool::Pooled;
 use crate::unit;
@@ -220,10 +221,7 @@ impl CreatingStore for PgStore {
     fn defer_binding(&self, transaction: &mut PgTransaction, binding: &Binding) -> bool {
         // A reserved claim has a new operation id, so the ids that are derived from it are new as
         // well.
-        if transaction.reserved.is_some() {
-            transaction.deferred.add_binding(binding);
-        }
-        transaction.reserved.is_some()
+        transaction.reserved.is_some() && transaction.deferred.add_binding(binding)
     }
 }
 

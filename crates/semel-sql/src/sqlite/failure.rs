@@ -97,7 +97,7 @@ pub(super) fn at_commit(operation: &'static str, error: sqlx::Error) -> Error {
         Some(_) if is_full(&error) => (ErrorKind::Capacity, DISK_FULL),
         // The transaction is still open, and is rolled back when it ends.
         Some(CONSTRAINT) => (
-            ErrorKind::Unavailable,
+            ErrorKind::Refused,
             "COMMIT was refused, so nothing was committed: a deferred constraint does not hold",
         ),
         Some(_) | None => (ErrorKind::Ambiguous, "COMMIT failed half-way"),

@@ -145,10 +145,11 @@ pub(super) enum Verb {
     End,
     /// Removes the judged version.
     Discard,
-    /// Makes the judged version due for another attempt.
+    /// Makes a record failed and due, with attempts from zero, if it still has the version that the
+    /// caller read.
     Redrive,
-    /// Moves the times of the judged version, written by a clock that was ahead, back to the
-    /// current clock.
+    /// Moves the times of a record, written by a clock that was ahead, back to the current clock, if it
+    /// still has the version that the caller read.
     Redate,
     /// Suspends and removes records whose sweep is due.
     Sweep,

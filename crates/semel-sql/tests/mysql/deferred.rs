@@ -6,7 +6,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::executor::{LocalReplay, Unit};
 use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{Committed, ErrorKind, Opened, Store, TransactionalStore};
-use semel_core::{Command, Error, Execution, Executor, Lease, State};
+use semel_core::{Command, Error, Execution, Executor, Lease, OnFailure, State};
 use semel_sql::mysql::{MySqlStore, MySqlTransaction};
 use semel_sql::sqlx;
 use semel_testkit::conformance::transacting::TransactionFixture;
@@ -273,7 +273,7 @@ fn an_event_that_the_server_refuses_fails_the_work_and_nothing_is_committed() {
                     let refused = tell(&executor, command(), &[event("good"), bad.clone()]).await;
                     let Err(Error::Store(error)) = refused else { panic!("{id}: {refused:?}") };
                     let told = (error.kind(), error.operation());
-                    assert_eq!(told, (ErrorKind::Unavailable, "append"), "{error}");
+                    assert_eq!(told, (ErrorKind::Refused, "append"), "{error}");
                     assert!(error.to_string().contains("unsound"), "{error}");
                     let record = executor.peek(&key).await.expect("peeked").expect("recorded");
                     assert_eq!((record.record.state, record.record.attempt), (State::Failed, 1));
@@ -417,6 +417,43 @@ fn events_of_a_transaction_whose_session_died_are_not_there() {
             let _ =
                 tell(&executor, Command::new(key("k")), &[event("b")]).await.expect("its next try");
             assert_eq!(kinds(executor.store()).await, ["b"]);
+        }
+    });
+}
+
+/// A trigger on the outbox that raises errors of this state and number.
+async fn refuse_events(database: &TestDatabase, state: &str, number: u16) {
+    let signal = format!("SIGNAL SQLSTATE '{state}' SET MYSQL_ERRNO = {number}");
+    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON semel_outbox FOR EACH ROW";
+    database.run(&format!("{trigger} {signal}")).await;
+}
+
+#[test]
+fn only_what_is_written_is_a_failure_of_the_work() {
+    run(async {
+        for database in databases().await {
+            let executor = executor(database.connect().await);
+            // Out of memory, too many connections; a foreign key, a value, a signal.
+            for (state, number, kind) in [
+                ("HY001", 1037, ErrorKind::Unavailable),
+                ("08004", 1040, ErrorKind::Unavailable),
+                ("23000", 1452, ErrorKind::Refused),
+                ("22007", 1366, ErrorKind::Refused),
+                ("45000", 1644, ErrorKind::Refused),
+            ] {
+                let key = key(&number.to_string());
+                let keeping = || Command::new(key.clone()).on_failure(OnFailure::Keep);
+                refuse_events(&database, state, number).await;
+                let failed = tell(&executor, keeping(), &[event("a")]).await;
+                database.run("DROP TRIGGER refuse").await;
+                let Err(Error::Store(error)) = failed else { panic!("{number}: {failed:?}") };
+                assert_eq!(error.kind(), kind, "{number}: {error}");
+                let again = tell(&executor, keeping(), &[event("a")]).await;
+                match kind == ErrorKind::Refused {
+                    true => assert!(matches!(again, Err(Error::FailedFinal { .. })), "{again:?}"),
+                    false => assert!(matches!(again, Ok(Execution::Executed { .. })), "{again:?}"),
+                }
+            }
         }
     });
 }

@@ -7,7 +7,7 @@ use semel_core::event::{Event, EventId};
 use semel_core::executor::{LocalReplay, Unit};
 use semel_core::outbox::{ClaimRequest, Outbox as _};
 use semel_core::store::{Committed, ErrorKind, Store, TransactionalStore};
-use semel_core::{Command, Error, Execution, Executor, Lease, State};
+use semel_core::{Command, Error, Execution, Executor, Lease, OnFailure, State};
 use semel_sql::postgres::{PgOptions, PgStore, PgTransaction, Pooling};
 use semel_testkit::Fixture;
 use semel_testkit::conformance::transacting::TransactionFixture;
@@ -240,7 +240,7 @@ async fn an_event_that_the_server_refuses_fails_the_work_and_nothing_is_committe
             };
             let refused = tell(&executor, command(), &[event("good"), bad.clone()]).await;
             let Err(Error::Store(error)) = refused else { panic!("{id}: {refused:?}") };
-            assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, "append"));
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Refused, "append"));
             assert!(error.to_string().contains("sound"), "{error}");
             let record = executor.store().peek(&key).await.expect("peeked").expect("recorded");
             assert_eq!((record.record.state, record.record.attempt), (State::Failed, 1));
@@ -306,6 +306,61 @@ async fn events_of_a_transaction_whose_session_died_are_not_there() {
     }
     let _ = tell(&executor, Command::new(key("k")), &[event("b")]).await.expect("its next try");
     assert_eq!(kinds(executor.store()).await, ["b"]);
+}
+
+/// A trigger on the outbox that raises errors of this code.
+async fn refuse_events(database: &Database, code: &str) {
+    database
+        .run(&format!(
+            "create or replace function refuse() returns trigger language plpgsql as
+                 $$ begin raise exception 'refused' using errcode = '{code}'; end $$;
+             create or replace trigger refuse before insert on semel_outbox
+                 for each row execute function refuse()"
+        ))
+        .await;
+}
+
+#[tokio::test]
+async fn what_only_the_server_is_to_blame_for_is_not_recorded_as_a_failure() {
+    let database = Database::with_effects().await;
+    let executor = executor(database.store().await);
+    // Out of memory, no connection slots, a cancelled query, a failed disk.
+    for code in ["53200", "53300", "57014", "58030"] {
+        for events in [[event("a")], [sized("a", 100_000)]] {
+            let keeping = || Command::new(key(code)).on_failure(OnFailure::Keep);
+            refuse_events(&database, code).await;
+            let failed = tell(&executor, keeping(), &events).await;
+            let Err(Error::Store(error)) = failed else { panic!("{code}: {failed:?}") };
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{code}: {error}");
+            assert!(executor.store().peek(&key(code)).await.expect("peeked").is_none(), "{code}");
+            database.run("drop trigger refuse on semel_outbox").await;
+        }
+        let again = tell(&executor, Command::new(key(code)), &[event("a")]).await.expect("runs");
+        assert!(matches!(again, Execution::Executed { .. }), "{code}: {again:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_the_database_does_not_take_is_a_failure_of_the_work() {
+    let database = Database::with_effects().await;
+    let executor = executor(database.store().await);
+    // A check constraint, a value that does not fit, an exception of a trigger, a code of its own.
+    for code in ["23514", "22001", "P0001", "YX001"] {
+        for (size, events) in [("small", [event("a")]), ("large", [sized("a", 100_000)])] {
+            let key = key(&format!("{code} {size}"));
+            let keeping = || Command::new(key.clone()).on_failure(OnFailure::Keep);
+            refuse_events(&database, code).await;
+            let failed = tell(&executor, keeping(), &events).await;
+            database.run("drop trigger refuse on semel_outbox").await;
+            if size == "small" {
+                let Err(Error::Store(error)) = failed else { panic!("{code}: {failed:?}") };
+                assert_eq!(error.kind(), ErrorKind::Refused, "{code}: {error}");
+            }
+            let again = tell(&executor, keeping(), &events).await;
+            assert!(matches!(again, Err(Error::FailedFinal { .. })), "{key:?}: {again:?}");
+        }
+    }
+    assert_eq!(rows(&database, "semel_outbox").await, 0);
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_the_commit_and_nothing
         let refused = store.settle_and_commit(transaction, &claim, &settlement).await;
         // Also a unique violation, but not of the record's key.
         let Committed::Failed(error) = refused else { panic!("{refused:?}") };
-        assert_ne!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(store.peek(&key("k")).await.expect("peeked").is_none());
     }
 }

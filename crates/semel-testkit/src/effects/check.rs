@@ -12,7 +12,7 @@ use super::{Effect, HistoryEntry, HistoryEvent};
 /// The number of keys, of lines, and of keys per broken guarantee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// The number of keys in the history and the ledger.
+    /// The number of different keys in the history and the effects together.
     pub keys: u64,
     /// The number of lines of the history.
     pub lines: u64,

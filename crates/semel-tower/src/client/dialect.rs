@@ -62,7 +62,8 @@ pub(super) enum Advice {
     Only(&'static str),
 }
 
-/// The header that carries a provider's keys, and the rules for the keys.
+/// A provider's rules for idempotency keys: header, length, characters, methods, and which responses are
+/// tried again.
 ///
 /// | dialect | header | length | characters | methods with a key |
 /// |---|---|---|---|---|

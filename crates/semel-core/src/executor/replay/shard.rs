@@ -31,7 +31,8 @@ pub(super) struct Shards {
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Digest, Slot, Mixing>,
-    /// The keys in the order of insertion.
+    /// The keys in the order in which eviction considers them: by insertion, but a key that was read
+    /// moves to the end once.
     order: VecDeque<Digest>,
     weight: u64,
     /// The time at which each revoked key was revoked: outcomes that were read until then are

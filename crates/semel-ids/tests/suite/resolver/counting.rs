@@ -164,7 +164,7 @@ fn a_revocation_that_could_not_be_published_is_counted() {
         );
         tokio::time::sleep(Duration::from_secs(120)).await;
         assert_eq!(recorder.get("semel_idresolve_lost_invalidations_total"), 1);
-        let errors = recorder.get("semel_idresolve_l2_errors_total operation=tell");
+        let errors = recorder.get("semel_idresolve_l2_errors_total operation=publish");
         assert!((400..800).contains(&errors), "{errors} tries in half an hour");
     });
 }

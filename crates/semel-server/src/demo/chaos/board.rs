@@ -19,7 +19,8 @@ pub(super) struct View {
 /// The output.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// Lines of the last table, which the next is drawn over; 0 after a plain line.
+    /// The number of lines of the last table, which the next one overwrites; 0 if a plain line was
+    /// written last.
     drawn: usize,
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::demo::order::OrderId;
 
-/// The keys with the order of their responses, if they had one. The product of an order is its key.
+/// Each key with the id of the order in its response; `None` without a response. The load uses the key
+/// as the product of the order.
 #[derive(Debug)]
 pub(super) struct ResponseLog(Option<Mutex<Keys>>);
 

@@ -101,8 +101,8 @@ fn light(chosen: &[(i64, u64)], bytes: u64) -> Vec<i64> {
     chosen.iter().take(fitting).map(|(sequence, _)| *sequence).collect()
 }
 
-/// Returns the text that begins the transaction and selects the end of the window; no row if fewer
-/// rows are due.
+/// Returns the text that begins the transaction and selects the first due row after the window; no row
+/// if at most `window` rows are due.
 fn horizon(window: i64) -> String {
     format!(
         "START TRANSACTION; SELECT due_at, sequence FROM semel_outbox \

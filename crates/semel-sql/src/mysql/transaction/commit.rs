@@ -5,13 +5,10 @@
 //! COMMIT.
 
 use semel_core::claim::Lease;
-use semel_core::event::Event;
 use semel_core::outbox::Outbox;
 use semel_core::store::{
     Committed, Error, ErrorKind, Result, Settlement, TransactionalStore, settle_then_commit,
 };
-#[cfg(feature = "ids")]
-use semel_ids::map::Binding;
 use tokio::time::{sleep, timeout};
 
 use super::super::MySqlStore;
@@ -20,8 +17,9 @@ use super::super::idmap::put_new_text;
 use super::super::ledger::{PAUSES, failed};
 use super::super::message::{Answers, LARGEST_INLINED, send};
 use super::super::outbox::append_text;
-use super::super::session::number;
+use super::super::session::{number, refused_contents};
 use super::{MySqlTransaction, NO_SAVEPOINT, ended_early};
+use crate::deferred::Deferred;
 use crate::error::{Stage, timed_out};
 use crate::outbox::EventRow;
 
@@ -34,29 +32,6 @@ const TWO_ROWS: u16 = 1242;
 /// Commits. Locks of `GET_LOCK` outlive a transaction and are released: no other session may wait
 /// for them after it.
 const COMMIT: &str = "COMMIT; DO RELEASE_ALL_LOCKS()";
-
-/// Events and ids that a transaction writes when it commits.
-#[derive(Debug, Default)]
-pub(super) struct Deferred {
-    events: Vec<Event>,
-    #[cfg(feature = "ids")]
-    bindings: Vec<Binding>,
-}
-
-impl Deferred {
-    /// Adds events after those that were added before.
-    pub(super) fn add_events(&mut self, events: Vec<Event>) {
-        self.events.extend(events);
-    }
-
-    /// Adds a binding, unless it was added before.
-    #[cfg(feature = "ids")]
-    pub(super) fn add_binding(&mut self, binding: &Binding) {
-        if !self.bindings.contains(binding) {
-            self.bindings.push(binding.clone());
-        }
-    }
-}
 
 /// The purpose of a statement of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,8 +200,8 @@ impl Step {
                 Committed::Unsettled(certain(failed(operation, error)))
             }
             #[cfg(feature = "ids")]
-            (Step::Map, _) => Committed::Failed(certain(failed("insert", error))),
-            (Step::Append, _) => Committed::Failed(certain(failed("append", error))),
+            (Step::Map, _) => Committed::Failed(certain(refused_contents("insert", error))),
+            (Step::Append, _) => Committed::Failed(certain(refused_contents("append", error))),
         }
     }
 }

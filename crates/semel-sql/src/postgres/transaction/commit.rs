@@ -5,10 +5,7 @@
 //! its insert fails outside the claim's transaction, where the other statements would be committed
 //! one by one.
 
-use semel_core::event::Event;
 use semel_core::store::{Committed, Error, ErrorKind, Result};
-#[cfg(feature = "ids")]
-use semel_ids::map::Binding;
 use sqlx::PgConnection;
 use sqlx::error::DatabaseError;
 use tokio::time::{Instant, timeout};
@@ -18,8 +15,11 @@ use super::super::PgStore;
 use super::super::message::PUT_NEW;
 use super::super::message::{APPEND, FINISH, Message, Value};
 use super::super::session::Naming;
-use super::super::statement::{self, COMMIT, codes, ends_session, failed_in};
+use super::super::statement::{
+    self, COMMIT, codes, codes_of_contents, ends_session, failed_in, refused_in,
+};
 use super::{PgTransaction, check_savepoints, outside_transaction, send};
+use crate::deferred::Deferred;
 use crate::error::{Stage, classify, timed_out};
 use crate::outbox::EventRow;
 
@@ -27,29 +27,6 @@ use crate::outbox::EventRow;
 /// takes two characters and is read twice; once for the record and once for all events. Larger
 /// values are sent in a trip of their own.
 const LARGEST_INLINED: usize = 16 * 1024;
-
-/// Events and ids that a transaction writes when it commits.
-#[derive(Debug, Default)]
-pub(super) struct Deferred {
-    events: Vec<Event>,
-    #[cfg(feature = "ids")]
-    bindings: Vec<Binding>,
-}
-
-impl Deferred {
-    /// Adds events after those that were added before.
-    pub(super) fn add_events(&mut self, events: Vec<Event>) {
-        self.events.extend(events);
-    }
-
-    /// Adds a binding, unless it was added before.
-    #[cfg(feature = "ids")]
-    pub(super) fn add_binding(&mut self, binding: &Binding) {
-        if !self.bindings.contains(binding) {
-            self.bindings.push(binding.clone());
-        }
-    }
-}
 
 /// The kind of row that a statement of the last message writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +43,8 @@ impl Write {
         match self {
             Write::Record => unwritten(error),
             #[cfg(feature = "ids")]
-            Write::Binding => Committed::Failed(failed_in("insert")(error)),
-            Write::Event => Committed::Failed(failed_in("append")(error)),
+            Write::Binding => Committed::Failed(refused_in("insert")(error)),
+            Write::Event => Committed::Failed(refused_in("append")(error)),
         }
     }
 }
@@ -108,7 +85,7 @@ impl PgStore {
             return Err(write.refused(error));
         }
         // The commit may have happened although its answer was lost.
-        let error = classify(codes, Stage::Running, "commit", error);
+        let error = classify(codes_of_contents, Stage::Running, "commit", error);
         if error.kind() != ErrorKind::Ambiguous {
             // The server rolled back. It may hold the lock until the session is ready again, which
             // a rollback waits for.

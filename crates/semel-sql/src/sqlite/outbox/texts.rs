@@ -99,8 +99,8 @@ pub(super) const PUT_OFF: &str = "UPDATE semel_outbox SET due_at = ?1 + CASE sta
 pub(super) const WAKE: &str =
     "UPDATE semel_outbox SET due_at = ?2 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
-/// A subquery that returns marks as rows: ?1 is JSON of number, token, disposition, due time,
-/// error, time of publishing, and length of the backoff.
+/// A subquery that returns marks as rows: ?1 is a JSON array with one array per mark, of sequence,
+/// token, disposition, due time, error, time of publishing, and length of the backoff.
 macro_rules! marks {
     () => {
         "(SELECT m.key AS place, m.value ->> 0 AS sequence, unhex(m.value ->> 1) AS token, \
