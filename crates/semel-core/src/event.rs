@@ -213,6 +213,19 @@ impl Event {
         self
     }
 
+    /// Returns the event with another time at which it happened, for events whose sender gave none.
+    #[must_use]
+    pub fn with_occurred_at(mut self, at: Timestamp) -> Self {
+        self.occurred_at = at;
+        self
+    }
+
+    /// Returns whether the content type says that the payload is JSON. Nothing checks that it is.
+    pub fn is_json(&self) -> bool {
+        let subtype = self.content_type.split(';').next().unwrap_or_default().trim();
+        subtype == Self::JSON || subtype.ends_with("+json")
+    }
+
     /// Returns the event with the id of `operation` as its correlation id and causation id, unless
     /// they are set.
     #[must_use]

@@ -26,6 +26,8 @@ mod missing;
 mod outbox;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod pool;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod routine;
 mod row;
 mod template;
 mod unit;

@@ -4,6 +4,7 @@
 //! The statements are in the dialects. The relay in `semel-core` decides what becomes of a row.
 
 mod search;
+mod stored;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -12,14 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::claim::AttemptId;
 use semel_core::clock::{Timestamp, micros};
-use semel_core::event::{BinaryMessage, Event, EventId};
-use semel_core::outbox::{
-    Disposition, Leased, Marked, Partition, Row, RowAction, Selection, Status, Ticket,
-};
+use semel_core::event::Event;
+use semel_core::outbox::{Disposition, Leased, Marked, Row, RowAction, Selection, Status, Ticket};
 use semel_core::outcome::ErrorText;
 use semel_core::store::Result;
 
 pub(crate) use self::search::{GRACE, LONG, REDATED, SHORT, Scanned, Search};
+pub(crate) use self::stored::{LARGEST, Stored, spellings};
 use crate::error::corrupt_outbox;
 use crate::migrate::Shape;
 
@@ -42,6 +42,7 @@ macro_rules! columns {
             "attempts",
             "due_at",
             "rest_us",
+            "in_partition",
             "partition_key",
             "token",
             "error",
@@ -66,8 +67,9 @@ pub(crate) const OUTBOX: Shape = Shape {
     keys: &[&["sequence"], &["id", "tenant"]],
 };
 
-/// The same in PostgreSQL, where a lease has a column of its own.
-pub(crate) const PG_OUTBOX: Shape = Shape { columns: columns!("leased_until"), ..OUTBOX };
+/// The same in PostgreSQL, where a lease has a column of its own, and so has a payload that is not text.
+pub(crate) const PG_OUTBOX: Shape =
+    Shape { columns: columns!("leased_until", "payload_bytes"), ..OUTBOX };
 
 /// The CloudEvents attributes that are not stored in the column `headers`: each has a column, is
 /// derived from one, or is constant.
@@ -97,7 +99,6 @@ pub(crate) struct EventRow<'e> {
     pub(crate) content_type: &'e str,
     pub(crate) headers: String,
     pub(crate) occurred_at: String,
-    pub(crate) partition_key: Option<[u8; 16]>,
 }
 
 impl<'e> EventRow<'e> {
@@ -119,8 +120,21 @@ impl<'e> EventRow<'e> {
             content_type: envelope.content_type(),
             headers: serde_json::to_string(&headers).expect("names and texts are JSON"),
             occurred_at,
-            partition_key: Partition::of(envelope).map(|partition| partition.0),
         }
+    }
+
+    /// Returns the payload if PostgreSQL can keep it as text and it cannot be mistaken for bytes that a
+    /// driver has cast to text, which begin with `\x`.
+    pub(crate) fn payload_text(&self) -> Option<&'e str> {
+        if self.payload.contains(&0) || self.payload.starts_with(br"\x") {
+            return None;
+        }
+        std::str::from_utf8(self.payload).ok()
+    }
+
+    /// Returns the payload if it is not kept as [text](Self::payload_text).
+    pub(crate) fn payload_bytes(&self) -> Option<&'e [u8]> {
+        self.payload_text().is_none().then_some(self.payload)
     }
 
     /// Returns about how many bytes of a statement the row takes.
@@ -152,60 +166,6 @@ pub(crate) fn chunks<'r, 'e>(
     chunks
 }
 
-/// The columns of an event, as a dialect read them.
-pub(crate) struct Stored {
-    pub(crate) id: String,
-    pub(crate) tenant: String,
-    pub(crate) aggregatetype: String,
-    pub(crate) aggregateid: Option<String>,
-    pub(crate) kind: String,
-    pub(crate) source: String,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) content_type: String,
-    pub(crate) headers: String,
-    pub(crate) occurred_at: String,
-}
-
-impl Stored {
-    /// Returns the event, or why the columns are not a valid event.
-    pub(crate) fn envelope(self, sequence: u64) -> std::result::Result<Event, String> {
-        let id: EventId = self.id.parse().map_err(|error| format!("column id: {error}"))?;
-        let headers: BTreeMap<String, String> = serde_json::from_str(&self.headers)
-            .map_err(|error| format!("column headers: {error}"))?;
-        let mut attributes: BTreeMap<Cow<'_, str>, Cow<'_, str>> =
-            headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let mut set = |name: &'static str, value: String| {
-            attributes.insert(name.into(), value.into());
-        };
-        set("specversion", "1.0".into());
-        set("id", id.to_string());
-        set("source", self.source);
-        set("type", self.kind);
-        set("time", self.occurred_at);
-        set("datacontenttype", self.content_type);
-        set("tenantid", self.tenant);
-        if let Some(aggregate) = self.aggregateid {
-            set("partitionkey", aggregate);
-            set("aggregatetype", self.aggregatetype);
-        }
-        let payload = self.payload.into();
-        let carried = BinaryMessage { attributes, payload, ..BinaryMessage::default() };
-        let envelope = Event::from_cloud(carried).map_err(|error| error.to_string())?;
-        Ok(envelope.with_sequence(sequence))
-    }
-}
-
-/// Computes the partition of a row that an operator makes due again. Needs no payload, so it also
-/// works for a row that cannot be read.
-pub(crate) fn partition_key(
-    tenant: &str,
-    aggregatetype: &str,
-    aggregateid: Option<&str>,
-) -> Option<[u8; 16]> {
-    let about = Event::builder(tenant, "any", "any").about(aggregatetype, aggregateid?);
-    Partition::of(&about.build().ok()?).map(|partition| partition.0)
-}
-
 /// The columns of a row that was just leased, as a dialect read them.
 pub(crate) struct Claimed {
     pub(crate) sequence: i64,
@@ -222,7 +182,7 @@ impl Claimed {
             (Timestamp::from_micros(self.now), Timestamp::from_micros(self.created_at));
         Leased {
             ticket: Ticket { sequence, token },
-            envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            envelope: self.stored.and_then(|stored| stored.publishable(sequence, created)),
             attempt: u32::try_from(self.attempts).unwrap_or(u32::MAX),
             age: now.remaining(created).unwrap_or_default(),
         }
@@ -247,14 +207,15 @@ impl Listed {
     pub(crate) fn row(self) -> Result<Row> {
         let sequence = self.sequence.unsigned_abs();
         let status = u8::try_from(self.status).ok().and_then(Status::from_code);
+        let created_at = Timestamp::from_micros(self.created_at);
         Ok(Row {
             sequence,
             status: status.ok_or_else(|| corrupt_outbox("list", "status"))?,
-            envelope: self.stored.and_then(|stored| stored.envelope(sequence)),
+            envelope: self.stored.and_then(|stored| stored.envelope(sequence, created_at)),
             bytes: self.bytes.unsigned_abs(),
             attempts: u32::try_from(self.attempts).unwrap_or(u32::MAX),
             error: self.error.map(|text| ErrorText::new(&text)),
-            created_at: Timestamp::from_micros(self.created_at),
+            created_at,
             due_at: self.due_at.map(Timestamp::from_micros),
             settled_at: self.settled_at.map(Timestamp::from_micros),
         })

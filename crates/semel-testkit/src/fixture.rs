@@ -12,6 +12,8 @@ use semel_core::store::{BoxFuture, Inspect};
 
 pub use any::{AnyFixture, FixtureFuture};
 
+use crate::model::SecondJudge;
+
 /// The records of one test: a database, a key prefix, a directory. Dropping the fixture removes
 /// them.
 ///
@@ -60,6 +62,12 @@ pub trait Fixture: Send + Sync + 'static {
     /// does not exist. Returns `None`, the default, if no other program can reach the records.
     fn corrupt<'a>(&'a self, key: &'a Key) -> Option<BoxFuture<'a, ()>> {
         let _ = key;
+        None
+    }
+
+    /// Returns a second implementation of the protocol on the same records, such as functions in the
+    /// database, which the [model](crate::model) then compares with the judge. Default `None`.
+    fn second_judge(&self) -> Option<&dyn SecondJudge> {
         None
     }
 

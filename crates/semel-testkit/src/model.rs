@@ -13,6 +13,7 @@ mod comparison;
 mod driver;
 mod ledger;
 mod operation;
+mod second;
 
 use std::fmt;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use semel_core::AnyStore;
 
 use self::driver::Driver;
 use self::operation::Operation;
+pub use self::second::{OneCommit, Opinion, SecondJudge};
 use crate::fixture::{self, AnyFixture, Fixture, FixtureFuture};
 
 /// The environment variable that sets the number of histories of

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import uuid
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 
@@ -17,7 +19,9 @@ URL = "SEMEL_TEST_POSTGRES_URL"
 def url() -> str:
     found = os.environ.get(URL)
     if not found:
-        pytest.fail(f"set {URL} to a database that `semel migrate apply` has prepared", pytrace=False)
+        pytest.fail(
+            f"set {URL} to a database that `semel migrate apply` has prepared", pytrace=False
+        )
     return found
 
 
@@ -96,6 +100,28 @@ class Library:
         named.setdefault("operation", "CreateOrder")
         named.setdefault("key", "k")
         return await self.ledger.execute(work, tenant=self.tenant, **named)
+
+    async def elsewhere(self, call: Callable[[], Awaitable[Any]]) -> None:
+        """Runs a call as another caller does: with a connection of its own."""
+        if not isinstance(self.ledger, AsSync):
+            await call()
+            return
+        failures: List[BaseException] = []
+
+        async def caught() -> None:
+            try:
+                await call()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                if self.close is not None and self.close.__name__ == "close_all":
+                    self.close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(caught()))
+        thread.start()
+        thread.join()
+        if failures:
+            raise failures[0]
 
     def effects(self, name: str) -> int:
         (row,) = query("SELECT count(*) AS n FROM effect WHERE name = %s", f"{self.tenant}/{name}")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Awaitable, Callable, Dict
 
 from harness import AsSync, Library, url
+from sqlalchemy import String
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+
+class Base(DeclarativeBase):
+    pass
+
 
 INSERT = "INSERT INTO effect (name) VALUES ({})"
 
@@ -47,8 +55,101 @@ async def psycopg_async() -> Library:
     return Library(semel.psycopg.async_ledger(pool), insert, pool.close)
 
 
+def of_sqlalchemy(driver: str) -> str:
+    return (
+        url()
+        .replace("postgresql://", f"postgresql+{driver}://")
+        .replace("postgres://", f"postgresql+{driver}://")
+    )
+
+
+async def sqlalchemy_sync() -> Library:
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import sessionmaker
+
+    import semel.sqlalchemy
+
+    engine = create_engine(of_sqlalchemy("psycopg"))
+
+    async def insert(session: Any, name: str) -> None:
+        # Pending until it is flushed.
+        session.add(Effect(name=name))
+
+    ledger = semel.sqlalchemy.ledger(sessionmaker(engine))
+    return Library(AsSync(ledger), insert, engine.dispose)
+
+
+async def sqlalchemy_async() -> Library:
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    import semel.sqlalchemy
+
+    engine = create_async_engine(of_sqlalchemy("asyncpg"))
+
+    async def insert(session: Any, name: str) -> None:
+        session.add(Effect(name=name))
+
+    ledger = semel.sqlalchemy.async_ledger(async_sessionmaker(engine))
+    return Library(ledger, insert, engine.dispose)
+
+
+async def asyncpg_pool() -> Library:
+    import asyncpg
+
+    import semel.asyncpg
+
+    pool = await asyncpg.create_pool(url(), min_size=1, max_size=4)
+
+    async def insert(connection: Any, name: str) -> None:
+        await connection.execute(INSERT.format("$1"), name)
+
+    return Library(semel.asyncpg.async_ledger(pool), insert, pool.close)
+
+
+async def django_connection() -> Library:
+    from urllib.parse import urlsplit
+
+    import django
+    from django.conf import settings
+
+    # The suite runs in an event loop, which views do not.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+    if not settings.configured:
+        parts = urlsplit(url())
+        database = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": parts.path[1:],
+            "USER": parts.username,
+            "PASSWORD": parts.password or "",
+            "HOST": parts.hostname,
+            "PORT": parts.port,
+        }
+        settings.configure(DATABASES={"default": database}, USE_TZ=True, SECRET_KEY="test")
+        django.setup()
+    from django.db import connections
+
+    import semel.django
+
+    async def insert(connection: Any, name: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(INSERT.format("%s"), (name,))
+
+    return Library(AsSync(semel.django.ledger()), insert, connections.close_all)
+
+
+class Effect(Base):
+    __tablename__ = "effect"
+    name = mapped_column(String)
+    # The table has no primary key; the mapper needs a name for one.
+    __mapper_args__ = {"primary_key": [name]}
+
+
 LIBRARIES: Dict[str, Callable[[], Awaitable[Library]]] = {
     "psycopg": psycopg_sync,
     "psycopg_pool": psycopg_pool,
     "psycopg_async": psycopg_async,
+    "sqlalchemy": sqlalchemy_sync,
+    "sqlalchemy_async": sqlalchemy_async,
+    "asyncpg": asyncpg_pool,
+    "django": django_connection,
 }

@@ -78,7 +78,7 @@ class Client:
                 key=key,
                 fields={"key": key},
             )
-        except (Failing, psycopg.OperationalError, semel.Refused):
+        except (Failing, psycopg.OperationalError, semel.Unavailable, semel.Refused):
             return False
         line = json.dumps([key, result.value, result.replayed])
         os.write(self.journal, f"{line}\n".encode())

@@ -204,8 +204,7 @@ impl Event {
 
     /// Returns the payload if it can be embedded in a JSON document without changing a byte.
     fn embedded(&self) -> Option<&RawValue> {
-        let subtype = self.content_type.split(';').next().unwrap_or_default().trim();
-        if subtype != Self::JSON && !subtype.ends_with("+json") {
+        if !self.is_json() {
             return None;
         }
         let data: &RawValue = serde_json::from_slice(&self.payload).ok()?;

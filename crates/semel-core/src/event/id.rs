@@ -58,6 +58,42 @@ impl EventId {
         Self::from_array(bytes)
     }
 
+    /// Parses an id that another program wrote: a ULID, or the 32 digits of a UUID with hyphens, each all
+    /// in upper or all in lower case. Both name the same 128 bits; `None` for anything else.
+    ///
+    /// ```
+    /// use semel_core::EventId;
+    ///
+    /// let id = EventId::from_ulid_or_uuid("018f3c2e-7c1a-7d4b-9a5e-3f2b1c0d9e8f").expect("a UUID");
+    /// assert_eq!(id.to_string(), "01HWY2WZ0TFN5SMQHZ5CE0V7MF");
+    /// assert_eq!(EventId::from_ulid_or_uuid("01HWY2WZ0TFN5SMQHZ5CE0V7MF"), Some(id));
+    /// assert_eq!(EventId::from_ulid_or_uuid("order-17"), None);
+    /// ```
+    pub fn from_ulid_or_uuid(text: &str) -> Option<Self> {
+        let mixed = text.bytes().any(|byte| byte.is_ascii_lowercase())
+            && text.bytes().any(|byte| byte.is_ascii_uppercase());
+        if mixed {
+            return None;
+        }
+        if text.len() != 36 {
+            return text.to_ascii_uppercase().parse().ok();
+        }
+        let hyphens = [8, 13, 18, 23];
+        let sound = text.bytes().enumerate().all(|(at, byte)| match hyphens.contains(&at) {
+            true => byte == b'-',
+            false => byte.is_ascii_hexdigit(),
+        });
+        let number = u128::from_str_radix(&text.replace('-', ""), 16).ok().filter(|_| sound)?;
+        Some(Self::from_array(number.to_be_bytes()))
+    }
+
+    /// Returns the id as a UUID with hyphens, in lower case.
+    pub fn to_uuid(self) -> String {
+        let digits = format!("{:032x}", u128::from_be_bytes(self.to_bytes()));
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        parts.join("-")
+    }
+
     fn from_array(bytes: [u8; 16]) -> Self {
         Self(OperationId::from_bytes(&bytes).expect("16 bytes"))
     }

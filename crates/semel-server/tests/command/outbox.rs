@@ -132,7 +132,7 @@ async fn a_count_at_its_limit_prints_at_least(fixture: Fixture) {
     orders(&store, 1).await;
     relayed(&store, dead()).await;
     let same = "aggregatetype, aggregateid, type, source, content_type, headers, occurred_at, \
-                status, attempts, due_at, partition_key, token, error, created_at, published_at, payload";
+                status, attempts, due_at, in_partition, token, error, created_at, published_at, payload";
     let copies = format!(
         "INSERT INTO semel_outbox (id, tenant, {same}) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL \
          SELECT i + 1 FROM n WHERE i < 100000) SELECT id, 't' || i, {same} FROM semel_outbox, n"

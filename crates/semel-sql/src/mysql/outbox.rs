@@ -32,7 +32,7 @@ use super::pool::{PooledSession, SessionPool};
 use super::session::{OVERHEAD, Server, refused_contents};
 use super::statement::{CLOCK, repeat};
 use crate::error::{Stage, timed_out};
-use crate::outbox::{Cursor, EventRow, Marks, Scanned, Search, Stored, chunks};
+use crate::outbox::{Cursor, EventRow, LARGEST, Marks, Scanned, Search, Stored, chunks};
 use crate::pool::Lifecycle;
 
 /// The largest number of rows in one statement of an append. It is a power of two, as in all
@@ -241,10 +241,10 @@ async fn put_off(session: &mut PooledSession<'_>, search: &Search) -> Result<Sca
 /// Returns the statement of an append. An event that already exists is not changed, whatever its
 /// status. INSERT IGNORE is not used, since it would also ignore other errors.
 fn append(count: usize) -> String {
-    let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, {CLOCK}, ?, {CLOCK})");
+    let row = format!("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {CLOCK}, {CLOCK})");
     format!(
         "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, \
-         content_type, headers, occurred_at, status, attempts, due_at, partition_key, created_at) VALUES {} \
+         content_type, headers, occurred_at, due_at, created_at) VALUES {} \
          ON DUPLICATE KEY UPDATE created_at = created_at",
         repeat(&row, count, ", ")
     )
@@ -265,7 +265,6 @@ fn appended<'a>(rows: &'a [EventRow<'_>]) -> Vec<Value<'a>> {
             Value::text(row.content_type),
             Value::text(&row.headers),
             Value::text(&row.occurred_at),
-            Value::Bytes(row.partition_key.as_ref().map(<[u8; 16]>::as_slice)),
         ]
     };
     rows.iter().flat_map(values).collect()
@@ -288,7 +287,9 @@ macro_rules! columns {
     };
 }
 
-const COLUMNS: &str = columns!("payload");
+/// The columns of an event for relays. A payload larger than that of any event ([`LARGEST`]) is not read.
+const COLUMNS: &str = columns!("IF(OCTET_LENGTH(payload) <= 15728640, payload, NULL)");
+const _: () = assert!(LARGEST == 15_728_640, "the number in the text");
 /// The columns of an event for lists, with an empty payload.
 const OUTLINE: &str = columns!("CAST('' AS BINARY)");
 

@@ -3,6 +3,8 @@
 //! Every DDL statement commits by itself, so a migration is written to be run again after a crash
 //! in its middle (`IF NOT EXISTS`), and an advisory lock keeps a second instance out.
 
+use std::collections::BTreeMap;
+
 use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row};
 
@@ -10,6 +12,7 @@ use super::ledger::failed;
 use super::statement::CLOCK;
 use crate::migrate::{self, Applied, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::OUTBOX;
+use crate::routine::{self, Dialect};
 
 /// The migrations, in order.
 pub(crate) const MIGRATIONS: &[Migration] = &[
@@ -28,6 +31,16 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "id map",
         sql: include_str!("../../migrations/mysql/0003_idmap.sql"),
     },
+    Migration {
+        version: 4,
+        name: "outbox written by others",
+        sql: include_str!("../../migrations/mysql/0004_outbox_written_by_others.sql"),
+    },
+    Migration {
+        version: 5,
+        name: "procedures",
+        sql: include_str!("../../migrations/mysql/0005_procedures.sql"),
+    },
 ];
 
 const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
@@ -41,15 +54,21 @@ const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (
 const LOCK: &str = "SELECT GET_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)), 60)";
 const UNLOCK: &str = "SELECT RELEASE_LOCK(CONCAT('semel:', LEFT(SHA2(DATABASE(), 256), 16)))";
 
-/// Returns the whole schema as a script.
+/// Returns the whole schema as a script for the clients `mysql` and `mariadb`, which would cut a
+/// procedure at its first semicolon under the usual delimiter.
 pub(crate) fn print() -> String {
-    migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
+    let text = migrate::print("MySQL 8 and MariaDB 10.6", MIGRATIONS, |migration| {
         let Migration { version, .. } = migration;
         format!(
             "{HISTORY};\nINSERT IGNORE INTO semel_migration (version, checksum, applied_at) VALUES\n    \
              ({version}, '{}', {CLOCK});",
             migration.checksum()
         )
+    });
+    let procedures = MIGRATIONS.iter().filter(|migration| migration.sql.contains("PROCEDURE"));
+    procedures.fold(text, |text, Migration { sql, .. }| {
+        let sql = sql.trim_end();
+        text.replace(sql, &format!("DELIMITER //\n{sql}\n//\nDELIMITER ;"))
     })
 }
 
@@ -79,7 +98,12 @@ impl Migrator for SchemaMigrator {
                 refuse_other_table(&RECORD, ledger_table(&mut self.0).await?)?;
                 refuse_other_table(&migrate::CLOCK, shape(&mut self.0, &migrate::CLOCK).await?)?;
             }
-            2 => refuse_other_table(&OUTBOX, outbox_table(&mut self.0).await?)?,
+            2 => {
+                let mut findings = outbox_table(&mut self.0).await?;
+                // A later migration adds this column.
+                findings.retain(|finding| !finding.found.ends_with("no column in_partition"));
+                refuse_other_table(&OUTBOX, findings)?;
+            }
             3 => refuse_other_table(&ID_MAP, map_table(&mut self.0).await?)?,
             _ => {}
         }
@@ -136,8 +160,33 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     findings.extend(shape(connection, &migrate::CLOCK).await?);
     findings.extend(outbox_table(connection).await?);
     findings.extend(map_table(connection).await?);
+    findings.extend(procedures(connection, &done).await?);
     migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
+}
+
+const ROUTINES: Dialect =
+    Dialect { create: "CREATE PROCEDURE ", begin: "\nBEGIN\n", end: "\nEND;" };
+
+/// Reports procedures that are missing or changed.
+async fn procedures(connection: &mut MySqlConnection, done: &[Applied]) -> Result<Vec<Finding>> {
+    let text = "SELECT CAST(routine_name AS BINARY), CAST(routine_definition AS BINARY) \
+                FROM information_schema.routines \
+                WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE'";
+    let fail = |error| failed("verify", error);
+    let rows = sqlx::query(text).fetch_all(connection).await.map_err(fail)?;
+    let body = |row: &sqlx::mysql::MySqlRow| {
+        let (name, text): (Vec<u8>, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
+        let body = text.map(|text| {
+            let body = routine::squeezed(&String::from_utf8_lossy(&text));
+            let inner = body.strip_prefix("BEGIN").and_then(|rest| rest.strip_suffix("END"));
+            inner.map_or_else(|| body.clone(), str::to_owned)
+        });
+        Ok((String::from_utf8_lossy(&name).into_owned(), body))
+    };
+    let found: BTreeMap<String, Option<String>> =
+        rows.iter().map(body).collect::<sqlx::Result<_>>().map_err(fail)?;
+    Ok(routine::compare(&routine::installed(MIGRATIONS, done, &ROUTINES), &found))
 }
 
 /// Fails if a table with the name of a shape exists but has another shape. A migration uses IF NOT

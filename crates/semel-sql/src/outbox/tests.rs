@@ -7,6 +7,8 @@ use semel_core::event::TraceContext;
 
 use super::*;
 
+const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
 fn stored(row: &EventRow<'_>) -> Stored {
     Stored {
         id: row.id.clone(),
@@ -15,7 +17,7 @@ fn stored(row: &EventRow<'_>) -> Stored {
         aggregateid: row.aggregateid.map(Into::into),
         kind: row.kind.into(),
         source: row.source.into(),
-        payload: row.payload.to_vec(),
+        payload: Some(row.payload.to_vec()),
         content_type: row.content_type.into(),
         headers: row.headers.clone(),
         occurred_at: row.occurred_at.clone(),
@@ -41,16 +43,16 @@ fn rich() -> Event {
 fn an_event_is_the_same_after_it_was_stored() {
     let plain = Event::builder("acme", "tick", "/clock").build().expect("valid");
     for event in [rich(), plain] {
-        let read = stored(&EventRow::of(&event)).envelope(7);
+        let read = stored(&EventRow::of(&event)).publishable(7, NOW);
         assert!(read == Ok(event.with_sequence(7)));
     }
 }
 
 #[test]
-fn an_event_without_an_aggregate_is_routed_by_its_type_and_has_no_partition() {
+fn an_event_without_an_aggregate_is_routed_by_its_type() {
     let event = Event::builder("acme", "tick", "/clock").build().expect("valid");
     let row = EventRow::of(&event);
-    assert_eq!((row.aggregatetype, row.aggregateid, row.partition_key), ("tick", None, None));
+    assert_eq!((row.aggregatetype, row.aggregateid), ("tick", None));
     assert_eq!(row.headers, "{}");
 }
 
@@ -60,7 +62,7 @@ fn the_error_of_a_damaged_row_contains_the_column() {
     let damaged = |damage: fn(&mut Stored)| {
         let mut row = stored(&EventRow::of(&event));
         damage(&mut row);
-        row.envelope(1).expect_err("damaged")
+        row.publishable(1, NOW).expect_err("damaged")
     };
     assert!(damaged(|row| row.headers = "{\"region\":".into()).contains("column headers"));
     assert!(damaged(|row| row.id = "short".into()).contains("column id"));
@@ -69,11 +71,34 @@ fn the_error_of_a_damaged_row_contains_the_column() {
 }
 
 #[test]
-fn a_partition_is_computed_again_without_the_event() {
-    let event = rich();
-    let row = EventRow::of(&event);
-    assert_eq!(partition_key(row.tenant, row.aggregatetype, row.aggregateid), row.partition_key);
-    assert_eq!(partition_key("acme", "tick", None), None);
+fn a_row_without_a_time_happened_when_it_was_appended() {
+    let mut row = stored(&EventRow::of(&rich()));
+    row.occurred_at.clear();
+    assert_eq!(row.publishable(1, NOW).expect("valid").occurred_at(), NOW);
+}
+
+#[test]
+fn a_payload_is_text_unless_postgresql_would_change_it() {
+    let row = |payload: &'static [u8]| {
+        let event = Event::builder("acme", "k", "/s").payload("a/b", payload).build();
+        let event = event.expect("valid");
+        let row = EventRow::of(&event);
+        (row.payload_text().map(str::to_owned), row.payload_bytes().map(<[u8]>::to_vec))
+    };
+    assert_eq!(row(b"{\"a\":\"\\\\x\"}"), (Some("{\"a\":\"\\\\x\"}".into()), None));
+    for bytes in [&b"\xff"[..], b"a\0b", br"\x41"] {
+        assert_eq!(row(bytes), (None, Some(bytes.to_vec())));
+    }
+}
+
+#[test]
+fn an_event_is_selected_by_every_spelling_of_its_id() {
+    let id: semel_core::EventId = "01HWY2WZ0TFN5SMQHZ5CE0V7MF".parse().expect("a ULID");
+    let texts = spellings(&[id]);
+    assert_eq!(texts.len(), 4);
+    for text in texts {
+        assert_eq!(semel_core::EventId::from_ulid_or_uuid(&text), Some(id), "{text}");
+    }
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::session::{Naming, Session};
 use super::statement::{failed, refused_in, text};
 use crate::error::{Stage, timed_out};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, LONG, Marks, SHORT, Scanned, Search, Stored, chunks,
+    Claimed, Cursor, EventRow, LARGEST, LONG, Marks, SHORT, Scanned, Search, Stored, chunks,
 };
 use crate::pool::Lifecycle;
 
@@ -255,11 +255,11 @@ fn append_one<'q>(naming: Naming, row: &'q EventRow<'q>) -> Query<'q, Postgres, 
         .bind(row.aggregateid)
         .bind(row.kind)
         .bind(row.source)
-        .bind(row.payload)
+        .bind(row.payload_text())
+        .bind(row.payload_bytes())
         .bind(row.content_type)
         .bind(&*row.headers)
         .bind(&*row.occurred_at)
-        .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
 }
 
 fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, PgArguments> {
@@ -274,11 +274,11 @@ fn append<'q>(naming: Naming, rows: &'q [EventRow<'q>]) -> Query<'q, Postgres, P
         .bind(column(rows, |row| row.aggregateid))
         .bind(column(rows, |row| row.kind))
         .bind(column(rows, |row| row.source))
-        .bind(column(rows, |row| row.payload))
+        .bind(column(rows, |row| row.payload_text()))
+        .bind(column(rows, |row| row.payload_bytes()))
         .bind(column(rows, |row| row.content_type))
         .bind(column(rows, |row| &*row.headers))
         .bind(column(rows, |row| &*row.occurred_at))
-        .bind(column(rows, |row| row.partition_key.as_ref().map(|key| key.as_slice())))
 }
 
 /// Returns the statement that claims, or one that continues after a cursor if a test has disabled
@@ -306,6 +306,7 @@ async fn claim(
         .bind(token.to_bytes().to_vec())
         .bind(window)
         .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX))
+        .bind(LARGEST)
         .fetch_all(connection)
         .await
         .map_err(failed("claim"))?;

@@ -1,5 +1,6 @@
 //! The schema in PostgreSQL, and the checks of the schema and of the server.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_core::store::{Error, ErrorKind, Finding, Result, Severity};
@@ -13,6 +14,7 @@ use super::{OPERATOR_PATIENCE, PgStore};
 use crate::error::{Stage, timed_out};
 use crate::migrate::{self, Applied, CLOCK, ID_MAP, IDENTITY, Migration, Migrator, RECORD, Shape};
 use crate::outbox::PG_OUTBOX;
+use crate::routine::{self, Dialect};
 
 /// The migrations, in order.
 pub const MIGRATIONS: &[Migration] = &[
@@ -35,6 +37,11 @@ pub const MIGRATIONS: &[Migration] = &[
         version: 4,
         name: "outbox lease",
         sql: include_str!("../../migrations/postgres/4-outbox-lease.sql"),
+    },
+    Migration {
+        version: 5,
+        name: "outbox written by others",
+        sql: include_str!("../../migrations/postgres/5-outbox-written-by-others.sql"),
     },
     Migration {
         version: 6,
@@ -182,8 +189,42 @@ async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Fin
         findings.extend(keys(naming, connection, shape).await?);
     }
     findings.extend(collations(naming, connection).await?);
+    findings.extend(functions(naming, connection, &history).await?);
     migrate::advise_on_missing_tables(&mut findings);
     Ok(findings)
+}
+
+const ROUTINES: Dialect =
+    Dialect { create: "create function ", begin: "as $semel$", end: "$semel$" };
+
+/// The functions of the schema. One that lost the rights of its owner or its own `search_path` is
+/// another function, and so is one whose trigger is gone or disabled.
+const FUNCTIONS: &str = "select p.proname::text, case
+        when p.proname = 'semel_refuse_unfinished' and not exists (
+            select from pg_trigger t
+            where t.tgfoid = p.oid and t.tgdeferrable and t.tginitdeferred and t.tgenabled in ('O', 'A'))
+            then ''
+        when p.proname in ('semel_append', 'semel_begin', 'semel_complete', 'semel_fail', 'semel_handle',
+            'semel_register_id', 'semel_resolve_id') and (not p.prosecdef or p.proconfig is null)
+            then ''
+        else p.prosrc end
+    from pg_proc p join pg_class c on c.relnamespace = p.pronamespace
+    where c.oid = to_regclass('semel_record') and p.proname like 'semel\\_%'";
+
+/// Reports functions that are missing or changed.
+async fn functions(
+    naming: Naming,
+    connection: &mut PgConnection,
+    history: &[Applied],
+) -> Result<Vec<Finding>> {
+    let rows = naming.query(FUNCTIONS).fetch_all(connection).await.map_err(failed("verify"))?;
+    let body = |row: &PgRow| {
+        let source: String = row.try_get(1)?;
+        Ok((row.try_get(0)?, Some(routine::squeezed(&source))))
+    };
+    let found: BTreeMap<String, Option<String>> =
+        rows.iter().map(body).collect::<sqlx::Result<_>>().map_err(failed("verify"))?;
+    Ok(routine::compare(&routine::installed(MIGRATIONS, history, &ROUTINES), &found))
 }
 
 const COLUMNS: &str = "select attname::text from pg_attribute

@@ -24,8 +24,8 @@ use super::queue::{Answer, Step};
 use super::task::{Task, TaskAnswer};
 use super::{SLICE, SqliteStore, failure, watermark};
 use crate::outbox::{
-    Claimed, Cursor, EventRow, GRACE, LATER, LONG, Marks, PUBLISHED, REDATED, RETRY, SHORT,
-    Scanned, Search, Stored, UNTRIED, chunks, discarded, partition_key, statuses,
+    Claimed, Cursor, EventRow, GRACE, LARGEST, LATER, LONG, Marks, PUBLISHED, REDATED, RETRY,
+    SHORT, Scanned, Search, Stored, UNTRIED, chunks, discarded, statuses,
 };
 use crate::row::undecodable;
 
@@ -109,7 +109,8 @@ async fn claim(
         .bind(token.to_bytes().to_vec())
         .bind(window)
         .bind(i64::try_from(ask.bytes).unwrap_or(i64::MAX))
-        .bind(micros(ask.lease));
+        .bind(micros(ask.lease))
+        .bind(LARGEST);
     let rows = connection.fetch_all(query).await?;
     let claimed = |row: &SqliteRow| -> sqlx::Result<Leased> {
         let claimed = Claimed {
@@ -210,30 +211,19 @@ async fn apply(
     operators::push_matches(&mut query, selection, &wanted);
     query.push(" ORDER BY sequence LIMIT ").push_bind(i64::from(limit));
     let rows = connection.fetch_all(query.build().persistent(false)).await?;
-    // For each row its number, with the partition to which it belongs (`chosen`) and the partition
-    // that waits for it (`left`).
-    let (mut chosen, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in &rows {
-        let sequence: i64 = row.try_get(0)?;
-        let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-        let partition_key = partition_key(tenant, kind, row.try_get(3)?);
-        chosen.push((sequence, partition_key.map(|partition_key| hex(&partition_key))));
-        let held: Option<&[u8]> = row.try_get(4)?;
-        left.extend(held.map(|partition_key| (sequence, hex(partition_key))));
-    }
-    let last = chosen.last().map(|(sequence, _)| sequence.unsigned_abs());
-    let chosen = serde_json::to_string(&chosen).expect("numbers and texts");
+    let chosen = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<Vec<i64>>>()?;
+    let last = chosen.last().map(|sequence| sequence.unsigned_abs());
+    let chosen = serde_json::to_string(&chosen).expect("numbers");
     let done = match discarded(verb) {
         Some(reason) => {
-            let query = sqlx::query(texts::DISCARD).bind(chosen).bind(reason.as_str().to_owned());
-            let done = connection.execute(query.bind(now.as_micros())).await?;
-            let left = serde_json::to_string(&left).expect("numbers and texts");
-            let query = sqlx::query(texts::BEHIND).bind(left).bind(now.as_micros());
+            // Before the rows leave their partitions.
+            let query = sqlx::query(texts::BEHIND).bind(chosen.clone()).bind(now.as_micros());
             let behind = connection.fetch_all(query).await?;
             let behind =
                 behind.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<Vec<_>>>()?;
             wake(connection, &behind, now).await?;
-            done
+            let query = sqlx::query(texts::DISCARD).bind(chosen).bind(reason.as_str().to_owned());
+            connection.execute(query.bind(now.as_micros())).await?
         }
         None => {
             let query = sqlx::query(texts::REVIVE).bind(chosen).bind(now.as_micros());
@@ -445,7 +435,6 @@ fn append<'q>(
             .bind(&*row.headers)
             .bind(&*row.occurred_at)
             .bind(now)
-            .bind(row.partition_key.as_ref().map(|key| key.as_slice()))
             .bind(now)
     })
 }

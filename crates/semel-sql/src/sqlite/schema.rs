@@ -30,6 +30,11 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "id map",
         sql: include_str!("../../migrations/sqlite/0003_idmap.sql"),
     },
+    Migration {
+        version: 4,
+        name: "outbox written by others",
+        sql: include_str!("../../migrations/sqlite/0004_outbox_written_by_others.sql"),
+    },
 ];
 
 const HISTORY: &str = "CREATE TABLE IF NOT EXISTS semel_migration (\
@@ -193,7 +198,8 @@ pub(super) async fn verify(settings: &Builder) -> Result<Vec<Finding>> {
 pub(super) async fn findings(connection: &mut SqliteConnection) -> sqlx::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for shape in [RECORD, CLOCK, OUTBOX, ID_MAP] {
-        let columns = "SELECT name FROM pragma_table_info(?)";
+        // Unlike `table_info`, this lists generated columns.
+        let columns = "SELECT name FROM pragma_table_xinfo(?)";
         let columns = names(connection, columns, shape.table).await?;
         let indexes = "SELECT name FROM pragma_index_list(?)";
         let indexes = names(connection, indexes, shape.table).await?;

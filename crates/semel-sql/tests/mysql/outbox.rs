@@ -73,6 +73,87 @@ mod conformance {
 
 #[path = "../outbox/crowd.rs"]
 mod crowd;
+#[path = "../outbox/strangers.rs"]
+mod strangers;
+
+impl strangers::StrangerFixture for TestDatabase {
+    async fn execute(&self, sql: &str) -> Result<(), String> {
+        let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut self.plain().await).await;
+        done.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn six_columns_are_an_event() {
+    semel_testkit::fixture::run(async {
+        strangers::six_columns_are_an_event(TestDatabase::new().await).await;
+    });
+}
+
+#[test]
+fn strangers_and_appends_share_their_partitions() {
+    semel_testkit::fixture::run(async {
+        strangers::strangers_and_appends_share_their_partitions(TestDatabase::new().await).await;
+    });
+}
+
+#[test]
+fn an_id_names_one_row() {
+    semel_testkit::fixture::run(async {
+        strangers::an_id_names_one_row(TestDatabase::new().await).await;
+    });
+}
+
+#[test]
+fn a_huge_payload_is_buried_unread() {
+    semel_testkit::fixture::run(async {
+        strangers::a_huge_payload_is_buried_unread(
+            TestDatabase::new().await,
+            "REPEAT('7', 15728641)",
+        )
+        .await;
+    });
+}
+
+/// On both servers, also in sessions that are not strict: those cut what does not fit, and store what
+/// they cannot convert as question marks.
+#[test]
+fn malformed_rows_are_buried() {
+    semel_testkit::fixture::run(async {
+        for database in [TestDatabase::new().await, TestDatabase::mysql9().await] {
+            let mut malformed = strangers::malformed();
+            let value = |old: &str, new: &str| {
+                let id = semel_core::EventId::generate().to_string();
+                let sql = strangers::insert(&id, "1", "P").replace(old, new).replace("'P'", "'1'");
+                format!("SET SESSION sql_mode = ''; {sql}")
+            };
+            let name = "column aggregateid must have";
+            malformed.push((value("'1'", "REPEAT('é', 400)"), name.into()));
+            let tenant = "column tenant must have";
+            malformed.push((value("'acme'", "REPEAT('a', 400)"), tenant.into()));
+            malformed.push((value("'acme'", "x'61ff'"), "column tenant".into()));
+            malformed.push((value("'acme'", "x'6100'"), "without control characters".into()));
+            malformed.push((value("'order.placed'", "REPEAT('a', 400)"), "column type".into()));
+            malformed.push((value("'P'", "x'7b22ff227d'"), "column payload is not UTF-8".into()));
+            strangers::malformed_rows_are_buried(&database, malformed).await;
+        }
+    });
+}
+
+#[test]
+fn six_columns_are_an_event_on_mysql_9() {
+    semel_testkit::fixture::run(async {
+        strangers::six_columns_are_an_event(TestDatabase::mysql9().await).await;
+    });
+}
+
+#[test]
+fn strangers_and_appends_share_their_partitions_on_mysql_9() {
+    semel_testkit::fixture::run(async {
+        let database = TestDatabase::mysql9().await;
+        strangers::strangers_and_appends_share_their_partitions(database).await;
+    });
+}
 
 #[test]
 fn claimers_share_a_backlog() {
@@ -125,5 +206,22 @@ fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
             sqlx::query_as(read).fetch_one(&mut connection).await.expect("read");
         let texts = (&*row.0, &*row.1, &*row.2, &*row.3, &*row.4);
         assert_eq!(texts, (&*event.id().to_string(), "order", "ord_1", "order.placed", &b"7"[..]));
+    });
+}
+
+#[test]
+fn the_guides_statements_are_events() {
+    semel_testkit::fixture::run(async {
+        let bound = async |place: &TestDatabase, sql: String, values: Vec<String>| {
+            let query = sqlx::query(sqlx::AssertSqlSafe(sql));
+            let query = values.into_iter().fold(query, |query, value| query.bind(value));
+            query.execute(&mut place.plain().await).await.expect("written");
+        };
+        strangers::the_guides_statements_are_events(
+            TestDatabase::new().await,
+            |_| "?".to_owned(),
+            bound,
+        )
+        .await;
     });
 }

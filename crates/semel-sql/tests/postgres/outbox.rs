@@ -76,6 +76,95 @@ mod conformance {
 
 #[path = "../outbox/crowd.rs"]
 mod crowd;
+#[path = "../outbox/strangers.rs"]
+mod strangers;
+
+impl strangers::StrangerFixture for Database {
+    async fn execute(&self, sql: &str) -> Result<(), String> {
+        let mut connection = self.connection().await;
+        let done =
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&mut connection).await;
+        done.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn six_columns_are_an_event() {
+    semel_testkit::fixture::run(async {
+        strangers::six_columns_are_an_event(Database::new().await).await;
+    });
+}
+
+#[test]
+fn strangers_and_appends_share_their_partitions() {
+    semel_testkit::fixture::run(async {
+        strangers::strangers_and_appends_share_their_partitions(Database::new().await).await;
+    });
+}
+
+#[test]
+fn an_id_names_one_row() {
+    semel_testkit::fixture::run(async {
+        strangers::an_id_names_one_row(Database::new().await).await;
+    });
+}
+
+#[test]
+fn a_huge_payload_is_buried_unread() {
+    semel_testkit::fixture::run(async {
+        strangers::a_huge_payload_is_buried_unread(Database::new().await, "repeat('7', 15728641)")
+            .await;
+    });
+}
+
+#[test]
+fn malformed_rows_are_buried() {
+    semel_testkit::fixture::run(async {
+        let mut malformed = strangers::malformed();
+        let id = semel_core::EventId::generate().to_string();
+        let bytes = strangers::insert(&id, "1", r"\x7b22ff227d");
+        malformed.push((bytes, "column payload is not UTF-8".into()));
+        strangers::malformed_rows_are_buried(&Database::new().await, malformed).await;
+    });
+}
+
+/// What is no text in the database's encoding, or holds a NUL, never becomes a row.
+#[test]
+fn a_nul_is_an_error_of_the_insert() {
+    semel_testkit::fixture::run(async {
+        let (database, id) = (Database::new().await, semel_core::EventId::generate());
+        let sql = strangers::insert(&id.to_string(), "1", "P").replace("'P'", r"E'\x00'");
+        let refused = strangers::StrangerFixture::execute(&database, &sql).await;
+        assert!(refused.expect_err("refused").contains("0x00"));
+    });
+}
+
+/// No driver's way to bind JSON changes a byte: as text, `json`, `jsonb` or bytes.
+#[test]
+fn a_payload_is_text_json_or_bytes() {
+    semel_testkit::fixture::run(async {
+        let database = Database::new().await;
+        let store = database.store().await;
+        let json = r#"{"path": "C:\\new\u0041", "quote": "\""}"#;
+        let hex: String = json.bytes().map(|byte| format!("{byte:02x}")).collect();
+        for value in [
+            format!("'{json}'"),
+            format!("'{json}'::json"),
+            format!("'\\x{hex}'::bytea"),
+            format!("'\\x{hex}'"),
+        ] {
+            let id = semel_core::EventId::generate().to_string();
+            let sql = strangers::insert(&id, "1", "P").replace("'P'", &value);
+            strangers::StrangerFixture::execute(&database, &sql).await.expect(&value);
+        }
+        let publisher = strangers::Published::default();
+        let relay = semel_core::outbox::Relay::new(store, publisher.clone());
+        assert_eq!(relay.drain().await.expect("drained").published, 4);
+        for event in publisher.events() {
+            assert_eq!(event.payload(), json.as_bytes());
+        }
+    });
+}
 
 #[test]
 fn claimers_share_a_backlog() {
@@ -138,15 +227,15 @@ fn a_row_that_was_put_off_is_claimed_again_when_its_lease_is_over() {
 
 /// Inserts rows as they are when they were published, and when they wait.
 async fn fill(database: &Database, published: u32, waiting: u32) {
-    let columns = "id, tenant, aggregatetype, type, source, payload, content_type, headers, \
-                   occurred_at, attempts, created_at, status, due_at, published_at, partition_key";
-    let same = "'t', 'k', 'k', '/s', '', 'a/b', '{}', '', 0, 1";
+    let columns = "id, tenant, aggregatetype, type, payload, content_type, created_at, status, due_at, \
+                   published_at, in_partition, aggregateid";
+    let same = "'t', 'k', 'k', '', 'a/b', 1";
     database
         .run(&format!(
             "insert into semel_outbox ({columns})
-            select 'p' || n, {same}, 2, null, n, null from generate_series(1, {published}) n;
+            select 'p' || n, {same}, 2, null, n, 0, n from generate_series(1, {published}) n;
             insert into semel_outbox ({columns})
-            select 'w' || n, {same}, 0, n, null, decode(md5(n::text), 'hex')
+            select 'w' || n, {same}, 0, n, null, 1, md5(n::text)
             from generate_series(1, {waiting}) n;
             analyze semel_outbox"
         ))
@@ -162,12 +251,12 @@ async fn plan(database: &Database) -> (String, u64) {
         "set plan_cache_mode = force_generic_plan; set enable_seqscan = off;
         set enable_hashjoin = off; set enable_mergejoin = off; set enable_bitmapscan = off;
         set enable_sort = off; set jit = off;
-        prepare claim (bigint, bigint, bytea, bigint, bigint) as {claim}"
+        prepare claim (bigint, bigint, bytea, bigint, bigint, bigint) as {claim}"
     );
     let prepared = sqlx::raw_sql(sqlx::AssertSqlSafe(prepare)).execute(&mut connection).await;
     prepared.expect("prepared");
     let explain = "explain (analyze, buffers, costs off, timing off)
-        execute claim (100, 1000000, '\\x00', 600, 8388608)";
+        execute claim (100, 1000000, '\\x00', 600, 8388608, 15728640)";
     let rows = sqlx::raw_sql(explain).fetch_all(&mut connection).await.expect("explained");
     let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
     let pages = |line: &String| {
@@ -202,10 +291,10 @@ async fn a_claim_costs_the_same_however_much_is_held() {
     fill(&many, 0, 300).await;
     // A head that rests, and the rows behind it, due before all others.
     many.run(
-        "insert into semel_outbox (id, tenant, aggregatetype, type, source, payload, content_type,
-            headers, occurred_at, attempts, created_at, status, due_at, partition_key)
-        select 'h' || n, 't', 'k', 'k', '/s', '', 'a/b', '{}', '', 1, 1,
-            case n when 1 then 3 else 0 end, case n when 1 then 9000000000000000 else 0 end, '\\x00'
+        "insert into semel_outbox (id, tenant, aggregatetype, type, payload, content_type,
+            attempts, created_at, status, due_at, aggregateid)
+        select 'h' || n, 't', 'k', 'k', '', 'a/b', 1, 1,
+            case n when 1 then 3 else 0 end, case n when 1 then 9000000000000000 else 0 end, 'held'
         from generate_series(1, 20001) n;
         analyze semel_outbox",
     )
@@ -296,8 +385,25 @@ async fn a_row_has_what_debeziums_outbox_router_reads_by_default() {
     let event = event.about("order", "ord_1").json(&7).build().expect("valid");
     store.append(&mut connection, std::slice::from_ref(&event)).await.expect("written");
     let read = "select id, aggregatetype, aggregateid, type, payload from semel_outbox";
-    let row: (String, String, String, String, Vec<u8>) =
+    let row: (String, String, String, String, String) =
         sqlx::query_as(read).fetch_one(&mut connection).await.expect("read");
     let texts = (&*row.0, &*row.1, &*row.2, &*row.3, &*row.4);
-    assert_eq!(texts, (&*event.id().to_string(), "order", "ord_1", "order.placed", &b"7"[..]));
+    assert_eq!(texts, (&*event.id().to_string(), "order", "ord_1", "order.placed", "7"));
+}
+
+#[test]
+fn the_guides_statements_are_events() {
+    semel_testkit::fixture::run(async {
+        let bound = async |place: &Database, sql: String, values: Vec<String>| {
+            let query = sqlx::query(sqlx::AssertSqlSafe(sql));
+            let query = values.into_iter().fold(query, |query, value| query.bind(value));
+            query.execute(&mut place.connection().await).await.expect("written");
+        };
+        strangers::the_guides_statements_are_events(
+            Database::new().await,
+            |n| format!("${n}"),
+            bound,
+        )
+        .await;
+    });
 }

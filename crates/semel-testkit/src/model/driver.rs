@@ -27,16 +27,19 @@ const PATIENCE: usize = 1_000;
 /// A description of how store and reference disagree.
 pub(crate) type Disagreement = String;
 
-type Step<T> = Result<T, Disagreement>;
+pub(super) type Step<T> = Result<T, Disagreement>;
+
+/// The key that a step may have changed, the reference's answer and the store's.
+pub(super) type Touched = (Option<usize>, Answer, Answer);
 
 /// A store and a reference that run the same history.
 pub(crate) struct Driver<'a, F: Fixture> {
-    fixture: &'a F,
+    pub(super) fixture: &'a F,
     store: &'a F::Store,
     renewer: <F::Store as Store>::Renewer,
-    half: Duration,
-    keys: Vec<Key>,
-    ledger: Ledger,
+    pub(super) half: Duration,
+    pub(super) keys: Vec<Key>,
+    pub(super) ledger: Ledger,
     /// Time that has passed for the reference and not yet for the store. The store catches up in
     /// one step before its next call.
     behind: Span,
@@ -71,7 +74,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         })
     }
 
-    fn span(&self, halves: Span) -> Duration {
+    pub(super) fn span(&self, halves: Span) -> Duration {
         self.half * u32::try_from(halves).unwrap_or(0)
     }
 
@@ -134,9 +137,16 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
     }
 
-    async fn take(&mut self, operation: &Operation) -> Step<(Option<usize>, Answer, Answer)> {
+    async fn take(&mut self, operation: &Operation) -> Step<Touched> {
         match *operation {
-            Operation::Begin(ask) => self.begin(&ask).await,
+            Operation::Begin(ask) => {
+                self.compare_judges(&ask).await?;
+                self.begin(&ask).await
+            }
+            Operation::Once(ask, end) => {
+                self.compare_judges(&ask).await?;
+                self.once(&ask, &end).await
+            }
             Operation::Renew { holder, lease } => self.renew(holder, lease).await,
             Operation::Settle { holder, end } => self.settle(holder, &end).await,
             Operation::Sweep { limit } => {
@@ -178,7 +188,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
     }
 
-    async fn begin(&mut self, ask: &ClaimOperation) -> Step<(Option<usize>, Answer, Answer)> {
+    pub(super) async fn begin(&mut self, ask: &ClaimOperation) -> Step<Touched> {
         let draft = Draft {
             key: self.keys[ask.key].clone(),
             fingerprint: fingerprint(ask.request),
@@ -287,7 +297,12 @@ impl<'a, F: Fixture> Driver<'a, F> {
     }
 
     /// Records a grant. An error if its fence is not larger than all earlier ones of the key.
-    fn granted(&mut self, key: usize, attempt_id: AttemptId, fence: Fence) -> Step<()> {
+    pub(super) fn granted(
+        &mut self,
+        key: usize,
+        attempt_id: AttemptId,
+        fence: Fence,
+    ) -> Step<()> {
         if fence <= self.fences[key] {
             return Err(format!("fence {fence} was granted after {}", self.fences[key]));
         }
@@ -311,7 +326,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         self.grants.iter().rev().nth(holder % count).copied().unwrap_or_else(stranger)
     }
 
-    async fn renew(&mut self, holder: usize, lease: Span) -> Step<(Option<usize>, Answer, Answer)> {
+    async fn renew(&mut self, holder: usize, lease: Span) -> Step<Touched> {
         let (key, held) = self.holder(holder);
         let expected = self.ledger.renew(key, held.attempt_id, lease);
         let renewed = self.renewer.renew(&[(held, self.span(lease))]).await;
@@ -323,7 +338,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         Ok((Some(key), expected, answered))
     }
 
-    async fn settle(&mut self, holder: usize, end: &End) -> Step<(Option<usize>, Answer, Answer)> {
+    pub(super) async fn settle(&mut self, holder: usize, end: &End) -> Step<Touched> {
         let (key, held) = self.holder(holder);
         let attempt = match self.ledger.lines.get(&key) {
             Some(line) if line.attempt_id == held.attempt_id => line.attempt,
@@ -367,7 +382,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         seen: usize,
         lease: Span,
         retry_payload: Option<u8>,
-    ) -> Step<(Option<usize>, Answer, Answer)> {
+    ) -> Step<Touched> {
         let count = self.seen.len().max(1);
         let Some((key, version)) = self.seen.iter().rev().nth(seen % count).copied() else {
             return Ok((None, Answer::Nothing, Answer::Nothing));
@@ -450,7 +465,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
         }
     }
 
-    async fn peek(&self, key: usize) -> Step<Option<Peeked>> {
+    pub(super) async fn peek(&self, key: usize) -> Step<Option<Peeked>> {
         self.store.peek(&self.keys[key]).await.map_err(|e| e.to_string())
     }
 

@@ -42,6 +42,8 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Begin(ClaimOperation),
+    /// A claim that ends at once.
+    Once(ClaimOperation, End),
     Renew {
         holder: usize,
         lease: Span,
@@ -132,6 +134,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     let any_holder = 0..64usize;
     prop_oneof![
         10 => ask().prop_map(Operation::Begin),
+        4 => (ask(), end()).prop_map(|(ask, end)| Operation::Once(ask, end)),
         3 => (any_holder.clone(), odd(4))
             .prop_map(|(holder, lease)| Operation::Renew { holder, lease }),
         7 => (any_holder, end()).prop_map(|(holder, end)| Operation::Settle { holder, end }),

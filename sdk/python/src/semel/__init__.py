@@ -26,6 +26,7 @@ from .errors import (
     Refused,
     ResultUnavailable,
     SemelError,
+    Unavailable,
     Uncertain,
 )
 from .events import Event
@@ -69,6 +70,7 @@ __all__ = [
     "Resource",
     "ResultUnavailable",
     "SemelError",
+    "Unavailable",
     "Uncertain",
     "Unit",
     "fingerprints",

@@ -71,8 +71,9 @@ class AsyncUnit(Generic[C]):
     ) -> str:
         """Appends an event to the outbox in this transaction, and returns its id.
 
-        `source` names the service that sends it, such as `/orders`. `about` is the type and the id of what the event is about: events about the same thing keep
-        their order. With a `name` the id is the same in every attempt of the operation.
+        `source` names the service that sends it, such as `/orders`. `about` is the type and the id of
+        what the event is about: events about the same thing keep their order. With a `name` the id is
+        the same in every attempt of the operation.
         """
         return await self._work.append(
             type,
@@ -117,7 +118,8 @@ class AsyncLedger(Generic[C]):
         keep: Optional[timedelta] = None,
         wait: Optional[timedelta] = None,
     ) -> None:
-        self._engine = Engine(database)
+        #: The protocol that the middleware shares.
+        self.engine = Engine(database)
         self._tenant = tenant
         self._defaults = {"lease": lease, "keep": keep, "wait": wait}
 
@@ -161,7 +163,7 @@ class AsyncLedger(Generic[C]):
         async def driven(native: C, calls: Work[C]) -> T:
             return await work(AsyncUnit(native, calls))
 
-        return await self._engine.execute(request, driven, codec)
+        return await self.engine.execute(request, driven, codec)
 
     def idempotent(
         self,
@@ -203,7 +205,7 @@ class AsyncLedger(Generic[C]):
                 async def driven(native: C, calls: Work[C]) -> Any:
                     return await function(*owner, AsyncUnit(native, calls), *args, **kwargs)
 
-                return (await self._engine.execute(request, driven, codec)).value
+                return (await self.engine.execute(request, driven, codec)).value
 
             return replaced(target, method, once)
 
@@ -223,7 +225,7 @@ class AsyncLedger(Generic[C]):
                 async def driven(native: C, calls: Work[C]) -> None:
                     await function(AsyncUnit(native, calls), event)
 
-                return await self._engine.handle(group, event, driven)
+                return await self.engine.handle(group, event, driven)
 
             return handle
 
@@ -232,6 +234,6 @@ class AsyncLedger(Generic[C]):
     def join(self, connection: C, *, tenant: Optional[str] = None) -> AsyncUnit[C]:
         """Returns the functions for a transaction that you opened and will commit: `append`,
         `register_id` and `resolve_id` without a key."""
-        database = self._engine.database
+        database = self.engine.database
         call = Call(database, database.join(connection))
         return AsyncUnit(connection, Work(call, State(tenant or self._tenant or "", "", "")))

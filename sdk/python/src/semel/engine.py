@@ -39,6 +39,7 @@ from .errors import (
     Refused,
     ResultUnavailable,
     SemelError,
+    Unavailable,
     Uncertain,
 )
 from .events import Event, derived_id, encode_payload
@@ -83,6 +84,15 @@ class Handled:
     """The result of handling an event: `replayed` if this group had handled it before."""
 
     replayed: bool
+
+
+class NotKept(Exception):
+    """Ends work whose result is not stored: the transaction is rolled back. `recorded` is what is
+    recorded for operators; None forgets the attempt."""
+
+    def __init__(self, recorded: Optional[str]) -> None:
+        super().__init__(recorded)
+        self.recorded = recorded
 
 
 @dataclass(frozen=True)
@@ -206,7 +216,7 @@ class Engine(Generic[C]):
     async def _attempt(
         self, request: Request, work: Callable[[C, Work[C]], Awaitable[T]], codec: Codec[T]
     ) -> Execution[T]:
-        session, failed = await self.database.open(), True
+        session, failed = await self._open(), True
         try:
             call = Call(self.database, session)
             row = await self.begin(call, request)
@@ -227,6 +237,14 @@ class Engine(Generic[C]):
         finally:
             await session.close(failed)
 
+    async def _open(self) -> Session[C]:
+        try:
+            return await self.database.open()
+        except SemelError:
+            raise
+        except Exception as error:
+            raise Unavailable() from error
+
     async def begin(self, call: Call[C], request: Request) -> Row:
         """Claims a key in the transaction of `call`; returns the row of `run` or `replay`."""
         tenant, operation, key, fingerprint = request.identity()
@@ -242,6 +260,8 @@ class Engine(Generic[C]):
             request.principal,
         )
         if row["verdict"] not in ("run", "replay"):
+            # The verdict may have changed the record: of a crashed attempt, to uncertain.
+            await call.session.commit()
             _refuse(row)
         return row
 
@@ -277,7 +297,8 @@ class Engine(Generic[C]):
 
     async def _record_failure(self, request: Request, state: State, error: Exception) -> None:
         """Records a failure after the rollback. If that fails, the key is free: nothing is recorded."""
-        if isinstance(error, (Refused, Misused, NotMigrated)):
+        is_free = isinstance(error, NotKept) and error.recorded is None
+        if is_free or isinstance(error, (Refused, Misused, NotMigrated)):
             return
         is_final = isinstance(error, request.final)
         delay = None if is_final else round(request.retry_after.total_seconds() * 1000)
@@ -302,7 +323,7 @@ class Engine(Generic[C]):
         self, group: str, event: Event, handler: Callable[[C, Work[C]], Awaitable[Any]]
     ) -> Handled:
         """Handles an event once per group, in one transaction with the handler's writes."""
-        session, failed = await self.database.open(), True
+        session, failed = await self._open(), True
         try:
             call = Call(self.database, session)
             row = await self._calling(
@@ -313,6 +334,7 @@ class Engine(Generic[C]):
                 failed = False
                 return Handled(replayed=True)
             if verdict != "run":
+                await session.commit()
                 _refuse({"verdict": verdict})
             # The event takes the place of the operation: what the handler derives is the same for all.
             state = State(event.tenant, event.id, "")
@@ -330,10 +352,17 @@ class Engine(Generic[C]):
             sqlstate = self.database.sqlstate(error)
             if sqlstate == "40001" and function == "semel_complete":
                 raise ClaimLost() from error
+            if sqlstate == "40001" and function in ("semel_begin", "semel_handle"):
+                raise InProgress() from error
             if sqlstate in _NOT_MIGRATED:
                 raise NotMigrated() from error
             if sqlstate in _MISUSED:
                 raise Misused(str(error)) from error
+            # 08: the connection; 57P: the server is going down; none: the library itself.
+            if function in ("semel_begin", "semel_handle") and (
+                sqlstate is None or sqlstate.startswith(("08", "57P"))
+            ):
+                raise Unavailable() from error
             raise
 
 
@@ -358,7 +387,10 @@ def _replay(row: Row, codec: Codec[T]) -> Execution[T]:
 
 def _printable(error: Exception) -> str:
     """Returns the text of an error as databases take it: without NUL and lone surrogates."""
-    text = f"{type(error).__name__}: {error}"[:MAX_ERROR].replace("\0", "\ufffd")
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, NotKept):
+        text = error.recorded or ""
+    text = text[:MAX_ERROR].replace("\0", "\ufffd")
     return text.encode("utf-8", "replace").decode()
 
 

@@ -55,6 +55,13 @@ class NotMigrated(SemelError, RuntimeError):
         )
 
 
+class Unavailable(SemelError, ConnectionError):
+    """The ledger cannot be reached. The work did not run; its cause is the library's error."""
+
+    def __init__(self) -> None:
+        super().__init__("the ledger cannot be reached, and nothing ran; retry with the same key")
+
+
 class Refused(SemelError):
     """The work did not run, because of what the ledger knows about its key."""
 

@@ -69,8 +69,9 @@ class Unit(Generic[C]):
     ) -> str:
         """Appends an event to the outbox in this transaction, and returns its id.
 
-        `source` names the service that sends it, such as `/orders`. `about` is the type and the id of what the event is about: events about the same thing keep
-        their order. With a `name` the id is the same in every attempt of the operation.
+        `source` names the service that sends it, such as `/orders`. `about` is the type and the id of
+        what the event is about: events about the same thing keep their order. With a `name` the id is
+        the same in every attempt of the operation.
         """
         appending = self._work.append(
             type,
@@ -116,7 +117,8 @@ class Ledger(Generic[C]):
         keep: Optional[timedelta] = None,
         wait: Optional[timedelta] = None,
     ) -> None:
-        self._engine = Engine(database)
+        #: The protocol that the middleware shares.
+        self.engine = Engine(database)
         self._tenant = tenant
         self._defaults = {"lease": lease, "keep": keep, "wait": wait}
 
@@ -160,7 +162,7 @@ class Ledger(Generic[C]):
         async def driven(native: C, calls: Work[C]) -> T:
             return work(Unit(native, calls))
 
-        return run(self._engine.execute(request, driven, codec))
+        return run(self.engine.execute(request, driven, codec))
 
     def idempotent(
         self,
@@ -202,7 +204,7 @@ class Ledger(Generic[C]):
                 async def driven(native: C, calls: Work[C]) -> Any:
                     return function(*owner, Unit(native, calls), *args, **kwargs)
 
-                return run(self._engine.execute(request, driven, codec)).value
+                return run(self.engine.execute(request, driven, codec)).value
 
             return replaced(target, method, once)
 
@@ -220,7 +222,7 @@ class Ledger(Generic[C]):
                 async def driven(native: C, calls: Work[C]) -> None:
                     function(Unit(native, calls), event)
 
-                return run(self._engine.handle(group, event, driven))
+                return run(self.engine.handle(group, event, driven))
 
             return handle
 
@@ -229,7 +231,7 @@ class Ledger(Generic[C]):
     def join(self, connection: C, *, tenant: Optional[str] = None) -> Unit[C]:
         """Returns the functions for a transaction that you opened and will commit: `append`,
         `register_id` and `resolve_id` without a key."""
-        database = self._engine.database
+        database = self.engine.database
         call = Call(database, database.join(connection))
         return Unit(connection, Work(call, State(tenant or self._tenant or "", "", "")))
 

@@ -80,7 +80,7 @@ macro_rules! past_the_store {
 }
 
 const COLUMNS: &str = "INSERT INTO semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, \
-     payload, content_type, headers, occurred_at, status, attempts, created_at, published_at)";
+     payload, content_type, headers, occurred_at, status, attempts, created_at, published_at, due_at, in_partition)";
 
 impl EventStore for SqliteStore {
     const STORE_NAME: StoreName = StoreName::Sqlite;
@@ -102,7 +102,7 @@ impl EventStore for SqliteStore {
              clock (us) AS (SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)) {COLUMNS} \
              SELECT printf('L%025d', i), 'loaded', 'order', CAST(i AS TEXT), 'order.placed', \
              '/bench', CAST(printf('%.*c', 200, 'x') AS BLOB), 'application/json', '{{}}', \
-             '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000 FROM n, clock"
+             '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000, NULL, 0 FROM n, clock"
         )
     }
 }
@@ -124,8 +124,8 @@ impl EventStore for PgStore {
     fn load(from: u32, to: u32) -> String {
         format!(
             "{COLUMNS} SELECT 'L' || lpad(i::text, 25, '0'), 'loaded', 'order', i::text, \
-             'order.placed', '/bench', convert_to(repeat('x', 200), 'UTF8'), 'application/json', \
-             '{{}}', '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000 \
+             'order.placed', '/bench', repeat('x', 200), 'application/json', \
+             '{{}}', '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000, NULL, 0 \
              FROM generate_series({from}, {to}) i, \
              (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) clock"
         )
@@ -151,7 +151,7 @@ impl EventStore for MySqlStore {
         format!(
             "{COLUMNS} SELECT CONCAT('L', LPAD(seq, 25, '0')), 'loaded', 'order', seq, \
              'order.placed', '/bench', REPEAT('x', 200), 'application/json', '{{}}', \
-             '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000 FROM seq_{from}_to_{to}, \
+             '2026-01-01T00:00:00Z', 2, 1, us, us + 3600000000, NULL, 0 FROM seq_{from}_to_{to}, \
              (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS us) clock"
         )
     }

@@ -56,7 +56,7 @@ fn text(rows: &[MarkRow<'_>]) -> String {
     }
     for ((disposition, token), sequences) in alike {
         let set = if disposition == PUBLISHED {
-            format!("status = 2, due_at = NULL, partition_key = NULL, published_at = {CLOCK}")
+            format!("status = 2, due_at = NULL, in_partition = 0, published_at = {CLOCK}")
         } else {
             // SET works from left to right: the status depends on the old number of attempts.
             format!(
@@ -83,7 +83,7 @@ fn failed(row: &MarkRow<'_>) -> String {
             after(&row.after_us.to_string()),
             row.after_us
         ),
-        DEAD => format!("status = 4, due_at = NULL, partition_key = NULL, error = {error}"),
+        DEAD => format!("status = 4, due_at = NULL, in_partition = 0, error = {error}"),
         _ => format!("status = 4, due_at = NULL, error = {error}"),
     }
 }

@@ -17,7 +17,7 @@ use super::super::statement::CLOCK;
 use super::super::watermark;
 use super::put_off::wake;
 use super::{OUTLINE, failed, hex, numbers, stored};
-use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, partition_key, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, spellings, statuses};
 
 /// The largest number of rows that one statement removes.
 const CHUNK: usize = 200;
@@ -109,65 +109,39 @@ pub(super) async fn apply(
         return Ok(Applied::default());
     }
     let text = format!(
-        "START TRANSACTION; SELECT sequence, tenant, CAST(aggregatetype AS BINARY), \
-         CAST(aggregateid AS BINARY) FROM semel_outbox{} WHERE sequence > {}{} ORDER BY sequence \
-         LIMIT {limit} FOR UPDATE SKIP LOCKED",
+        "START TRANSACTION; SELECT sequence FROM semel_outbox{} WHERE sequence > {}{} \
+         ORDER BY sequence LIMIT {limit} FOR UPDATE SKIP LOCKED",
         index(selection, &wanted),
         after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)),
         matches(selection, &wanted)
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *connection).await?;
-    let chosen = rows.iter().map(chosen).collect::<sqlx::Result<Vec<_>>>()?;
-    let Some((last, _)) = chosen.last() else {
+    let chosen: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<sqlx::Result<_>>()?;
+    let Some(last) = chosen.last().map(|sequence| sequence.unsigned_abs()) else {
         sqlx::raw_sql("ROLLBACK").execute(connection).await?;
         return Ok(Applied::default());
     };
-    let sequences: Vec<i64> = chosen.iter().map(|(sequence, _)| *sequence).collect();
     let (set, first) = match discarded(verb) {
         Some(reason) => {
             let reason = hex(reason.as_str().as_bytes());
-            let settled = "status = 5, token = NULL, due_at = NULL, partition_key = NULL";
+            let settled = "status = 5, token = NULL, due_at = NULL, in_partition = 0";
             let set = format!("{settled}, published_at = {CLOCK}, error = {reason}");
-            (set, wake(&sequences))
+            (set, wake(&chosen))
         }
         None => {
             let pending = "status = 0, attempts = 0, token = NULL, published_at = NULL";
-            let set =
-                format!("{pending}, due_at = {CLOCK}, partition_key = {}", partitions(&chosen));
-            (set, String::new())
+            (format!("{pending}, due_at = {CLOCK}, in_partition = 1"), String::new())
         }
     };
     let text = format!(
         "{first}UPDATE semel_outbox FORCE INDEX (PRIMARY) SET {set} WHERE sequence IN ({}); COMMIT",
-        numbers(sequences)
+        numbers(chosen.iter().copied())
     );
     sqlx::raw_sql(AssertSqlSafe(text)).execute(connection).await?;
     // The locked rows are counted: the server does not count a row that is written with its old
     // values.
     let changed = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
-    Ok(Applied { changed, last: Some(last.unsigned_abs()) })
-}
-
-fn chosen(row: &MySqlRow) -> sqlx::Result<(i64, Option<[u8; 16]>)> {
-    let text = |at: usize| -> sqlx::Result<Option<String>> {
-        let bytes: Option<Vec<u8>> = row.try_get(at)?;
-        // A value that is not text has no partition.
-        Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()))
-    };
-    let (tenant, kind, id) = (text(1)?, text(2)?, text(3)?);
-    let partition_key =
-        tenant.zip(kind).and_then(|(tenant, kind)| partition_key(&tenant, &kind, id.as_deref()));
-    Ok((row.try_get(0)?, partition_key))
-}
-
-/// Returns an expression for the partition of each row.
-fn partitions(chosen: &[(i64, Option<[u8; 16]>)]) -> String {
-    let when: String = chosen
-        .iter()
-        .filter_map(|(sequence, partition_key)| Some((sequence, partition_key.as_ref()?)))
-        .map(|(sequence, partition_key)| format!(" WHEN {sequence} THEN {}", hex(partition_key)))
-        .collect();
-    if when.is_empty() { "NULL".into() } else { format!("CASE sequence{when} END") }
+    Ok(Applied { changed, last: Some(last) })
 }
 
 /// Removes old rows. Candidates are read from the index without locks, then removed by their
@@ -235,7 +209,8 @@ fn matches(selection: &Selection, wanted: &[u8]) -> String {
         }
     }
     if !selection.ids.is_empty() {
-        let ids: Vec<String> = selection.ids.iter().map(|id| format!("'{id}'")).collect();
+        let ids: Vec<String> =
+            spellings(&selection.ids).into_iter().map(|id| format!("'{id}'")).collect();
         and(format!("id IN ({})", ids.join(",")));
     }
     if let Some(tenant) = &selection.tenant {

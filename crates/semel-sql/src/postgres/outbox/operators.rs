@@ -15,7 +15,7 @@ use super::super::session::Naming;
 use super::super::statement::failed;
 use super::super::watermark;
 use super::{OUTLINE, stored};
-use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, partition_key, statuses};
+use crate::outbox::{GRACE, LONG, Listed, REDATED, are_due, discarded, spellings, statuses};
 
 const BACKLOG: &str = include_str!("../queries/outbox_backlog.sql");
 const CLEAN: &str = include_str!("../queries/outbox_clean.sql");
@@ -50,7 +50,8 @@ pub(super) async fn list(
 ) -> Result<Vec<Row>> {
     let mut query = QueryBuilder::<Postgres>::new(
         "select o.sequence, o.status, o.attempts::bigint, o.error, o.created_at, \
-         coalesce(o.leased_until, o.due_at), o.published_at, octet_length(o.payload)::bigint, ",
+         coalesce(o.leased_until, o.due_at), o.published_at, \
+         coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0)::bigint, ",
     );
     query.push(OUTLINE).push(" from semel_outbox o where o.sequence > ");
     query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
@@ -109,50 +110,32 @@ pub(super) async fn apply(
         return Ok(Applied::default());
     }
     let mut query = QueryBuilder::<Postgres>::new(
-        "select o.sequence, o.tenant, o.aggregatetype, o.aggregateid, o.partition_key from semel_outbox o \
-         where o.sequence > ",
+        "select o.sequence, o.partition_key from semel_outbox o where o.sequence > ",
     );
     query.push_bind(after.map_or(0, |last| i64::try_from(last).unwrap_or(i64::MAX)));
     push_matches(&mut query, &selection, &wanted);
     query.push(" order by o.sequence limit ").push_bind(i64::from(limit));
     query.push(" for update skip locked");
     let rows = query.build().persistent(false).fetch_all(&mut *connection).await.map_err(&fail)?;
-    let chosen: Vec<Chosen> =
+    let chosen = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    let chosen: Vec<(i64, Option<String>)> =
         rows.iter().map(chosen).collect::<sqlx::Result<_>>().map_err(&fail)?;
     let reason = discarded(&verb);
-    let sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
-    let partitions: Vec<Option<Vec<u8>>> =
-        chosen.iter().map(|row| row.partition_key.map(Vec::from)).collect();
+    // The partitions that wait for the rows now.
+    let (sequences, held): (Vec<i64>, Vec<Option<String>>) = chosen.into_iter().unzip();
     let changed = naming
         .query(APPLY)
         .bind(&sequences)
-        .bind(partitions)
         .bind(reason.as_ref().map(|reason| reason.as_str().to_owned()))
         .execute(&mut *connection)
         .await
         .map_err(&fail)?;
     if reason.is_some() {
-        let held: Vec<Option<Vec<u8>>> = chosen.into_iter().map(|row| row.held).collect();
         let wake = naming.query(WAKE).bind(held).bind(&sequences);
         wake.execute(&mut *connection).await.map_err(&fail)?;
     }
     let changed = u32::try_from(changed.rows_affected()).unwrap_or(u32::MAX);
     Ok(Applied { changed, last: sequences.last().map(|last| last.unsigned_abs()) })
-}
-
-/// A row that a verb changes.
-struct Chosen {
-    sequence: i64,
-    /// The partition to which the row belongs.
-    partition_key: Option<[u8; 16]>,
-    /// The partition that waits for the row now.
-    held: Option<Vec<u8>>,
-}
-
-fn chosen(row: &PgRow) -> sqlx::Result<Chosen> {
-    let (tenant, kind): (&str, &str) = (row.try_get(1)?, row.try_get(2)?);
-    let partition_key = partition_key(tenant, kind, row.try_get(3)?);
-    Ok(Chosen { sequence: row.try_get(0)?, partition_key, held: row.try_get(4)? })
 }
 
 pub(super) async fn clean(
@@ -191,8 +174,7 @@ fn push_matches(query: &mut QueryBuilder<Postgres>, selection: &Selection, wante
         }
     }
     if !selection.ids.is_empty() {
-        let ids: Vec<String> = selection.ids.iter().map(ToString::to_string).collect();
-        query.push(" and o.id = any(").push_bind(ids).push(")");
+        query.push(" and o.id = any(").push_bind(spellings(&selection.ids)).push(")");
     }
     if let Some(tenant) = &selection.tenant {
         query.push(" and o.tenant = ").push_bind(tenant.clone());

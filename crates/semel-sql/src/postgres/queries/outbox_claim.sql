@@ -1,8 +1,9 @@
 -- Invariant: no row is leased to two relays, and none while an earlier row of its partition is
 -- neither published nor given up nor part of the same claim. $1 is the largest number of rows, $2
 -- the length of the lease, $3 its token, $4 the number of due rows to scan for heads, $5 the
--- largest number of payload bytes (but always one row, whatever its size). Each returned row tells
--- whether more rows are due than were scanned.
+-- largest number of payload bytes (but always one row, whatever its size), $6 the largest payload of an
+-- event: a larger one is not read. Each returned row tells whether more rows are due than were scanned.
+-- A text payload that begins with \x is bytes that a driver has cast to text: JSON never does.
 --
 -- How it works: `heads` are due rows without an earlier row in their partition, the longest due
 -- first. `lapsed` is the one whose lease lapsed first, due since then. If it is due before all
@@ -44,7 +45,7 @@ horizon as materialized (
     order by d.due_at desc, d.sequence desc limit 1
 ),
 heads as materialized (
-    select o.sequence, o.partition_key, o.due_at, o.status, octet_length(o.payload) as size
+    select o.sequence, o.partition_key, o.due_at, o.status, coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) as size
     from semel_outbox o
     where o.due_at <= (select us from clock) -- claimed by state
         and o.leased_until is null
@@ -60,7 +61,7 @@ heads as materialized (
 ),
 lapsed as materialized (
     select o.sequence, o.partition_key, o.leased_until as due_at, o.status,
-        octet_length(o.payload) as size
+        coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) as size
     from (
         select l.sequence, l.leased_until from semel_outbox l
         where l.due_at <= coalesce((select h.due_at from horizon h), (select us from clock))
@@ -114,7 +115,7 @@ next as materialized (
     limit (select rows from rest)
 ),
 followers as materialized (
-    select o.sequence, n.head, n.place, octet_length(o.payload) as size
+    select o.sequence, n.head, n.place, coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) as size
     from next n join semel_outbox o on o.sequence = n.sequence
     where o.status = 0 or o.status = 3 and o.due_at <= (select us from clock)
     for update of o skip locked
@@ -148,6 +149,11 @@ taken as (
     returning c.us as now, o.*
 )
 select now, sequence, attempts::bigint, created_at, id, tenant, aggregatetype, aggregateid, type,
-    source, payload, content_type, headers, occurred_at, exists (select from horizon)
+    source,
+    case when coalesce(octet_length(payload), octet_length(payload_bytes), 0) > $6 then null
+        when payload is null then coalesce(payload_bytes, '')
+        when payload ~ '^\\x([0-9A-Fa-f]{2})*$' then decode(substr(payload, 3), 'hex')
+        else convert_to(payload, 'UTF8') end,
+    content_type, headers, occurred_at, exists (select from horizon)
 from taken
 order by sequence

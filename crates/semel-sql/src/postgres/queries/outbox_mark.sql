@@ -57,7 +57,7 @@ done as (
             when h.fate in (1, 5) then c.us + case when h.after_us > c.room then c.room else h.after_us end
             when h.fate = 4 then c.us end,
         rest_us = case when h.fate in (1, 5) then h.after_us else r.rest_us end,
-        partition_key = case when h.fate in (0, 2) then null else r.partition_key end,
+        in_partition = case when h.fate in (0, 2) then 0 else r.in_partition end,
         error = coalesce(h.error, r.error),
         published_at = case when h.fate = 0 then c.us else r.published_at end
     from req h cross join clock c

@@ -6,7 +6,7 @@ with clock as materialized (
 ),
 behind as materialized (
     select o.sequence
-    from unnest($1::bytea[], $2::bigint[]) as x (partition_key, sequence) cross join lateral (
+    from unnest($1::text[], $2::bigint[]) as x (partition_key, sequence) cross join lateral (
         select n.sequence from semel_outbox n where n.partition_key = x.partition_key and n.sequence > x.sequence
         order by n.sequence limit 1
     ) n

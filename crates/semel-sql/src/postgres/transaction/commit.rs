@@ -167,11 +167,11 @@ fn appended<'a>(row: &'a EventRow<'_>) -> [Value<'a>; 11] {
         Value::Text(row.aggregateid),
         Value::text(row.kind),
         Value::text(row.source),
-        Value::bytes(row.payload),
+        Value::Text(row.payload_text()),
+        Value::Bytes(row.payload_bytes()),
         Value::text(row.content_type),
         Value::text(&row.headers),
         Value::text(&row.occurred_at),
-        Value::Bytes(row.partition_key.as_ref().map(<[u8; 16]>::as_slice)),
     ]
 }
 

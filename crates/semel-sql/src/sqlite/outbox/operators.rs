@@ -10,7 +10,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor, QueryBuilder, Row as _, Sqlite};
 
 use super::{stored, texts};
-use crate::outbox::{Listed, are_due};
+use crate::outbox::{Listed, are_due, spellings};
 
 fn most() -> i64 {
     i64::try_from(Backlog::MOST).unwrap_or(i64::MAX)
@@ -85,8 +85,7 @@ pub(super) fn push_matches(query: &mut QueryBuilder<Sqlite>, selection: &Selecti
         }
     }
     if !selection.ids.is_empty() {
-        let ids: Vec<String> = selection.ids.iter().map(ToString::to_string).collect();
-        let ids = serde_json::to_string(&ids).expect("texts");
+        let ids = serde_json::to_string(&spellings(&selection.ids)).expect("texts");
         query.push(" AND id IN (SELECT value FROM json_each(").push_bind(ids).push("))");
     }
     if let Some(tenant) = &selection.tenant {

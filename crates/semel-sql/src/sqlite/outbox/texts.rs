@@ -16,21 +16,19 @@ macro_rules! columns {
 
 /// Inserts events: the beginning of the statement. [`VALUES`] follows for each event, then
 /// [`UNLESS_THERE`].
-pub(super) const APPEND: &str = concat!(
-    "INSERT INTO semel_outbox (",
-    columns!("payload"),
-    ", status, attempts, due_at, partition_key, created_at) VALUES "
-);
+pub(super) const APPEND: &str =
+    concat!("INSERT INTO semel_outbox (", columns!("payload"), ", due_at, created_at) VALUES ");
 
-/// The values of one event: its columns, its due time, its partition, and the time of its append.
-pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)";
+/// The values of one event: its columns, its due time, and the time of its append.
+pub(super) const VALUES: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 /// The end of an append: an event that already exists is not changed, whatever its status.
 pub(super) const UNLESS_THERE: &str = " ON CONFLICT (id, tenant) DO NOTHING";
 
 /// Leases rows: ?1 now, ?2 the largest number of rows, ?3 the end of the lease, ?4 its token, ?5
 /// the number of due rows to scan, ?6 the largest number of payload bytes (but always one row,
-/// whatever its size), ?7 the length of the lease.
+/// whatever its size), ?7 the length of the lease, ?8 the largest payload of an event: a larger one is not
+/// read.
 ///
 /// `heads` are due rows without an earlier row in their partition, the longest due first. If the
 /// first of them has a lapsed lease, it is claimed alone (it may be the row that crashes relays);
@@ -68,13 +66,14 @@ pub(super) const CLAIM: &str = concat!(
             SELECT sequence, place FROM trail WHERE ready ORDER BY place, sequence \
             LIMIT (SELECT max(?2 - count(*), 0) FROM fit))\
     ), weighed AS MATERIALIZED (\
-        SELECT c.sequence, row_number() OVER turns AS turn, sum(length(s.payload)) OVER turns AS bytes \
+        SELECT c.sequence, row_number() OVER turns AS turn, sum(octet_length(s.payload)) OVER turns AS bytes \
         FROM chosen AS c CROSS JOIN semel_outbox AS s ON s.sequence = c.sequence \
         WINDOW turns AS (ORDER BY c.place, c.turn, c.sequence ROWS UNBOUNDED PRECEDING)\
     ) UPDATE semel_outbox SET status = 1, attempts = attempts + 1, due_at = ?3, token = ?4, rest_us = ?7 \
     WHERE sequence IN (SELECT sequence FROM weighed WHERE turn = 1 OR bytes <= ?6) \
     RETURNING sequence, attempts, created_at, ",
-    columns!("payload")
+    // Another program may have written any amount of bytes.
+    columns!("CASE WHEN octet_length(payload) <= ?8 THEN CAST(payload AS BLOB) END")
 );
 
 /// Counts the rows that are due at ?1, up to ?2.
@@ -130,7 +129,7 @@ pub(super) const MARK: &str = concat!(
             WHEN 4 THEN CASE WHEN o.attempts > 1 THEN 3 ELSE 0 END ELSE 4 END, \
         attempts = CASE WHEN m.disposition IN (4, 5) THEN max(o.attempts - 1, 0) ELSE o.attempts END, \
         token = NULL, due_at = m.due_at, rest_us = coalesce(m.rest_us, o.rest_us), \
-        partition_key = CASE WHEN m.disposition IN (0, 2) THEN NULL ELSE o.partition_key END, \
+        in_partition = CASE WHEN m.disposition IN (0, 2) THEN 0 ELSE o.in_partition END, \
         error = coalesce(m.error, o.error), \
         published_at = coalesce(m.published_at, o.published_at) \
      FROM ",
@@ -139,39 +138,25 @@ pub(super) const MARK: &str = concat!(
 );
 
 /// Selects the rows that a verb changes, after a sequence number; conditions follow.
-pub(super) const CHOOSE: &str = "SELECT sequence, tenant, aggregatetype, aggregateid, partition_key \
-    FROM semel_outbox WHERE sequence > ";
+pub(super) const CHOOSE: &str = "SELECT sequence FROM semel_outbox WHERE sequence > ";
 
-/// Selects the next row of each partition that rows have left, if it was put off beyond ?2. ?1 is
-/// JSON of number and partition.
-pub(super) const BEHIND: &str = "SELECT n.sequence FROM json_each(?1) AS c CROSS JOIN semel_outbox AS n \
+/// Selects the rows that follow those of ?1 (JSON of numbers) in their partitions, if they were put off
+/// beyond ?2.
+pub(super) const BEHIND: &str = "SELECT n.sequence FROM json_each(?1) AS c CROSS JOIN semel_outbox AS o \
+    ON o.sequence = c.value CROSS JOIN semel_outbox AS n \
     ON n.sequence = (SELECT b.sequence FROM semel_outbox AS b INDEXED BY semel_outbox_partition \
-        WHERE b.partition_key = unhex(c.value ->> 1) AND b.sequence > c.value ->> 0 \
+        WHERE b.partition_key = o.partition_key AND b.sequence > o.sequence \
         ORDER BY b.sequence LIMIT 1) \
     WHERE n.status = 0 AND n.due_at > ?2";
 
-/// A subquery that returns the selected rows: ?1 is JSON of number and partition.
-macro_rules! chosen {
-    () => {
-        "(SELECT c.value ->> 0 AS sequence, unhex(c.value ->> 1) AS partition_key FROM json_each(?1) AS c) \
-         AS c WHERE o.sequence = c.sequence"
-    };
-}
-
 /// Discards the selected rows for the reason ?2 at ?3, and removes them from their partitions.
-pub(super) const DISCARD: &str = concat!(
-    "UPDATE semel_outbox AS o SET status = 5, token = NULL, due_at = NULL, partition_key = NULL, error = ?2, \
-     published_at = ?3 FROM ",
-    chosen!()
-);
+pub(super) const DISCARD: &str = "UPDATE semel_outbox SET status = 5, token = NULL, due_at = NULL, in_partition = 0, error = ?2, \
+     published_at = ?3 WHERE sequence IN (SELECT value FROM json_each(?1))";
 
 /// Makes the selected rows pending again, due at ?2, with attempts counted from zero, in their
 /// partitions.
-pub(super) const REVIVE: &str = concat!(
-    "UPDATE semel_outbox AS o SET status = 0, attempts = 0, token = NULL, due_at = ?2, \
-     published_at = NULL, partition_key = c.partition_key FROM ",
-    chosen!()
-);
+pub(super) const REVIVE: &str = "UPDATE semel_outbox SET status = 0, attempts = 0, token = NULL, due_at = ?2, in_partition = 1, \
+     published_at = NULL WHERE sequence IN (SELECT value FROM json_each(?1))";
 
 /// Removes at most ?2 rows that were published or discarded at ?1 or before: a row that is dead or
 /// is to be published again has no `published_at`.
@@ -196,7 +181,7 @@ pub(super) const BACKLOG: &str = "SELECT count(*), min(created_at), (SELECT coun
 /// Selects rows for operators, after a sequence number; conditions follow. SQLite knows the length
 /// of a payload without reading it.
 pub(super) const LIST: &str = concat!(
-    "SELECT sequence, status, attempts, error, created_at, due_at, published_at, length(payload), ",
+    "SELECT sequence, status, attempts, error, created_at, due_at, published_at, octet_length(payload), ",
     columns!("x''"),
     " FROM semel_outbox WHERE sequence > "
 );

@@ -24,7 +24,9 @@ _MAX_FIELD = 4 * MAX_KEY
 
 # A structured-field string (RFC 9651), and the parameters that may follow it.
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
-_BARE_ITEM = r'(?:"(?:[ !#-\[\]-~]|\\["\\])*"|[?][01]|@?-?[0-9]+(?:\.[0-9]{1,3})?|:[A-Za-z0-9+/=]*:|[A-Za-z*][!#$%&\'*+.^_`|~0-9A-Za-z:/-]*)'
+_TOKEN = r"[A-Za-z*][!#$%&\'*+.^_`|~0-9A-Za-z:/-]*"
+_NUMBER = r"@?-?[0-9]+(?:\.[0-9]{1,3})?"
+_BARE_ITEM = rf'(?:"(?:[ !#-\[\]-~]|\\["\\])*"|[?][01]|{_NUMBER}|:[A-Za-z0-9+/=]*:|{_TOKEN})'
 _PARAMETERS = re.compile(rf"(?:; *[a-z*][a-z0-9_.*-]*(?:={_BARE_ITEM})?)*\Z")
 
 
