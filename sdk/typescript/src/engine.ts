@@ -16,6 +16,8 @@ import { Unit } from "./unit.js";
 const MAX_ERROR = 256;
 // How long to ask what became of a COMMIT whose answer was lost, while the server still works on it.
 const ASKING_MS = 5_000;
+// How long a group knows an event: 30 days, as long as any broker delivers it again.
+const EVENT_KEEP_MS = 30 * 86_400_000;
 
 const REFUSALS: Readonly<Record<string, new (known: errors.Known) => errors.Refused>> = {
   mismatch: errors.KeyReused,
@@ -218,7 +220,7 @@ export class Engine<C> {
     try {
       verdict = await this.database.transaction(async (connection) => {
         isOpen = true;
-        const values = [group, event.tenant, event.id, event.type, event.source, null];
+        const values = [group, event.tenant, event.id, event.type, event.source, duration(EVENT_KEEP_MS)];
         const found = String(only(await this.#call(connection, "semel_handle", values)));
         if (found === "run") {
           // The event takes the place of the operation: what the handler derives is the same for all.
