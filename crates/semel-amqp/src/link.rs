@@ -21,9 +21,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// broker's default is 60.
 const HEARTBEAT: u16 = 10;
 
-/// The address of the broker, and the connection to it while there is one.
+/// The addresses of the broker's nodes, and the connection to one of them while there is one.
 pub(crate) struct Link {
-    uri: AMQPUri,
+    /// At least one. They are tried in turn.
+    nodes: Vec<AMQPUri>,
     name: String,
     timeout: Duration,
     state: Mutex<State>,
@@ -37,20 +38,14 @@ struct State {
 }
 
 impl Link {
-    /// Parses the URL. `name` is shown to operators in the broker's list of connections.
-    pub(crate) fn new(url: &str, name: String, timeout: Duration) -> Result<Self, SetupError> {
-        // The parser's message does not contain the URL, which has a password in it.
-        let mut uri =
-            AMQPUri::from_str(url).map_err(|reason| SetupError::setting("url", reason))?;
-        if uri.scheme == AMQPScheme::AMQPS && !cfg!(feature = "tls") {
-            let reason = "amqps:// needs the feature `tls` of semel-amqp";
-            return Err(SetupError::setting("url", reason));
-        }
+    /// Parses the URL, or the list of the URLs of a cluster's nodes, separated by commas. `name` is shown to
+    /// operators in the broker's list of connections.
+    pub(crate) fn new(urls: &str, name: String, timeout: Duration) -> Result<Self, SetupError> {
+        let nodes = nodes(urls).into_iter().map(node).collect::<Result<Vec<_>, _>>()?;
         if timeout.is_zero() {
             return Err(SetupError::setting("timeout", "it must be longer than 0"));
         }
-        uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        Ok(Self { uri, name, timeout, state: Mutex::default() })
+        Ok(Self { nodes, name, timeout, state: Mutex::default() })
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -69,11 +64,12 @@ impl Link {
         if state.failures > 0 {
             tokio::time::sleep(pause(state.failures, self.timeout)).await;
         }
+        let node = &self.nodes[state.failures as usize % self.nodes.len()];
         // Counted before the attempt, so that a cancelled attempt counts as well.
         state.failures += 1;
         let properties =
             ConnectionProperties::default().with_connection_name(self.name.as_str().into());
-        let connecting = Connection::connect_uri(self.uri.clone(), properties);
+        let connecting = Connection::connect_uri(node.clone(), properties);
         let connection = Arc::new(within(self.timeout, "connecting", connecting).await?);
         *state = State { connection: Some(Arc::clone(&connection)), failures: 0 };
         Ok(connection)
@@ -83,13 +79,41 @@ impl Link {
 /// Shows no password.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authority = &self.uri.authority;
-        f.debug_struct("Link")
-            .field("host", &authority.host)
-            .field("port", &authority.port)
-            .field("vhost", &self.uri.vhost)
-            .finish_non_exhaustive()
+        let shown =
+            |uri: &AMQPUri| format!("{}:{}/{}", uri.authority.host, uri.authority.port, uri.vhost);
+        let nodes: Vec<String> = self.nodes.iter().map(shown).collect();
+        f.debug_struct("Link").field("nodes", &nodes).finish_non_exhaustive()
     }
+}
+
+fn node(url: &str) -> Result<AMQPUri, SetupError> {
+    // The parser's message does not contain the URL, which has a password in it.
+    let mut uri = AMQPUri::from_str(url).map_err(|reason| SetupError::setting("url", reason))?;
+    if uri.scheme == AMQPScheme::AMQPS && !cfg!(feature = "tls") {
+        let reason = "amqps:// needs the feature `tls` of semel-amqp";
+        return Err(SetupError::setting("url", reason));
+    }
+    uri.query.heartbeat.get_or_insert(HEARTBEAT);
+    Ok(uri)
+}
+
+/// Returns the URLs of a list. It is split only where a scheme follows: a password may contain commas.
+fn nodes(list: &str) -> Vec<&str> {
+    let mut nodes = Vec::new();
+    let mut rest = list.trim();
+    let next = |rest: &str| {
+        let mut commas = rest.match_indices(',').map(|(at, _)| at);
+        commas.find(|at| {
+            let after = rest[at + 1..].trim_start();
+            ["amqp://", "amqps://"].iter().any(|scheme| after.starts_with(scheme))
+        })
+    };
+    while let Some(at) = next(rest) {
+        nodes.push(rest[..at].trim());
+        rest = rest[at + 1..].trim();
+    }
+    nodes.push(rest);
+    nodes
 }
 
 fn pause(failures: u32, timeout: Duration) -> Duration {
@@ -115,6 +139,13 @@ mod tests {
             let limit = Duration::from_millis(100);
             assert!(pause(failures, limit) <= limit / 4, "after {failures} failures");
         }
+    }
+
+    #[test]
+    fn a_list_is_split_where_a_scheme_follows() {
+        assert_eq!(nodes("amqp://a"), ["amqp://a"]);
+        let both = ["amqp://u:p,w@a/%2f", "amqps://b/%2f"];
+        assert_eq!(nodes("amqp://u:p,w@a/%2f, amqps://b/%2f"), both);
     }
 
     #[test]

@@ -17,7 +17,8 @@ const PING: Duration = Duration::from_secs(10);
 /// Connects with settings that suit this crate: a dead server is detected within half a minute, and
 /// the client reconnects by itself as long as it exists.
 ///
-/// Any other [`Client`] can be used as well, with credentials or with certificates.
+/// The servers of a cluster are separated by commas, each with its scheme: `nats://a:4222,nats://b:4222`. Any other
+/// [`Client`] can be used as well, with credentials or with certificates.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +30,7 @@ const PING: Duration = Duration::from_secs(10);
 /// # Errors
 /// If no server answered, or it refused the connection.
 pub async fn connect(url: &str) -> Result<Client, ConnectError> {
-    options().connect(url).await
+    options().connect(&servers(url)[..]).await
 }
 
 /// Returns a client at once, whether or not a server can be reached: it connects in the background, with growing
@@ -53,7 +54,26 @@ pub async fn connect(url: &str) -> Result<Client, ConnectError> {
 /// # Errors
 /// If the URL is not that of a NATS server.
 pub async fn connect_lazy(url: &str) -> Result<Client, ConnectError> {
-    options().retry_on_initial_connect().connect(url).await
+    options().retry_on_initial_connect().connect(&servers(url)[..]).await
+}
+
+/// Returns the servers of a list. It is split only where a scheme follows: a password may contain commas.
+fn servers(list: &str) -> Vec<&str> {
+    let mut servers = Vec::new();
+    let mut rest = list.trim();
+    let next = |rest: &str| {
+        let mut commas = rest.match_indices(',').map(|(at, _)| at);
+        commas.find(|at| {
+            let after = rest[at + 1..].trim_start();
+            ["nats://", "tls://"].iter().any(|scheme| after.starts_with(scheme))
+        })
+    };
+    while let Some(at) = next(rest) {
+        servers.push(rest[..at].trim());
+        rest = rest[at + 1..].trim();
+    }
+    servers.push(rest);
+    servers
 }
 
 fn options() -> ConnectOptions {
@@ -109,4 +129,16 @@ pub(crate) fn is_connected(client: &Client) -> bool {
 /// an earlier one.
 pub(crate) fn connections(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::servers;
+
+    #[test]
+    fn a_list_is_split_where_a_scheme_follows() {
+        assert_eq!(servers("nats://a:4222"), ["nats://a:4222"]);
+        let both = ["nats://u:p,w@a:4222", "tls://b:4222"];
+        assert_eq!(servers("nats://u:p,w@a:4222, tls://b:4222"), both);
+    }
 }

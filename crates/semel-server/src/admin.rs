@@ -4,6 +4,7 @@
 //! listener.
 
 pub(crate) mod help;
+pub(crate) mod readiness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +15,11 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use semel_core::Executor;
 use semel_core::store::Inspect;
-use semel_core::{Executor, Key};
 use tokio_util::sync::CancellationToken;
 
+use self::readiness::{LedgerReadiness, Readiness};
 use crate::exit::ExitError;
 use crate::serve::Listener;
 use crate::store::StoreKind;
@@ -29,8 +31,6 @@ const BUCKETS: [f64; 14] =
 const UPKEEP: Duration = Duration::from_secs(5);
 /// The interval at which gauges are sampled.
 const SAMPLE: Duration = Duration::from_secs(15);
-/// The longest time that the store may take to answer a readiness check.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Counters without labels that are normally zero. They are created at start, because Prometheus does
 /// not see the first value of a new counter as an increase. Alerts on counters with labels say
@@ -81,12 +81,21 @@ impl Admin {
         stop: CancellationToken,
         closed: CancellationToken,
     ) -> tokio::task::JoinHandle<bool> {
-        let Self { listener, metrics } = self;
         tokio::spawn(sample(executor.clone(), kind, closed.clone()));
-        let readiness = Readiness { executor, stop };
-        let ready = |State(readiness): State<Arc<Readiness<S>>>| async move {
+        self.serve(LedgerReadiness { executor, stop }, closed)
+    }
+
+    /// Serves until `closed` is cancelled; `/readyz` answers what `readiness` says. For processes without a
+    /// ledger.
+    pub(crate) fn serve<R: Readiness>(
+        self,
+        readiness: R,
+        closed: CancellationToken,
+    ) -> tokio::task::JoinHandle<bool> {
+        let Self { listener, metrics } = self;
+        let ready = |State(readiness): State<Arc<R>>| async move {
             match readiness.check().await {
-                Ok(()) => (StatusCode::OK, PLAIN, "ready\n".to_owned()),
+                Ok(text) => (StatusCode::OK, PLAIN, format!("{text}\n")),
                 Err(why) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
             }
         };
@@ -99,33 +108,6 @@ impl Admin {
             .route("/readyz", get(ready))
             .with_state(Arc::new(readiness));
         tokio::spawn(listener.serve(router, closed, Duration::from_secs(1)))
-    }
-}
-
-/// Checks whether this process can serve: its store answers and accepts writes, and the process is
-/// not stopping.
-struct Readiness<S: Inspect> {
-    executor: Executor<S>,
-    stop: CancellationToken,
-}
-
-impl<S: Inspect> Readiness<S> {
-    async fn check(&self) -> Result<(), String> {
-        if self.stop.is_cancelled() {
-            return Err("stopping".to_owned());
-        }
-        // The key does not matter: the check is whether the store answers.
-        let key = Key::command("semel", "READY", "readyz").expect("a short key");
-        match tokio::time::timeout(ANSWER_LIMIT, self.executor.store().peek(&key)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(format!("the store does not answer: {error}")),
-            Err(_) => return Err(format!("the store has not answered within {ANSWER_LIMIT:?}")),
-        }
-        match tokio::time::timeout(ANSWER_LIMIT, self.executor.store().writable()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("the store does not accept writes: {error}")),
-            Err(_) => Err(format!("the store has not accepted a write within {ANSWER_LIMIT:?}")),
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Here a broker is connected to, set up and checked. Its messages are handled by the relay and the inbox.
 
+mod publisher;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use semel_nats::async_nats::jetstream::{self, ErrorCode, context::GetStreamError
 use semel_nats::{Topology, TopologyError};
 use semel_redis::stream::Streams;
 
+pub(crate) use self::publisher::{BrokerPublisher, trim};
 use crate::exit::{ExitError, chain};
 use crate::redact::redacted;
 use crate::store::StoreUrl;

@@ -16,7 +16,7 @@ use crate::logs::{self, Format};
 use crate::redact::redacted;
 use crate::settings::ServerSettings;
 use crate::signals::until_interrupted;
-use crate::{demo, gateway};
+use crate::{demo, gateway, relay};
 
 /// The program's arguments.
 #[derive(Debug, Parser)]
@@ -44,6 +44,7 @@ pub(crate) struct Cli {
 enum Command {
     Gateway(Box<gateway::GatewayArguments>),
     Demo(demo::DemoArguments),
+    Relay(relay::Arguments),
     Migrate(migrate::Arguments),
     Doctor(doctor::Arguments),
     Records(records::Arguments),
@@ -130,6 +131,10 @@ impl Cli {
             Command::Demo(arguments) => {
                 let _logs = logs::start(self.log, arguments.log_filter())?;
                 demo::run(arguments, settings()?).await
+            }
+            Command::Relay(arguments) => {
+                let _logs = logs::start(self.log, logs::INFO)?;
+                relay::run(arguments, settings()?).await
             }
             Command::Doctor(arguments) => doctor::run(arguments, settings()?).await,
             Command::Ids(arguments) => ids::run(arguments),

@@ -1,7 +1,7 @@
 //! The program `semel`.
 //!
 //! [`gateway`] puts the HTTP layer in front of any service, [`demo`] shows every part of Semel on
-//! one screen, `command` has the operators' verbs. The libraries decide about claims, events and
+//! one screen, `relay` publishes events of an outbox, `command` has the operators' verbs. The libraries decide about claims, events and
 //! ids; this program opens their store and broker by URL.
 
 mod admin;
@@ -15,6 +15,7 @@ mod logs;
 mod redact;
 #[cfg(test)]
 mod reference;
+mod relay;
 mod serve;
 pub mod settings;
 mod signals;

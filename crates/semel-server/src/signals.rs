@@ -1,6 +1,7 @@
 //! Handles the signals that stop the program, reload settings or interrupt a command.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitError;
@@ -25,6 +26,27 @@ pub(crate) fn stop() -> Result<CancellationToken, ExitError> {
         std::process::exit(1);
     });
     Ok(stop)
+}
+
+/// Returns whether the process is paused: SIGUSR1 pauses it, SIGUSR2 resumes it.
+pub(crate) fn paused() -> Result<watch::Receiver<bool>, ExitError> {
+    let (mut pause, mut resume) =
+        (listen(SignalKind::user_defined1())?, listen(SignalKind::user_defined2())?);
+    let (sender, paused) = watch::channel(false);
+    tokio::spawn(async move {
+        loop {
+            let now = tokio::select! {
+                _ = pause.recv() => true,
+                _ = resume.recv() => false,
+            };
+            match now {
+                true => tracing::warn!("paused by SIGUSR1; SIGUSR2 resumes"),
+                false => tracing::info!("resumed by SIGUSR2"),
+            }
+            sender.send_replace(now);
+        }
+    });
+    Ok(paused)
 }
 
 /// Runs an operator's command until it ends or a signal (SIGINT, SIGTERM, SIGHUP) interrupts it. An

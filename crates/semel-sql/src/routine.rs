@@ -23,7 +23,7 @@ pub(crate) fn installed(
             let Some(begin) = rest.find(dialect.begin) else { continue };
             let body = &rest[begin + dialect.begin.len()..];
             let body = body.find(dialect.end).map_or(body, |end| &body[..end]);
-            routines.insert(name, squeezed(body));
+            routines.insert(name, squeezed(&dialect.read(body)));
         }
     }
     routines
@@ -37,14 +37,31 @@ pub(crate) struct Dialect {
     pub(crate) begin: &'static str,
     /// What comes after the body.
     pub(crate) end: &'static str,
+    /// Whether the server reads what is marked for MySQL. It stores a body as it has read it.
+    pub(crate) is_mysql: bool,
 }
 
-/// Returns a body without white space and comments, which some clients remove, and without the
-/// marks of what only MySQL reads.
+impl Dialect {
+    /// Returns a body as the server reads it.
+    fn read(&self, body: &str) -> String {
+        let mut read = String::with_capacity(body.len());
+        for part in body.split("/*!80000") {
+            match part.split_once("*/") {
+                Some((marked, rest)) => {
+                    read.push_str(if self.is_mysql { marked } else { "" });
+                    read.push_str(rest);
+                }
+                None => read.push_str(part),
+            }
+        }
+        read
+    }
+}
+
+/// Returns a body without white space and comments, which some clients remove.
 pub(crate) fn squeezed(body: &str) -> String {
     let code = body.lines().map(|line| line.split_once("--").map_or(line, |(code, _)| code));
-    let code: String = code.collect::<Vec<_>>().join(" ").replace("/*!80000", "").replace("*/", "");
-    code.chars().filter(|letter| !letter.is_whitespace()).collect()
+    code.flat_map(str::chars).filter(|letter| !letter.is_whitespace()).collect()
 }
 
 /// Compares the routines that are to be there with those of a database. The body of one whose

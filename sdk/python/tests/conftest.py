@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from typing import Any
 
 import pytest
-from harness import query
-from libraries import LIBRARIES
+from harness import mysql_query, query
+from libraries import LIBRARIES, MYSQL
 
 
 @pytest.fixture(scope="session")
@@ -15,13 +16,22 @@ def database() -> None:
     query("CREATE TABLE IF NOT EXISTS effect (name text NOT NULL)")
 
 
+@pytest.fixture(scope="session")
+def mysql_database() -> None:
+    mysql_query("CREATE TABLE IF NOT EXISTS effect (name varchar(191) NOT NULL)")
+
+
 def pytest_generate_tests(metafunc: Any) -> None:
     if "library" in metafunc.fixturenames:
-        metafunc.parametrize("library", list(LIBRARIES), indirect=True)
+        # A suite that is given one database runs the libraries of that one.
+        only = os.environ.get("SEMEL_TEST_ONLY", "")
+        names = [name for name in LIBRARIES if not only or (name in MYSQL) == (only == "mysql")]
+        metafunc.parametrize("library", names, indirect=True)
 
 
 @pytest.fixture
-def library(request: Any, database: None) -> Any:
+def library(request: Any) -> Any:
+    request.getfixturevalue("mysql_database" if request.param in MYSQL else "database")
     return LIBRARIES[request.param]
 
 

@@ -7,20 +7,24 @@ import os
 import threading
 import uuid
 from typing import Any, Awaitable, Callable, Dict, List, Optional
+from urllib.parse import urlsplit
 
 import psycopg
+import pymysql
 import pytest
+from pymysql.cursors import DictCursor
 
 from semel.database import run
 
 URL = "SEMEL_TEST_POSTGRES_URL"
+MYSQL_URL = "SEMEL_TEST_MYSQL_URL"
 
 
-def url() -> str:
-    found = os.environ.get(URL)
+def url(variable: str = URL) -> str:
+    found = os.environ.get(variable)
     if not found:
         pytest.fail(
-            f"set {URL} to a database that `semel migrate apply` has prepared", pytrace=False
+            f"set {variable} to a database that `semel migrate apply` has prepared", pytrace=False
         )
     return found
 
@@ -86,7 +90,9 @@ class Library:
         ledger: Any,
         insert: Callable[[Any, str], Awaitable[None]],
         close: Optional[Callable[[], Any]] = None,
+        query: Callable[..., List[Dict[str, Any]]] = None,  # type: ignore[assignment]
     ) -> None:
+        self.query = query or globals()["query"]
         self.ledger = ledger
         self._insert = insert
         self.close = close
@@ -124,18 +130,51 @@ class Library:
             raise failures[0]
 
     def effects(self, name: str) -> int:
-        (row,) = query("SELECT count(*) AS n FROM effect WHERE name = %s", f"{self.tenant}/{name}")
+        (row,) = self.query(
+            "SELECT count(*) AS n FROM effect WHERE name = %s", f"{self.tenant}/{name}"
+        )
         return int(row["n"])
 
     def record(self, key: str = "k") -> Dict[str, Any]:
-        rows = query("SELECT * FROM semel_record WHERE tenant = %s AND id = %s", self.tenant, key)
+        rows = self.query(
+            "SELECT * FROM semel_record WHERE tenant = %s AND id = %s", self.tenant, key
+        )
         return rows[0] if rows else {}
 
     def events(self) -> List[Dict[str, Any]]:
-        return query("SELECT * FROM semel_outbox WHERE tenant = %s ORDER BY sequence", self.tenant)
+        return self.query(
+            "SELECT * FROM semel_outbox WHERE tenant = %s ORDER BY sequence", self.tenant
+        )
 
 
 def query(statement: str, *arguments: Any) -> List[Dict[str, Any]]:
     with psycopg.connect(url(), row_factory=psycopg.rows.dict_row) as connection:
         cursor = connection.execute(statement, arguments)
         return cursor.fetchall() if cursor.description else []
+
+
+def mysql_connect() -> Any:
+    parts = urlsplit(url(MYSQL_URL))
+    return pymysql.connect(
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 3306,
+        user=parts.username,
+        password=parts.password or "",
+        database=parts.path[1:],
+    )
+
+
+def mysql_query(statement: str, *arguments: Any) -> List[Dict[str, Any]]:
+    with mysql_connect() as connection, connection.cursor(DictCursor) as cursor:
+        cursor.execute(statement, arguments)
+        rows = list(cursor.fetchall())
+        connection.commit()
+    # Texts are bytes there, since no collation may compare them.
+    texts = {"id", "error", "type", "source", "aggregateid", "payload", "headers"}
+    return [
+        {
+            name: value.decode() if name in texts and isinstance(value, bytes) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]

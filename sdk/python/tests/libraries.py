@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Awaitable, Callable, Dict
 
-from harness import AsSync, Library, url
+from harness import MYSQL_URL, AsSync, Library, mysql_connect, mysql_query, url
 from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
@@ -137,6 +137,45 @@ async def django_connection() -> Library:
     return Library(AsSync(semel.django.ledger()), insert, connections.close_all)
 
 
+async def pymysql_connection() -> Library:
+    import semel.pymysql
+
+    async def insert(connection: Any, name: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(INSERT.format("%s"), (name,))
+
+    return Library(AsSync(semel.pymysql.ledger(mysql_connect)), insert, query=mysql_query)
+
+
+async def aiomysql_pool() -> Library:
+    from urllib.parse import urlsplit
+
+    import aiomysql
+
+    import semel.aiomysql
+
+    parts = urlsplit(url(MYSQL_URL))
+    pool = await aiomysql.create_pool(
+        host=parts.hostname,
+        port=parts.port,
+        user=parts.username,
+        password=parts.password or "",
+        db=parts.path[1:],
+        minsize=1,
+        maxsize=4,
+    )
+
+    async def insert(connection: Any, name: str) -> None:
+        async with connection.cursor() as cursor:
+            await cursor.execute(INSERT.format("%s"), (name,))
+
+    async def close() -> None:
+        pool.close()
+        await pool.wait_closed()
+
+    return Library(semel.aiomysql.async_ledger(pool), insert, close, mysql_query)
+
+
 class Effect(Base):
     __tablename__ = "effect"
     name = mapped_column(String)
@@ -152,4 +191,8 @@ LIBRARIES: Dict[str, Callable[[], Awaitable[Library]]] = {
     "sqlalchemy_async": sqlalchemy_async,
     "asyncpg": asyncpg_pool,
     "django": django_connection,
+    "pymysql": pymysql_connection,
+    "aiomysql": aiomysql_pool,
 }
+#: Those on MariaDB and MySQL; the others are on PostgreSQL.
+MYSQL = {"pymysql", "aiomysql"}

@@ -136,7 +136,7 @@ def test_a_transaction_of_the_caller_can_append_and_bind_ids(tenant: str) -> Non
         joined.register_id(public_ids.ORDER, internal)
         joined.append("order.placed", {"n": 2}, source="/orders")
     (event,) = query("SELECT payload FROM semel_outbox WHERE tenant = %s", tenant)
-    assert event["payload"] == '{"n": 2}'
+    assert event["payload"] == '{"n":2}'
     with psycopg.connect(url(), autocommit=True) as connection:
         with pytest.raises(semel.Misused):
             ledger.join(connection)

@@ -19,10 +19,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any, Dict, List
 
-import psycopg
+from urllib.parse import urlsplit
 
 import semel
-import semel.psycopg
 
 TENANT = "stress"
 # Shares of the work that runs; of all calls for the last one.
@@ -31,8 +30,13 @@ FAILING, BREAKING, KILLING = 0.25, 0.15, 0.02
 # Each replaces one guard of the functions by nothing.
 SABOTAGE = {
     # Rivals are not kept from a key that an open transaction holds.
-    "lock": ("semel_take", ["is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));",
-                            "is_locked := true;"]),
+    "lock": (
+        "semel_take",
+        [
+            "is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));",
+            "is_locked := true;",
+        ],
+    ),
     # A claim whose key has another record by now completes all the same.
     "fence": ("semel_write", ["return written = 1;", "return true;"]),
 }
@@ -42,31 +46,77 @@ class Failing(Exception):
     """The work fails, as work does."""
 
 
+class Postgres:
+    """PostgreSQL through psycopg."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        import semel.psycopg
+
+        self.connect = lambda: psycopg.connect(url)
+        self.ledger = semel.psycopg.ledger
+        self.lost = (psycopg.OperationalError,)
+        self.number, self.end = "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%s)"
+
+
+class MySql:
+    """MariaDB and MySQL through PyMySQL."""
+
+    def __init__(self, url: str) -> None:
+        import pymysql
+
+        import semel.pymysql
+
+        parts = urlsplit(url)
+        # READ COMMITTED, as the documentation recommends: there a rival is told at once.
+        self.connect = lambda: pymysql.connect(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=parts.username,
+            password=parts.password or "",
+            database=parts.path[1:],
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        )
+        self.ledger = semel.pymysql.ledger
+        self.lost = (pymysql.OperationalError, pymysql.InterfaceError, pymysql.InternalError)
+        self.number, self.end = "SELECT CONNECTION_ID()", "KILL %s"
+
+
+def server(url: str) -> Any:
+    return MySql(url) if url.startswith("mysql") else Postgres(url)
+
+
+def query(connection: Any, statement: str, *arguments: Any) -> List[Any]:
+    cursor = connection.cursor()
+    cursor.execute(statement, arguments or None)
+    return list(cursor.fetchall()) if cursor.description else []
+
+
 class Client:
     """One process: it makes its calls and writes down every result that it got."""
 
     def __init__(self, url: str, seed: int, journal: str) -> None:
-        self.url = url
         self.random = random.Random(seed)
         self.journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self.ledger = semel.psycopg.ledger(
-            lambda: psycopg.connect(url), tenant=TENANT, wait=timedelta(seconds=60)
+        self.server = server(url)
+        self.ledger = self.server.ledger(
+            self.server.connect, tenant=TENANT, wait=timedelta(seconds=60)
         )
 
     def place(self, unit: Any, key: str, faults: bool) -> str:
         """Takes effect, unless a fault comes in between."""
         answer = f"{key} by {os.getpid()} in {self.random.random()}"
-        unit.connection.execute("INSERT INTO effect (key, answer) VALUES (%s, %s)", (key, answer))
+        query(unit.connection, "INSERT INTO effect (name, answer) VALUES (%s, %s)", key, answer)
         unit.append("order.placed", {"key": key}, source="/stress", name="placed")
         fault = self.random.random() if faults else 1.0
         if fault < FAILING:
             raise Failing("declined")
         if fault < FAILING + BREAKING:
             # As a server does that is restarted: the next statement finds the connection gone.
-            with psycopg.connect(self.url, autocommit=True) as other:
-                other.execute(
-                    "SELECT pg_terminate_backend(%s)", (unit.connection.info.backend_pid,)
-                )
+            ((number,),) = query(unit.connection, self.server.number)
+            with self.server.connect() as other:
+                query(other, self.server.end, number)
         return answer
 
     def call(self, key: str, faults: bool = True) -> bool:
@@ -78,7 +128,7 @@ class Client:
                 key=key,
                 fields={"key": key},
             )
-        except (Failing, psycopg.OperationalError, semel.Unavailable, semel.Refused):
+        except (Failing, semel.Unavailable, semel.Refused, *self.server.lost):
             return False
         line = json.dumps([key, result.value, result.replayed])
         os.write(self.journal, f"{line}\n".encode())
@@ -88,7 +138,9 @@ class Client:
 def work(arguments: Any) -> None:
     """Makes the calls from number `first` on; the number of the next one survives in a file."""
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    client = Client(arguments.url, arguments.seed, f"{arguments.directory}/{arguments.process}.answers")
+    client = Client(
+        arguments.url, arguments.seed, f"{arguments.directory}/{arguments.process}.answers"
+    )
     # All processes use the keys in one order, and so meet on them.
     order = random.Random(arguments.order).choices(range(arguments.keys), k=arguments.calls)
     for number in range(arguments.first, arguments.calls):
@@ -133,12 +185,12 @@ def supervise(arguments: Any, directory: str) -> int:
 def sabotage(connection: Any, guards: List[str]) -> None:
     for guard in guards:
         function, (guarded, removed) = SABOTAGE[guard]
-        (definition,) = connection.execute(
-            "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", (function,)
-        ).fetchone()
+        ((definition,),) = query(
+            connection, "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", function
+        )
         if guarded not in definition:
             raise SystemExit(f"the guard {guard} is not where it was: {function}")
-        connection.execute(definition.replace(guarded, removed))
+        query(connection, definition.replace(guarded, removed))
 
 
 def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
@@ -159,11 +211,13 @@ def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
                 answers.setdefault(key, set()).add(answer)
                 told += 1
                 replays += replayed
-    effects = connection.execute("SELECT key, answer FROM effect").fetchall()
+    effects = query(connection, "SELECT name, answer FROM effect")
     counts = Counter(key for key, _ in effects)
-    events = connection.execute(
-        "SELECT count(*), count(DISTINCT id) FROM semel_outbox WHERE tenant = %s", (TENANT,)
-    ).fetchone()
+    (events,) = query(
+        connection,
+        "SELECT count(*), count(DISTINCT id) FROM semel_outbox WHERE tenant = %s",
+        TENANT,
+    )
     return {
         "effects": len(effects),
         "doubled": sum(1 for count in counts.values() if count > 1),
@@ -181,16 +235,19 @@ def main() -> None:
     if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
         return work(argparse.Namespace(**json.loads(sys.argv[1])))
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True, help="a database that `semel migrate apply` has prepared")
+    parser.add_argument(
+        "--url", required=True, help="a database that `semel migrate apply` has prepared"
+    )
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--calls", type=int, default=1200)
     parser.add_argument("--keys", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sabotage", action="append", default=[], choices=sorted(SABOTAGE))
     arguments = parser.parse_args()
-    with psycopg.connect(arguments.url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE effect (key text NOT NULL, answer text NOT NULL)")
+    with server(arguments.url).connect() as connection:
+        query(connection, "CREATE TABLE effect (name varchar(64), answer varchar(255))")
         sabotage(connection, arguments.sabotage)
+        connection.commit()
         with tempfile.TemporaryDirectory() as directory:
             begun = time.monotonic()
             killed = supervise(arguments, directory)

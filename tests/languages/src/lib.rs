@@ -11,10 +11,17 @@ use semel_stores::{Address, PrivateStore};
 
 /// The packages of the Python SDK's tests, of the versions that were tested.
 pub const PYTHON_PACKAGES: &[&str] = &[
-    "psycopg[binary,pool]==3.2.9",
-    "pytest==8.4.2",
-    "mypy==1.18.2",
-    "typing_extensions==4.15.0",
+    "psycopg[binary,pool]==3.3.9",
+    "asyncpg==0.32.0",
+    "sqlalchemy[asyncio]==2.1.8",
+    "django==5.2.19",
+    "fastapi==0.163.0",
+    "flask==3.1.3",
+    "pymysql==1.2.4",
+    "aiomysql==0.3.2",
+    "httpx==0.28.1",
+    "pytest==9.2.0",
+    "mypy==2.4.1",
 ];
 
 /// Returns the root of the repository.
@@ -22,58 +29,58 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A database of its own that has Semel's tables and functions, and an interpreter with packages.
+/// An interpreter with packages, and databases of its own that have Semel's tables and functions.
 #[derive(Debug)]
 pub struct Python {
     interpreter: PathBuf,
-    store: PrivateStore,
+    stores: Vec<PrivateStore>,
 }
 
 impl Python {
-    /// Prepares an interpreter, and a database on the server whose URL is in the environment.
+    /// Prepares an interpreter, and a database on each of the servers `names` (`postgres`, `mysql`,
+    /// `mysql9`), whose URLs are in the environment.
     ///
     /// # Panics
-    /// If there is no server, or pip cannot install the packages.
-    pub async fn on_postgres() -> Self {
+    /// If there is no such server, or pip cannot install the packages.
+    pub async fn on(names: &[&str]) -> Self {
         let interpreter = python::interpreter(PYTHON_PACKAGES).expect("an interpreter");
-        let store = PrivateStore::named("postgres").await.expect("a private database");
-        Self { interpreter, store }
+        let mut stores = Vec::new();
+        for name in names {
+            stores.push(PrivateStore::named(name).await.expect("a private database"));
+        }
+        Self { interpreter, stores }
     }
 
-    /// Returns the URL of the database.
-    ///
-    /// # Panics
-    /// If it is no database.
-    pub fn url(&self) -> &str {
-        match self.store.backend().address() {
-            Address::Postgres(url) | Address::MySql(url) => url,
-            Address::Memory(_) | Address::Sqlite(_) | Address::Redis { .. } => {
-                panic!("the store of these tests is a database with functions")
-            }
-        }
+    /// Returns the URLs of the databases, in the order of their names.
+    pub fn urls(&self) -> impl Iterator<Item = &str> {
+        self.stores.iter().filter_map(|store| match store.backend().address() {
+            Address::Postgres(url) | Address::MySql(url) => Some(url.as_str()),
+            Address::Memory(_) | Address::Sqlite(_) | Address::Redis { .. } => None,
+        })
     }
 
     /// Returns a command that runs the interpreter in `directory` of the repository, with the SDK on its
-    /// path and the URL of the database in the variable of its tests.
+    /// path and the URLs of the databases in the variables of its tests.
     pub fn command(&self, directory: &str) -> Command {
         let mut command = Command::new(&self.interpreter);
         command
             .current_dir(root().join(directory))
             .env("PYTHONPATH", root().join("sdk/python/src"))
             // No compiled files beside the sources.
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("SEMEL_TEST_POSTGRES_URL", self.url());
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        for url in self.urls() {
+            let is_mysql = url.starts_with("mysql:");
+            let name = if is_mysql { "SEMEL_TEST_MYSQL_URL" } else { "SEMEL_TEST_POSTGRES_URL" };
+            command.env(name, url);
+        }
         command
     }
 
-    /// Returns a directory for what tools remember, which is gone with the database.
-    pub fn cache(&self) -> PathBuf {
-        self.store.directory().join("cache")
-    }
-
-    /// Removes the database.
+    /// Removes the databases.
     pub async fn remove(self) {
-        self.store.remove().await;
+        for store in self.stores {
+            store.remove().await;
+        }
     }
 }
 

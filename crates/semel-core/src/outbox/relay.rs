@@ -4,6 +4,7 @@
 //! reason, and by default delays no other row. An unreachable broker is not counted as an attempt.
 //! Within a partition an event is published after its predecessor was confirmed.
 
+mod outage;
 mod pass;
 mod size;
 
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use outage::Outage;
 pub use pass::Pass;
 use size::BatchSize;
 
@@ -88,6 +90,7 @@ struct Inner<O, P> {
     suspects: Mutex<HashMap<u64, u8>>,
     /// The reason why the broker was last unreachable.
     unreachable_reason: Mutex<String>,
+    outage: Outage,
     /// The time of the last warning about events without a route.
     last_warning: Mutex<Option<Instant>>,
 }
@@ -207,6 +210,7 @@ impl<O: Outbox, P: Publisher> RelayBuilder<O, P> {
             in_progress: AtomicUsize::new(0),
             suspects: Mutex::default(),
             unreachable_reason: Mutex::default(),
+            outage: Outage::default(),
             last_warning: Mutex::default(),
         })))
     }
@@ -306,6 +310,7 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
             let unreachable = match self.pass(&relaying.stopping).await {
                 Ok(pass) => {
                     relaying.counts.add(&pass);
+                    self.outage.after(&pass, || std::mem::take(&mut *self.unreachable_reason()));
                     if pass.claimed > 0 && !pass.away {
                         (idle, retry) = (self.settings.idle.0, RETRY_PAUSE.0);
                         // There may be more rows than the batch contains.
@@ -318,17 +323,10 @@ impl<O: Outbox, P: Publisher> Inner<O, P> {
                 }
                 Err(error) => {
                     measure::store_failed(&error);
-                    tracing::warn!(%error, "could not read the outbox; retrying");
+                    self.outage.of_outbox(&error);
                     true
                 }
             };
-            if unreachable && retry == RETRY_PAUSE.0 {
-                let reason = std::mem::take(&mut *self.unreachable_reason());
-                tracing::warn!(
-                    reason,
-                    "the broker or the outbox is unreachable; events stay in the outbox, retrying"
-                );
-            }
             // While the broker is unreachable, newly appended events do not wake the relay.
             let span = if unreachable { &mut retry } else { &mut idle };
             let pause = span.mul_f64(0.75 + 0.5 * fastrand::f64());

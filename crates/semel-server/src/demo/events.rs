@@ -15,7 +15,6 @@ use semel_core::executor::Unit;
 use semel_core::inbox::{Consumer, Consuming, Failure as Unhandled, Group, Inbox};
 use semel_core::outbox::{AnyPublisher, Relaying};
 use semel_nats::{NatsPublisher, NatsSource};
-use semel_redis::stream::Streams;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arrivals::{Arrivals, CountedSource};
@@ -24,7 +23,7 @@ use super::machinery;
 use super::order::{Order, PLACED};
 use super::tables;
 use super::tally::GROUPS;
-use crate::broker::{BrokerHandle, Link};
+use crate::broker::{BrokerHandle, Link, trim};
 use crate::exit::ExitError;
 use crate::settings::ServerSettings;
 use crate::store::database::Database;
@@ -35,8 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The time without deliveries after which a broker has nothing left: it would have redelivered any
 /// unacknowledged message by then.
 pub(super) const QUIET: Duration = Duration::from_secs(PATIENCE.as_secs() + 1);
-/// The interval at which acknowledged events are removed from Redis Streams.
-const TRIM_EVERY: Duration = Duration::from_secs(60);
 
 /// The running relay and consumers.
 #[derive(Debug)]
@@ -146,14 +143,4 @@ fn group(inbox: &Inbox<Database>, name: &'static str, chaos: Option<Arc<str>>) -
         }
     };
     inbox.group(name).ignore_unknown().on_atomic(PLACED, handle)
-}
-
-/// Removes the events that every group has acknowledged from Redis, every [`TRIM_EVERY`].
-async fn trim(streams: Streams, keep: Duration) {
-    loop {
-        tokio::time::sleep(TRIM_EVERY).await;
-        if let Err(error) = streams.trim(keep).await {
-            tracing::warn!(%error, "the Redis streams could not be trimmed; trying again in a minute");
-        }
-    }
 }

@@ -7,6 +7,7 @@ use semel_core::policy::OnFailure;
 use serde::Deserialize;
 
 use super::duration;
+use crate::broker::BrokerUrl;
 
 /// The settings of `[relay]`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -25,6 +26,15 @@ pub struct RelaySettings {
     pub max_backoff: Option<Duration>,
     /// The number of attempts after which an event is dead.
     pub max_attempts: Option<u32>,
+    /// The broker's URL; with `None`, `semel relay` needs `--broker`.
+    #[serde(deserialize_with = "broker")]
+    pub broker: Option<BrokerUrl>,
+    /// The name of the stream, the exchange or the keys on the broker.
+    pub broker_name: Option<String>,
+    /// The address of the admin listener of `semel relay`, or `off`.
+    pub admin_listen: Option<String>,
+    /// Whether later events of an aggregate wait behind a dead one.
+    pub dead_hold_partition: Option<bool>,
     /// The time for which published events are kept.
     #[serde(deserialize_with = "duration::optional")]
     pub keep: Option<Duration>,
@@ -53,9 +63,16 @@ impl RelaySettings {
         if let Some(tries) = self.max_attempts {
             builder = builder.max_attempts(tries);
         }
+        if let Some(hold) = self.dead_hold_partition {
+            builder = builder.dead_hold_their_partition(hold);
+        }
         if let Some(keep) = self.keep {
             builder = builder.keep(keep);
         }
         builder
     }
+}
+
+fn broker<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<BrokerUrl>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(serde::de::Error::custom)
 }

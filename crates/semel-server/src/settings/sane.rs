@@ -34,7 +34,7 @@ pub(super) fn each(settings: &ServerSettings) -> Result<(), ExitError> {
     between("ledger.wait", wait.map(WaitTimeout::limit), Duration::ZERO)?;
     between("ledger.wait_interval", ledger.wait_interval, PAUSE)?;
     between("ledger.wait_max_interval", ledger.wait_max_interval, PAUSE)?;
-    let RelaySettings { batch, lease, base_backoff, max_backoff, max_attempts, keep } = relay;
+    let RelaySettings { batch, lease, base_backoff, max_backoff, max_attempts, keep, .. } = relay;
     count("relay.batch", *batch, u64::from(BATCH))?;
     between("relay.lease", *lease, Policy::MIN_LEASE)?;
     between("relay.base_backoff", *base_backoff, PAUSE)?;

@@ -17,6 +17,8 @@ mod outbox;
 mod promises;
 mod purging;
 mod records;
+mod relay;
+mod relay_faults;
 mod resolving;
 mod seeds;
 mod sweep;

@@ -24,7 +24,7 @@ async fn comes_up_to_date(fixture: Fixture, migrations: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_comes_up_to_date() {
-    comes_up_to_date(Fixture::bare_sqlite(), 3).await;
+    comes_up_to_date(Fixture::bare_sqlite(), 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,12 +36,12 @@ async fn postgres_comes_up_to_date() {
     let unread = fixture.run(&["records", "list"]).badly(1);
     assert!(unread.contains("semel_record") && unread.contains("semel doctor"), "{unread}");
     assert!(lacking.badly(3).contains("migrate apply"));
-    comes_up_to_date(fixture, 4).await;
+    comes_up_to_date(fixture, 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_comes_up_to_date() {
-    comes_up_to_date(Fixture::bare_mysql().await, 3).await;
+    comes_up_to_date(Fixture::bare_mysql().await, 5).await;
 }
 
 /// Checks that neither service starts on the store, and that both print the same reason.

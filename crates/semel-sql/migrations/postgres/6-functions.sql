@@ -158,9 +158,13 @@ returns semel_record language plpgsql volatile as $semel$
 declare
     r semel_record;
 begin
-    perform semel_check_text('tenant of a key', tenant, 64);
-    perform semel_check_text('scope of a key', scope, 128);
-    perform semel_check_text('id of a key', id, 255);
+    -- Nearly all keys are visible ASCII, and need no closer look.
+    if not coalesce(tenant ~ '^[!-~]+$' and scope ~ '^[!-~]+$' and id ~ '^[!-~]+$'
+        and length(tenant) <= 64 and length(scope) <= 128 and length(id) <= 255, false) then
+        perform semel_check_text('tenant of a key', tenant, 64);
+        perform semel_check_text('scope of a key', scope, 128);
+        perform semel_check_text('id of a key', id, 255);
+    end if;
     r.kind := kind;
     r.tenant := tenant;
     r.scope := scope;
@@ -273,15 +277,16 @@ declare
     judged record;
 begin
     -- In a statement of its own: the next one sees what the last holder of the lock committed.
-    is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest)); -- guard: lock
+    is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));
     select r.* into existing from semel_record r where r.digest = draft.digest;
     -- Read after the lock was taken, so that it is above the fence of every claim before.
     us := semel_now();
     -- The lock is given again to its own transaction: a claim that is open in it (one of the library's has a
     -- mark) is known by other means.
-    is_ours := exists (select from unnest(semel_claims()) c where (c.record).digest = draft.digest)
-        or coalesce(current_setting('semel.claim', true), '')
-            = encode(draft.digest, 'hex') || '@' || 'semel_record'::regclass::oid::text;
+    is_ours := concat(current_setting('semel.claims', true), current_setting('semel.claim', true)) <> ''
+        and (exists (select from unnest(semel_claims()) c where (c.record).digest = draft.digest)
+            or coalesce(current_setting('semel.claim', true), '')
+                = encode(draft.digest, 'hex') || '@' || 'semel_record'::regclass::oid::text);
     if existing.digest is null then
         verdict := case when is_locked and not is_ours then 'run' else 'in_progress' end;
         new.fence := us;
@@ -420,9 +425,11 @@ declare
     claimed semel_claimed;
     new semel_record;
 begin
-    select c.* into claimed from unnest(claims) c
-        where encode((c.record).attempt_id, 'hex') = semel_complete.claim; -- guard: claim
-    new := claimed.record;
+    foreach claimed in array coalesce(claims, '{}') loop
+        new := claimed.record;
+        exit when encode(new.attempt_id, 'hex') = semel_complete.claim;
+        new := null;
+    end loop;
     if new.digest is null then
         raise exception using errcode = '40001',
             message = 'semel: the claim is lost, so nothing may be committed: this transaction did not make it, or has completed it',
@@ -433,7 +440,9 @@ begin
     new.content_type := coalesce(semel_complete.content_type,
         case when semel_complete.body is null then 'application/octet-stream' else 'application/json' end);
     new.reference := semel_complete.reference;
-    perform semel_check_text('content type', new.content_type, 255);
+    if not (new.content_type ~ '^[!-~]+$' and length(new.content_type) <= 255) then
+        perform semel_check_text('content type', new.content_type, 255);
+    end if;
     if new.reference is not null then
         perform semel_check_text('reference', new.reference, 128);
     end if;
@@ -448,8 +457,8 @@ begin
             message = 'semel: the claim is lost, so nothing may be committed: the key has another record now',
             hint = 'roll back, and begin again with semel_begin: its verdict says what became of the key';
     end if;
-    perform set_config('semel.claims', coalesce((
-        select array_agg(c) from unnest(claims) c where (c.record).attempt_id <> new.attempt_id)::text, ''), true);
+    perform set_config('semel.claims', case when cardinality(claims) = 1 then '' else (
+        select array_agg(c) from unnest(claims) c where (c.record).attempt_id <> new.attempt_id)::text end, true);
 end
 $semel$;
 
@@ -589,8 +598,11 @@ begin
     end if;
     -- As the library does: what a claim of this transaction appends was caused by its operation.
     cause := semel_ulid_text(((claims[cardinality(claims)]).record).operation_id);
-    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, content_type, headers)
-    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source, payload, content_type,
+    -- Text that begins as bytes do would be read as those bytes.
+    insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, payload_bytes, content_type, headers)
+    values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source,
+        case when left(payload, 2) <> '\x' then payload end,
+        case when left(payload, 2) = '\x' then convert_to(payload, 'UTF8') end, content_type,
         json_strip_nulls(json_build_object('correlationid', cause, 'causationid', cause,
             'headersjson', case when headers::jsonb <> '{}' then headers end))::text)
     on conflict do nothing;
@@ -675,7 +687,7 @@ begin
     for f in
         select p.oid::regprocedure as name, p.prosecdef or p.prorettype = 'trigger'::regtype as is_entry
         from pg_proc p
-        where p.pronamespace = current_schema()::regnamespace and p.proname in (
+        where p.pronamespace = quote_ident(current_schema())::regnamespace and p.proname in (
             'semel_after', 'semel_append', 'semel_begin', 'semel_check_id', 'semel_check_text', 'semel_claims',
             'semel_complete', 'semel_digest', 'semel_draft', 'semel_fail', 'semel_fingerprint', 'semel_handle',
             'semel_internal_id', 'semel_judge', 'semel_lock_key', 'semel_now', 'semel_refuse_unfinished',

@@ -165,16 +165,13 @@ pub(crate) async fn verify(connection: &mut MySqlConnection) -> Result<Vec<Findi
     Ok(findings)
 }
 
-const ROUTINES: Dialect =
-    Dialect { create: "CREATE PROCEDURE ", begin: "\nBEGIN\n", end: "\nEND;" };
-
 /// Reports procedures that are missing or changed.
 async fn procedures(connection: &mut MySqlConnection, done: &[Applied]) -> Result<Vec<Finding>> {
     let text = "SELECT CAST(routine_name AS BINARY), CAST(routine_definition AS BINARY) \
                 FROM information_schema.routines \
                 WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE'";
     let fail = |error| failed("verify", error);
-    let rows = sqlx::query(text).fetch_all(connection).await.map_err(fail)?;
+    let rows = sqlx::query(text).fetch_all(&mut *connection).await.map_err(fail)?;
     let body = |row: &sqlx::mysql::MySqlRow| {
         let (name, text): (Vec<u8>, Option<Vec<u8>>) = (row.try_get(0)?, row.try_get(1)?);
         let body = text.map(|text| {
@@ -186,7 +183,15 @@ async fn procedures(connection: &mut MySqlConnection, done: &[Applied]) -> Resul
     };
     let found: BTreeMap<String, Option<String>> =
         rows.iter().map(body).collect::<sqlx::Result<_>>().map_err(fail)?;
-    Ok(routine::compare(&routine::installed(MIGRATIONS, done, &ROUTINES), &found))
+    let asked = sqlx::query("SELECT VERSION() NOT LIKE '%MariaDB%'").fetch_one(&mut *connection);
+    let is_mysql: i64 = asked.await.and_then(|row| row.try_get(0)).map_err(fail)?;
+    let dialect = Dialect {
+        create: "CREATE PROCEDURE ",
+        begin: "\nBEGIN\n",
+        end: "\nEND;",
+        is_mysql: is_mysql == 1,
+    };
+    Ok(routine::compare(&routine::installed(MIGRATIONS, done, &dialect), &found))
 }
 
 /// Fails if a table with the name of a shape exists but has another shape. A migration uses IF NOT

@@ -195,7 +195,7 @@ async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Fin
 }
 
 const ROUTINES: Dialect =
-    Dialect { create: "create function ", begin: "as $semel$", end: "$semel$" };
+    Dialect { create: "create function ", begin: "as $semel$", end: "$semel$", is_mysql: false };
 
 /// The functions of the schema. One that lost the rights of its owner or its own `search_path` is
 /// another function, and so is one whose trigger is gone or disabled.

@@ -20,8 +20,13 @@ mod large;
 mod mysql9;
 mod outbox;
 mod partial;
+mod procedures;
+#[path = "../functions/race.rs"]
+mod race;
 mod replicas;
 mod schema;
+#[path = "../functions/session.rs"]
+mod session;
 mod sessions;
 mod transactions;
 mod trips;

@@ -10,15 +10,20 @@ mod deferred;
 mod effects;
 mod failover;
 mod faults;
+mod functions;
 #[cfg(feature = "ids")]
 mod idmap;
 mod isolation;
 mod outbox;
 mod pooled;
 mod proxy;
+#[path = "../functions/race.rs"]
+mod race;
 mod reserved;
 mod rivals;
 mod schema;
+#[path = "../functions/session.rs"]
+mod session;
 mod sessions;
 mod transactions;
 mod trips;

@@ -13,7 +13,7 @@ use crate::database::{Database, LONG, Pooler, draft, key};
 impl Database {
     /// Returns a database behind the machine's own PgBouncer, which the store has to recognise by
     /// itself.
-    async fn pooled() -> Self {
+    pub(crate) async fn pooled() -> Self {
         let mut database = Self::with_effects().await;
         let server = PgBouncer::before(database.options.get_port()).start().expect("a PgBouncer");
         database.pooler = Some(Pooler { server, pooling: None });

@@ -297,12 +297,7 @@ impl<'a, F: Fixture> Driver<'a, F> {
     }
 
     /// Records a grant. An error if its fence is not larger than all earlier ones of the key.
-    pub(super) fn granted(
-        &mut self,
-        key: usize,
-        attempt_id: AttemptId,
-        fence: Fence,
-    ) -> Step<()> {
+    pub(super) fn granted(&mut self, key: usize, attempt_id: AttemptId, fence: Fence) -> Step<()> {
         if fence <= self.fences[key] {
             return Err(format!("fence {fence} was granted after {}", self.fences[key]));
         }

@@ -186,7 +186,9 @@ impl<F: Fixture> Driver<'_, F> {
         let key = &self.keys[ask.key];
         let opinion = second.once(key, fingerprint(ask.request), self.span(ask.keep), ending).await;
         if opinion.verdict != Opinion::name_of(&expected) {
-            return Err(format!("the reference answers {expected:?}, the second judge {opinion:?}"));
+            return Err(format!(
+                "the reference answers {expected:?}, the second judge {opinion:?}"
+            ));
         }
         let Answer::Granted { known, .. } = expected else {
             return Ok((Some(ask.key), Answer::Nothing, Answer::Nothing));

@@ -6,7 +6,7 @@ import json
 from dataclasses import is_dataclass
 from typing import Any, Generic, Protocol, Tuple, Type, TypeVar
 
-from .errors import ResultUnavailable
+from .errors import InvalidFingerprint, InvalidResult, ResultUnavailable
 from .fingerprints import to_json
 
 T = TypeVar("T")
@@ -30,8 +30,13 @@ class Json:
     content_type = "application/json"
 
     def encode(self, value: Any) -> Tuple[str, bytes]:
-        """Encodes a result as JSON."""
-        return self.content_type, to_json(value)
+        """Encodes a result as JSON. Raises InvalidResult if it is not JSON."""
+        try:
+            return self.content_type, to_json(value)
+        except InvalidFingerprint as error:
+            raise InvalidResult(
+                f"the result cannot be stored: {error.__cause__}; return what JSON has, or give a codec"
+            ) from error
 
     def decode(self, content_type: str, body: bytes) -> Any:
         """Parses a stored result."""

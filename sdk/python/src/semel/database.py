@@ -7,6 +7,7 @@ So the protocol is written once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from typing import (
     Any,
@@ -146,8 +147,17 @@ class Call(Generic[C]):
 
     async def __call__(self, function: str, *arguments: Any) -> Row:
         """Calls a function and returns its row; a single value has the function's name."""
-        row = await self.session.query(statement(self.database.dialect, function), arguments)
-        return row or {}
+        dialect = self.database.dialect
+        if dialect == "mysql":
+            # Durations are milliseconds there.
+            arguments = tuple(map(_milliseconds, arguments))
+        return await self.session.query(statement(dialect, function), arguments) or {}
+
+
+def _milliseconds(argument: Any) -> Any:
+    if isinstance(argument, timedelta):
+        return round(argument.total_seconds() * 1000)
+    return argument
 
 
 @lru_cache(maxsize=None)
@@ -155,6 +165,9 @@ def statement(dialect: str, function: str) -> str:
     """Returns the statement that calls a function, with `%s` for each argument."""
     arguments = FUNCTIONS[function]
     if dialect == "mysql":
-        return f"CALL {function}({', '.join('%s' for _ in arguments)})"
+        placeholders = ", ".join("%s" for _ in arguments)
+        # All parameters are given there; NULL stands for the default, here of `keep`.
+        last = ", NULL" if function == "semel_handle" else ""
+        return f"CALL {function}({placeholders}{last})"
     named = ", ".join(f"{name} => CAST(%s AS {kind})" for name, kind in arguments)
     return f"SELECT * FROM {function}({named})"

@@ -65,7 +65,7 @@ _REFUSALS: Dict[str, Type[Refused]] = {
 # SQLSTATEs: undefined function, table, schema; no right to them.
 _NOT_MIGRATED = ("42883", "42P01", "3F000", "42501")
 # No transaction, a claim that was not completed, a parameter that is not valid.
-_MISUSED = ("25P01", "55000")
+_MISUSED = ("25P01", "25000", "55000")
 
 
 @dataclass(frozen=True)

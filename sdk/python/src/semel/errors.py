@@ -33,6 +33,10 @@ class InvalidPublicId(SemelError, ValueError):
         self.reason = reason
 
 
+class InvalidResult(SemelError, ValueError):
+    """The result of the work cannot be stored. Everything was rolled back."""
+
+
 class InvalidEvent(SemelError, ValueError):
     """A part of an event is missing, too long or cannot be written. Nothing was sent."""
 
@@ -51,7 +55,7 @@ class NotMigrated(SemelError, RuntimeError):
     def __init__(self) -> None:
         super().__init__(
             "the database lacks Semel's functions, or this role may not call them; run `semel "
-            "migrate apply` as the owner, and grant this role their use (docs/how-to)"
+            "migrate apply` as the owner, and grant this role their use (docs/reference/sql-functions.md)"
         )
 
 

@@ -39,7 +39,10 @@ def of(fields: Any) -> bytes:
 def to_json(value: Any) -> bytes:
     """Encodes JSON, a dataclass or a pydantic model. Raises InvalidFingerprint for anything else."""
     try:
-        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(
+            value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidFingerprint(f"the fields cannot be written as JSON: {error}") from error
 
