@@ -16,6 +16,7 @@ export { PublicIdCodec, Resource, type CodecSettings } from "./publicIds.js";
 export { newId } from "./ulids.js";
 export * as events from "./events.js";
 export * as fingerprints from "./fingerprints.js";
+export * as http from "./http.js";
 export * as keys from "./keys.js";
 export * as ulids from "./ulids.js";
 export * as webhooks from "./webhooks.js";

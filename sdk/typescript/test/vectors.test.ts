@@ -8,7 +8,7 @@ import * as canonical from "../src/canonical.js";
 import { InvalidFingerprint, InvalidKey, InvalidPublicId, InvalidSignature, SemelError } from "../src/errors.js";
 import * as events from "../src/events.js";
 import * as fingerprints from "../src/fingerprints.js";
-import * as contract from "../src/http/contract.js";
+import * as contract from "../src/http.js";
 import * as keys from "../src/keys.js";
 import { PublicIdCodec, Resource } from "../src/publicIds.js";
 import * as webhooks from "../src/webhooks.js";

@@ -12,9 +12,11 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
+import mysql from "mysql2/promise";
 import pg from "pg";
-import { Refused, Unavailable } from "semel";
-import { ledger as ledgerOf } from "semel/pg";
+import { CommitUnknown, Refused, Unavailable } from "semel";
+import { ledger as mysqlLedger } from "semel/mysql2";
+import { ledger as pgLedger } from "semel/pg";
 
 const TENANT = "stress";
 // Shares of the work that runs; of all calls for the last one.
@@ -29,6 +31,62 @@ const SABOTAGE = {
 };
 
 class Failing extends Error {}
+
+/** PostgreSQL through node-postgres. */
+class Postgres {
+  number = "SELECT pg_backend_pid() AS number";
+  end = "SELECT pg_terminate_backend(?)";
+
+  constructor(url) {
+    this.pool = new pg.Pool({ connectionString: url, max: 2 });
+    this.pool.on("error", () => {});
+  }
+
+  ledger(defaults) {
+    return pgLedger(this.pool, defaults);
+  }
+
+  /** Runs a statement with `?` for its parameters, on a connection or on any. */
+  async rows(statement, values = [], connection = this.pool) {
+    let count = 0;
+    return (await connection.query(statement.replace(/\?/g, () => `$${(count += 1)}`), values)).rows;
+  }
+
+  close() {
+    return this.pool.end();
+  }
+}
+
+/** MariaDB and MySQL through mysql2. */
+class MySql {
+  number = "SELECT CONNECTION_ID() AS number";
+  end = "KILL ?";
+
+  constructor(url) {
+    this.pool = mysql.createPool({ uri: url, connectionLimit: 2 });
+    // READ COMMITTED, as the documentation recommends: there a rival is told at once.
+    this.pool.pool.on("connection", (connection) => {
+      connection.on("error", () => {});
+      connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", () => {});
+    });
+  }
+
+  ledger(defaults) {
+    return mysqlLedger(this.pool, defaults);
+  }
+
+  async rows(statement, values = [], connection = this.pool) {
+    return (await connection.query(statement, values))[0];
+  }
+
+  close() {
+    return this.pool.end();
+  }
+}
+
+function serverAt(url) {
+  return url.startsWith("mysql:") ? new MySql(url) : new Postgres(url);
+}
 
 /** Returns numbers from 0 to 1 that are the same for the same seed (mulberry32). */
 function random(seed) {
@@ -46,15 +104,14 @@ class Client {
   constructor(url, seed, journal) {
     this.random = random(seed);
     this.journal = journal;
-    this.pool = new pg.Pool({ connectionString: url, max: 2 });
-    this.pool.on("error", () => {});
-    this.ledger = ledgerOf(this.pool, { tenant: TENANT, waitMs: 60_000 });
+    this.server = serverAt(url);
+    this.ledger = this.server.ledger({ tenant: TENANT, waitMs: 60_000 });
   }
 
   /** Takes effect, unless a fault comes in between. */
   async place(unit, key, faults) {
     const answer = `${key} by ${process.pid} in ${this.random()}`;
-    await unit.connection.query("INSERT INTO effect (key, answer) VALUES ($1, $2)", [key, answer]);
+    await this.server.rows("INSERT INTO effect (name, answer) VALUES (?, ?)", [key, answer], unit.connection);
     await unit.append("order.placed", { key }, { source: "/stress", name: "placed" });
     const fault = faults ? this.random() : 1;
     if (fault < FAILING) {
@@ -62,8 +119,8 @@ class Client {
     }
     if (fault < FAILING + BREAKING) {
       // As a server does that is restarted: the next statement finds the connection gone.
-      const { rows } = await unit.connection.query("SELECT pg_backend_pid() AS pid");
-      await this.pool.query("SELECT pg_terminate_backend($1)", [rows[0].pid]);
+      const [{ number }] = await this.server.rows(this.server.number, [], unit.connection);
+      await this.server.rows(this.server.end, [number]);
     }
     return answer;
   }
@@ -76,7 +133,8 @@ class Client {
         this.place(unit, key, faults),
       );
     } catch (error) {
-      if (error instanceof Failing || error instanceof Unavailable || error instanceof Refused || isLost(error)) {
+      const told = [Failing, CommitUnknown, Refused, Unavailable];
+      if (told.some((kind) => error instanceof kind) || isLost(error)) {
         return false;
       }
       throw error;
@@ -88,7 +146,8 @@ class Client {
 
 /** The errors of a connection that was cut. */
 function isLost(error) {
-  return ["57P01", "ECONNRESET", "EPIPE"].includes(error.code) || /connection|not queryable/i.test(error.message);
+  const codes = ["57P01", "ECONNRESET", "EPIPE", "ER_QUERY_INTERRUPTED", "ER_CONNECTION_KILLED"];
+  return codes.includes(error.code) || error.fatal || /connection|not queryable/i.test(error.message);
 }
 
 /** Makes the calls from number `first` on; the number of the next one survives in a file. */
@@ -105,7 +164,7 @@ async function work(options) {
     }
     await client.call(`key-${order[number]}`);
   }
-  await client.pool.end();
+  await client.server.close();
 }
 
 /** Runs one process to its end, and starts it again each time it was killed; returns how often. */
@@ -135,19 +194,20 @@ async function supervise(options, directory, number) {
   }
 }
 
-async function sabotage(pool, guards) {
+async function sabotage(server, guards) {
   for (const guard of guards) {
     const [name, guarded, removed] = SABOTAGE[guard];
-    const { rows } = await pool.query("SELECT pg_get_functiondef(oid) AS source FROM pg_proc WHERE proname = $1", [name]);
-    if (!rows[0].source.includes(guarded)) {
+    const definition = "SELECT pg_get_functiondef(oid) AS source FROM pg_proc WHERE proname = ?";
+    const [{ source }] = await server.rows(definition, [name]);
+    if (!source.includes(guarded)) {
       throw new Error(`the guard ${guard} is not where it was: ${name}`);
     }
-    await pool.query(rows[0].source.replace(guarded, removed));
+    await server.rows(source.replace(guarded, removed));
   }
 }
 
 /** Compares what the clients were told with the effects that are there. */
-async function judge(pool, options, directory) {
+async function judge(server, options, directory) {
   // Every key has a result in the end, whatever happened to it.
   const client = new Client(options.url, options.seed, join(directory, "last.answers"));
   const deadline = Date.now() + 300_000;
@@ -158,7 +218,7 @@ async function judge(pool, options, directory) {
       }
     }
   }
-  await client.pool.end();
+  await client.server.close();
   const lines = readdirSync(directory)
     .filter((name) => name.endsWith(".answers"))
     .flatMap((name) => readFileSync(join(directory, name), "utf8").split("\n").filter(Boolean));
@@ -168,19 +228,19 @@ async function judge(pool, options, directory) {
     answers.set(key, (answers.get(key) ?? new Set()).add(answer));
     replayed += wasReplayed ? 1 : 0;
   }
-  const { rows: effects } = await pool.query("SELECT key, answer FROM effect");
+  const effects = await server.rows("SELECT name, answer FROM effect");
   const counts = new Map();
-  for (const { key } of effects) {
-    counts.set(key, (counts.get(key) ?? 0) + 1);
+  for (const { name } of effects) {
+    counts.set(name, (counts.get(name) ?? 0) + 1);
   }
-  const outbox = "SELECT count(*) AS n, count(DISTINCT id) AS ids FROM semel_outbox WHERE tenant = $1";
-  const [events] = (await pool.query(outbox, [TENANT])).rows;
+  const outbox = "SELECT count(*) AS n, count(DISTINCT id) AS ids FROM semel_outbox WHERE tenant = ?";
+  const [events] = await server.rows(outbox, [TENANT]);
   return {
     effects: effects.length,
     doubled: [...counts.values()].filter((count) => count > 1).length,
     lost: [...answers.keys()].filter((key) => !counts.has(key)).length,
     keys_with_several_answers: [...answers.values()].filter((each) => each.size > 1).length,
-    foreign_answers: effects.filter(({ key, answer }) => !answers.get(key)?.has(answer)).length,
+    foreign_answers: effects.filter(({ name, answer }) => !answers.get(name)?.has(answer)).length,
     keys_answered: answers.size,
     events: [Number(events.n), Number(events.ids)],
     told: lines.length,
@@ -201,21 +261,21 @@ async function main() {
   });
   const [processes, calls, keys, seed] = ["processes", "calls", "keys", "seed"].map((name) => Number(values[name]));
   const options = { url: values.url, processes, calls, keys, seed };
-  const pool = new pg.Pool({ connectionString: options.url });
-  await pool.query("CREATE TABLE effect (key text NOT NULL, answer text NOT NULL)");
-  await sabotage(pool, values.sabotage);
+  const server = serverAt(options.url);
+  await server.rows("CREATE TABLE effect (name varchar(200) NOT NULL, answer varchar(200) NOT NULL)");
+  await sabotage(server, values.sabotage);
   const directory = mkdtempSync(join(tmpdir(), "semel-stress-"));
   try {
     const begun = Date.now();
     const numbers = Array.from({ length: processes }, (_, number) => number);
     const killed = await Promise.all(numbers.map((number) => supervise(options, directory, number)));
-    const report = await judge(pool, options, directory);
+    const report = await judge(server, options, directory);
     report.killed = killed.reduce((sum, each) => sum + each, 0);
     report.seconds = (Date.now() - begun) / 1000;
     console.log(JSON.stringify(report));
   } finally {
     rmSync(directory, { recursive: true });
-    await pool.end();
+    await server.close();
   }
 }
 

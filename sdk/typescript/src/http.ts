@@ -1,16 +1,14 @@
 /**
- * What goes over the wire under an idempotency key: the key header, stored responses, problems.
- *
- * The same as that of the Rust layers and the gateway: docs/errors has a page for every problem.
+ * What goes over the wire under an idempotency key, as the Rust layers and the gateway have it: the key header,
+ * and stored responses (docs/spec, "HTTP").
  */
 
-import { SemelError } from "../errors.js";
+import { SemelError } from "./errors.js";
 
 /** Headers as they came: names may repeat. */
 export type Lines = readonly (readonly [name: string, value: string])[];
 
 export const KEY_HEADERS = ["idempotency-key", "x-idempotency-key"] as const;
-export const REPLAYED = "Idempotent-Replayed";
 export const STORED_TYPE = "application/vnd.semel.http.v1";
 const MAX_KEY = 255;
 const MAX_FIELD = 4 * MAX_KEY;
@@ -163,66 +161,4 @@ function counted(count: number, bytes: number): number {
     throw new Damaged("the stored response ends in the middle");
   }
   return count;
-}
-
-// slug: status, retryable, safe_new_key, title
-const PROBLEMS = {
-  "key-missing": [400, false, true, "This route needs an Idempotency-Key"],
-  "key-invalid": [400, false, true, "The Idempotency-Key cannot be read"],
-  "key-reused": [422, false, false, "The key was used for a different request"],
-  "in-progress": [409, true, false, "A request with this key is still running"],
-  "backing-off": [409, true, false, "The last attempt failed, and the next one is not due yet"],
-  failed: [409, false, false, "The operation failed"],
-  dead: [409, false, false, "The operation was given up"],
-  uncertain: [409, false, false, "It is not known whether the operation happened"],
-  "claim-lost": [409, true, false, "Another attempt took over while this one ran"],
-  "result-unavailable": [409, false, false, "The operation is done, but its answer was not stored"],
-  "result-too-large": [500, false, false, "The answer is too large to store, and nothing was committed"],
-  "body-too-large": [413, false, true, "The request body is too large"],
-  "tenant-unknown": [401, false, false, "The tenant is unknown"],
-  "principal-unknown": [401, false, false, "The caller is unknown"],
-  "work-failed": [500, true, false, "The service failed while it ran the request"],
-  "store-unavailable": [503, true, false, "The ledger cannot be reached"],
-  misconfigured: [500, false, false, "The route's settings cannot work"],
-} as const satisfies Record<string, readonly [number, boolean, boolean, string]>;
-
-/** The names of the problems: each has a page in docs/errors. */
-export type Slug = keyof typeof PROBLEMS;
-
-/** What a problem says beside its name. */
-export interface Details {
-  readonly detail: string;
-  /** The path of the request. */
-  readonly instance: string;
-  readonly retryAfterMs?: number | undefined;
-  readonly operationId?: string | undefined;
-  readonly status?: number | undefined;
-}
-
-/** Returns the response of a problem (RFC 9457). */
-export function problem(slug: Slug, details: Details): StoredResponse {
-  const [usual, retryable, safeNewKey, title] = PROBLEMS[slug];
-  const status = details.status ?? usual;
-  const members = {
-    type: `urn:semel:problem:${slug}`,
-    title,
-    status,
-    detail: details.detail,
-    instance: details.instance,
-    code: slug.toUpperCase().replaceAll("-", "_"),
-    retryable,
-    safe_new_key: safeNewKey,
-    ...(details.operationId === undefined ? {} : { operation_id: details.operationId }),
-  };
-  const headers: [string, string][] = [
-    ["content-type", "application/problem+json"],
-    ["cache-control", "no-store"],
-  ];
-  if (details.retryAfterMs !== undefined) {
-    headers.push(["retry-after", String(Math.ceil(details.retryAfterMs / 1000))]);
-  }
-  if (status === 401) {
-    headers.push(["www-authenticate", "Bearer"]);
-  }
-  return { status, headers, body: Buffer.from(JSON.stringify(members)) };
 }
