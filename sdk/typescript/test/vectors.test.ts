@@ -1,9 +1,7 @@
 /** Runs the vectors of docs/spec, which the Rust workspace computes. */
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { fileURLToPath } from "node:url";
 import * as canonical from "../src/canonical.js";
 import { InvalidFingerprint, InvalidKey, InvalidPublicId, InvalidSignature, SemelError } from "../src/errors.js";
 import * as events from "../src/events.js";
@@ -12,13 +10,11 @@ import * as contract from "../src/http.js";
 import * as keys from "../src/keys.js";
 import { PublicIdCodec, Resource } from "../src/publicIds.js";
 import * as webhooks from "../src/webhooks.js";
+import { document } from "./documents.js";
 
-const path =
-  process.env["SEMEL_TEST_VECTORS"] ??
-  fileURLToPath(new URL("../../../../docs/spec/vectors.json", import.meta.url));
 // eslint-disable-next-line @typescript-eslint/no-explicit-any
 type Vector = any;
-const VECTORS: Vector = JSON.parse(readFileSync(path, "utf8"));
+const VECTORS: Vector = JSON.parse(document("spec/vectors.json"));
 
 const raw = (hex: string): Buffer => Buffer.from(hex, "hex");
 const hex = (bytes: Uint8Array): string => Buffer.from(bytes).toString("hex");

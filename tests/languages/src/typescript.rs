@@ -50,7 +50,7 @@ impl TypeScript {
     }
 
     /// Returns a command that runs Node.js in the package, with the URLs of the databases and the path of the
-    /// vectors in the variables of its tests.
+    /// documents in the variables of its tests.
     ///
     /// # Panics
     /// Without Node.js.
@@ -67,14 +67,14 @@ impl TypeScript {
     }
 
     fn command(&self, program: &Path) -> Command {
-        let vectors = fs::canonicalize(root().join("docs/spec/vectors.json")).expect("the vectors");
+        let documents = fs::canonicalize(root().join("docs")).expect("the documents");
         let mut command = Command::new(program);
         // Only the databases of this test.
         for name in ["SEMEL_TEST_POSTGRES_URL", "SEMEL_TEST_MYSQL_URL"] {
             command.env_remove(name);
         }
         self.databases.tell(&mut command);
-        command.current_dir(&self.package).env("SEMEL_TEST_VECTORS", vectors);
+        command.current_dir(&self.package).env("SEMEL_TEST_DOCS", documents);
         command
     }
 
