@@ -47,7 +47,8 @@ function suite(open: () => Promise<Library>): void {
       ledger.execute({ operation: "CreateOrder", key: "k-1", fields: { sku: "A-1" } }, async (unit) => {
         unit.reference = "ord_1";
         await library.insert(unit, `${tenant}/1`);
-        return { order: 1, at: unit.operationId };
+        // JSON has no dates: both calls get what is stored.
+        return { order: 1, by: unit.operationId, on: new Date(0) as unknown };
       });
     const first = await place();
     const again = await place();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use databases::Databases;
-use semel_servers::python;
+use semel_servers::{PgBouncer, Server, python};
 pub use typescript::TypeScript;
 
 /// The packages of the Python SDK's tests, of the versions that were tested.
@@ -73,6 +73,19 @@ impl Python {
     pub async fn remove(self) {
         self.databases.remove().await;
     }
+}
+
+/// Starts a PgBouncer before the server of a URL, and returns it and the URL through it.
+///
+/// # Panics
+/// If there is no PgBouncer.
+pub fn through_pgbouncer(url: &str) -> (Server, String) {
+    let (server, name) = url.rsplit_once('/').expect("a URL");
+    let (start, port) = server.rsplit_once(':').expect("a port");
+    let pooler = PgBouncer::before(port.parse().expect("a port")).start();
+    let pooler = pooler.expect("a PgBouncer");
+    let pooled = format!("{start}:{}/{name}", pooler.port());
+    (pooler, pooled)
 }
 
 /// Runs a command, and returns what it wrote to its output.

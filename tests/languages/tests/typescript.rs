@@ -40,8 +40,13 @@ async fn the_typescript_package_has_only_what_is_compiled() {
 async fn stress(server: &str, arguments: &[&str]) -> Value {
     let typescript = TypeScript::on(&[server]).await;
     let url = typescript.urls().next().expect("a database").to_owned();
+    stress_at(typescript, &url, arguments).await
+}
+
+/// Runs the stress client on the database of `typescript` at another URL.
+async fn stress_at(typescript: TypeScript, url: &str, arguments: &[&str]) -> Value {
     let mut command = typescript.node();
-    let report = succeed(command.args(["clients/stress.mjs", "--url", &url]).args(arguments));
+    let report = succeed(command.args(["clients/stress.mjs", "--url", url]).args(arguments));
     typescript.remove().await;
     println!("{report}");
     serde_json::from_str(&report).expect("the report is JSON")
@@ -60,11 +65,21 @@ fn assert_one_effect_and_one_answer_per_key(report: &Value) {
 }
 
 mod faults_typescript_has_one_effect_per_key {
-    use super::{assert_one_effect_and_one_answer_per_key, stress};
+    use semel_languages::{TypeScript, through_pgbouncer};
+
+    use super::{assert_one_effect_and_one_answer_per_key, stress, stress_at};
 
     #[tokio::test]
     async fn on_postgres() {
         assert_one_effect_and_one_answer_per_key(&stress("postgres", &[]).await);
+    }
+
+    #[tokio::test]
+    async fn on_postgres_through_pgbouncer() {
+        let typescript = TypeScript::on(&["postgres"]).await;
+        let url = typescript.urls().next().expect("a database").to_owned();
+        let (_pooler, pooled) = through_pgbouncer(&url);
+        assert_one_effect_and_one_answer_per_key(&stress_at(typescript, &pooled, &[]).await);
     }
 
     #[tokio::test]
