@@ -3,11 +3,15 @@
 //! Packages are installed below the target directory, never into the machine's own interpreters.
 //! What the SDKs do is in `sdk/`; this crate only starts it.
 
+mod databases;
+mod typescript;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use semel_servers::python;
-use semel_stores::{Address, PrivateStore};
+use databases::Databases;
+use semel_servers::{PgBouncer, Server, python};
+pub use typescript::TypeScript;
 
 /// The packages of the Python SDK's tests, of the versions that were tested.
 pub const PYTHON_PACKAGES: &[&str] = &[
@@ -33,7 +37,7 @@ pub fn root() -> PathBuf {
 #[derive(Debug)]
 pub struct Python {
     interpreter: PathBuf,
-    stores: Vec<PrivateStore>,
+    databases: Databases,
 }
 
 impl Python {
@@ -44,19 +48,12 @@ impl Python {
     /// If there is no such server, or pip cannot install the packages.
     pub async fn on(names: &[&str]) -> Self {
         let interpreter = python::interpreter(PYTHON_PACKAGES).expect("an interpreter");
-        let mut stores = Vec::new();
-        for name in names {
-            stores.push(PrivateStore::named(name).await.expect("a private database"));
-        }
-        Self { interpreter, stores }
+        Self { interpreter, databases: Databases::on(names).await }
     }
 
     /// Returns the URLs of the databases, in the order of their names.
     pub fn urls(&self) -> impl Iterator<Item = &str> {
-        self.stores.iter().filter_map(|store| match store.backend().address() {
-            Address::Postgres(url) | Address::MySql(url) => Some(url.as_str()),
-            Address::Memory(_) | Address::Sqlite(_) | Address::Redis { .. } => None,
-        })
+        self.databases.urls()
     }
 
     /// Returns a command that runs the interpreter in `directory` of the repository, with the SDK on its
@@ -68,20 +65,27 @@ impl Python {
             .env("PYTHONPATH", root().join("sdk/python/src"))
             // No compiled files beside the sources.
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        for url in self.urls() {
-            let is_mysql = url.starts_with("mysql:");
-            let name = if is_mysql { "SEMEL_TEST_MYSQL_URL" } else { "SEMEL_TEST_POSTGRES_URL" };
-            command.env(name, url);
-        }
+        self.databases.tell(&mut command);
         command
     }
 
     /// Removes the databases.
     pub async fn remove(self) {
-        for store in self.stores {
-            store.remove().await;
-        }
+        self.databases.remove().await;
     }
+}
+
+/// Starts a PgBouncer before the server of a URL, and returns it and the URL through it.
+///
+/// # Panics
+/// If there is no PgBouncer.
+pub fn through_pgbouncer(url: &str) -> (Server, String) {
+    let (server, name) = url.rsplit_once('/').expect("a URL");
+    let (start, port) = server.rsplit_once(':').expect("a port");
+    let pooler = PgBouncer::before(port.parse().expect("a port")).start();
+    let pooler = pooler.expect("a PgBouncer");
+    let pooled = format!("{start}:{}/{name}", pooler.port());
+    (pooler, pooled)
 }
 
 /// Runs a command, and returns what it wrote to its output.

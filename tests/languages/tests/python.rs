@@ -55,8 +55,7 @@ fn assert_one_effect_and_one_answer_per_key(report: &Value) {
 }
 
 mod faults_python_has_one_effect_per_key {
-    use semel_languages::Python;
-    use semel_servers::PgBouncer;
+    use semel_languages::{Python, through_pgbouncer};
 
     use super::{assert_one_effect_and_one_answer_per_key, stress, stress_at};
 
@@ -69,11 +68,7 @@ mod faults_python_has_one_effect_per_key {
     async fn on_postgres_through_pgbouncer() {
         let python = Python::on(&["postgres"]).await;
         let url = python.urls().next().expect("a database").to_owned();
-        let (server, name) = url.rsplit_once('/').expect("a URL");
-        let (start, port) = server.rsplit_once(':').expect("a port");
-        let pooler = PgBouncer::before(port.parse().expect("a port")).start();
-        let pooler = pooler.expect("a PgBouncer");
-        let pooled = format!("{start}:{}/{name}", pooler.port());
+        let (_pooler, pooled) = through_pgbouncer(&url);
         let report = stress_at(python, &pooled, &[]).await;
         assert_one_effect_and_one_answer_per_key(&report);
     }

@@ -109,6 +109,8 @@ fn lacking() -> Vec<(&'static str, Error)> {
         ("nginx", nginx().err()),
         ("haproxy", haproxy().err()),
         ("python3-venv", python().err()),
+        ("nodejs", node().err()),
+        ("npm", npm().err()),
     ];
     checks.into_iter().filter_map(|(package, error)| Some((package, error?))).collect()
 }
@@ -237,6 +239,18 @@ pub fn python() -> Result<PathBuf, Error> {
     found
         .find(usable)
         .ok_or_else(|| missing("`python3`, 3.9 or newer, with `venv`", "python3-venv"))
+}
+
+/// Returns the path of Node.js, for clients in TypeScript.
+pub fn node() -> Result<PathBuf, Error> {
+    program("node")
+        .filter(|path| major_version(path).is_some_and(|major| major >= 18))
+        .ok_or_else(|| missing("`node`, 18 or newer", "nodejs"))
+}
+
+/// Returns the path of npm, which installs packages for Node.js.
+pub fn npm() -> Result<PathBuf, Error> {
+    program("npm").ok_or_else(|| missing("`npm`", "npm"))
 }
 
 fn directories() -> Vec<PathBuf> {

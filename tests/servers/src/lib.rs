@@ -22,12 +22,14 @@
 
 mod account;
 mod cluster;
+mod environment;
 mod error;
 mod fleet;
 pub mod install;
 mod mariadb;
 mod mysql;
 mod nats;
+pub mod node;
 mod options;
 mod pgbouncer;
 mod port;
