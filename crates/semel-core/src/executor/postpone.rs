@@ -13,7 +13,7 @@ use crate::measure;
 use crate::record::Version;
 use crate::store::{self, Change, ErrorKind, Opened, Store};
 
-/// The length of the claim between the two writes. Nobody renews it: if the process ends, the operation is due
+/// The length of the claim between the two writes. It is not renewed: if the process ends, the operation is due
 /// after this time.
 const LEASE: Duration = Duration::from_secs(5);
 /// The number of tries while a rival writes the same key.
@@ -59,7 +59,7 @@ impl<S: Store> Executor<S> {
                 }
             };
             failpoint!("inbox.stored");
-            // Lost: somebody else has changed the record, which is stored all the same.
+            // Lost: another process has changed the record, which is stored all the same.
             let _ = self.0.store.swap(&command.key, version, &Change::Redrive).await?;
             return Ok(Postponed::Stored);
         }

@@ -1,8 +1,8 @@
 //! Subscriptions: consumer groups that store every event before they handle it.
 //!
-//! A [`Group`](super::Group) handles an event when it arrives, so whoever delivers the event waits for its
+//! A [`Group`](super::Group) handles an event when it arrives, so the deliverer of the event waits for its
 //! handlers. A subscription only stores it, and handles it from the store: a handler that is slow or fails
-//! delays nobody but its own subscription.
+//! delays only its own subscription.
 //!
 //! In an [ordered](SubscriptionBuilder::ordered) subscription the records of one aggregate have a scope of their
 //! own, `GROUP/#PARTITION`: what waits there before an event is found by the index that finds failures.
@@ -74,7 +74,7 @@ pub enum OnDead {
 ///     .build()?;
 ///
 /// let paid = Event::builder("acme", "order.paid", "/orders").json(&"ord_1").build()?;
-/// // Whoever delivers the event may forget it from here on …
+/// // The deliverer of the event may forget it from here on …
 /// shipping.store(&Arc::new(paid)).await?;
 /// // … and it is handled in the background by `start`, or now.
 /// assert_eq!(shipping.pass().await?.handled, 1);

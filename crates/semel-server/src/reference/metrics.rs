@@ -108,14 +108,14 @@ pub(super) fn page(language: &Language) -> String {
     let mut text = format!("# {}\n\n", language.pick("Metrics", "指标"));
     text.push_str(&language.links("metrics"));
     text.push_str(language.pick(
-        "\nEvery metric, with the alerts that read it. `semel gateway` and `semel demo` serve them at `/metrics` of the \
+        "\nEvery metric, with the alerts that read it. The services of `semel` serve them at `/metrics` of the \
          admin\nlistener; a service that uses the libraries shows the same names with any recorder of the crate \
          `metrics`. Labels\nnever carry keys, ids or tenants. What to do about an alert is in [operating](../how-to/operating.md#alerts); \
          the\nrules are [ops/prometheus-alerts.yaml](../../ops/prometheus-alerts.yaml), the panels \
          [ops/grafana-dashboard.json](../../ops/grafana-dashboard.json).\n\nGenerated from the HELP texts of the program, \
          its alert rules and `crates/semel-server/src/reference/metrics.toml`. An alert\nis shown with the part of its expression that \
          reads the metric.\n",
-        "\n全部指标，以及用到它们的告警。`semel gateway` 和 `semel demo` 在管理监听的 `/metrics` 上提供；使用库的服务装任何\n\
+        "\n全部指标，以及用到它们的告警。`semel` 的各个服务在管理监听的 `/metrics` 上提供；使用库的服务装任何\n\
          `metrics` crate 的 recorder，名字都相同。标签里从不出现键、ID、租户。收到告警怎么办见[运维](../how-to/operating.zh-CN.md#告警)；\n\
          规则在 [ops/prometheus-alerts.yaml](../../ops/prometheus-alerts.yaml)，面板在\n\
          [ops/grafana-dashboard.json](../../ops/grafana-dashboard.json)。\n\n由程序的 HELP 文本、告警规则和 \

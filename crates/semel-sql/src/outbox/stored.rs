@@ -1,4 +1,4 @@
-//! Reads the columns of an event back, whoever wrote them.
+//! Reads the columns of an event back, whichever program wrote them.
 //!
 //! Any program may insert rows, so every column may hold anything that the database accepts. The
 //! reason why a row is not a valid event names the column and what to write instead.
