@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from .aio import AsyncLedger
-from .database import Row
+from .database import Row, uninterrupted
 from .errors import Misused
 from .sync import Ledger
 
@@ -59,12 +59,17 @@ class _Session:
         give_back, self._give_back = self._give_back, None
         if give_back is None:
             return
+        is_clean = False
         try:
             if not self.native.closed:
                 self.native.rollback()
+            is_clean = True
         except psycopg.Error:
-            self.native.close()
-        give_back(self.native)
+            pass
+        finally:
+            if not is_clean:
+                self.native.close()
+            give_back(self.native)
 
 
 class _Database:
@@ -77,6 +82,7 @@ class _Database:
 
     async def open(self) -> _Session:
         connection = self._take()
+        _check_idle(connection)
         session = _Session(connection, self._give_back)
         if connection.autocommit:
             await session.close(False)
@@ -107,14 +113,21 @@ class _AsyncSession(_Session):
 
     async def close(self, failed: bool) -> None:
         give_back, self._give_back = self._give_back, None
-        if give_back is None:
-            return
+        if give_back is not None:
+            await uninterrupted(self._finish(give_back))
+
+    async def _finish(self, give_back: Callable[[Any], Any]) -> None:
+        is_clean = False
         try:
             if not self.native.closed:
                 await self.native.rollback()
+            is_clean = True
         except psycopg.Error:
-            await self.native.close()
-        await give_back(self.native)
+            pass
+        finally:
+            if not is_clean:
+                await self.native.close()
+            await give_back(self.native)
 
 
 class _AsyncDatabase(_Database):
@@ -125,6 +138,7 @@ class _AsyncDatabase(_Database):
 
     async def open(self) -> _AsyncSession:
         connection = await self._take()
+        _check_idle(connection)
         session = _AsyncSession(connection, self._give_back)
         if connection.autocommit:
             await session.close(False)
@@ -140,6 +154,11 @@ class _AsyncDatabase(_Database):
 
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
+_OPEN = (
+    psycopg.pq.TransactionStatus.ACTIVE,
+    psycopg.pq.TransactionStatus.INTRANS,
+    psycopg.pq.TransactionStatus.INERROR,
+)
 
 
 def _close(connection: Any) -> None:
@@ -148,6 +167,15 @@ def _close(connection: Any) -> None:
 
 async def _close_async(connection: Any) -> None:
     await connection.close()
+
+
+def _check_idle(connection: Any) -> None:
+    """Raises Misused for a connection with a transaction of the caller, which is left as it is."""
+    if connection.info.transaction_status in _OPEN:
+        raise Misused(
+            "the connection has an open transaction, which the ledger would commit; give it a connection "
+            "of its own, or use `join`"
+        )
 
 
 def _autocommits() -> Misused:
