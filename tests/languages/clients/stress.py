@@ -27,7 +27,6 @@ TENANT = "stress"
 # Shares of the work that runs; of all calls for the last one.
 FAILING, BREAKING, KILLING = 0.25, 0.15, 0.02
 
-
 # Each replaces one guard of the functions by nothing.
 SABOTAGE = {
     # Rivals are not kept from a key that an open transaction holds.

@@ -76,14 +76,25 @@ class _Database:
     dialect = "postgresql"
 
     def __init__(self, source: Any) -> None:
-        is_pool = hasattr(source, "getconn")
+        self._is_pool = is_pool = hasattr(source, "getconn")
         self._take: Any = source.getconn if is_pool else source
         self._give_back = source.putconn if is_pool else _close
 
+    async def _check_idle(self, session: Any) -> None:
+        """Raises Misused for a connection with a transaction of the caller, which is left as it is."""
+        if session.native.info.transaction_status not in _OPEN:
+            return
+        if self._is_pool:
+            await session.close(True)
+        raise Misused(
+            "the connection has an open transaction, which the ledger would commit; give it a connection "
+            "of its own, or use `join`"
+        )
+
     async def open(self) -> _Session:
         connection = self._take()
-        _check_idle(connection)
         session = _Session(connection, self._give_back)
+        await self._check_idle(session)
         if connection.autocommit:
             await session.close(False)
             raise _autocommits()
@@ -132,14 +143,14 @@ class _AsyncSession(_Session):
 
 class _AsyncDatabase(_Database):
     def __init__(self, source: Any) -> None:
-        is_pool = hasattr(source, "getconn")
-        self._take: Any = source.getconn if is_pool else source
-        self._give_back = source.putconn if is_pool else _close_async
+        super().__init__(source)
+        if not self._is_pool:
+            self._give_back = _close_async
 
     async def open(self) -> _AsyncSession:
         connection = await self._take()
-        _check_idle(connection)
         session = _AsyncSession(connection, self._give_back)
+        await self._check_idle(session)
         if connection.autocommit:
             await session.close(False)
             raise _autocommits()
@@ -167,15 +178,6 @@ def _close(connection: Any) -> None:
 
 async def _close_async(connection: Any) -> None:
     await connection.close()
-
-
-def _check_idle(connection: Any) -> None:
-    """Raises Misused for a connection with a transaction of the caller, which is left as it is."""
-    if connection.info.transaction_status in _OPEN:
-        raise Misused(
-            "the connection has an open transaction, which the ledger would commit; give it a connection "
-            "of its own, or use `join`"
-        )
 
 
 def _autocommits() -> Misused:
