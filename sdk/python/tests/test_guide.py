@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 
 import pytest
-from harness import url
+from harness import query, url
 
 PAGES = Path(__file__).resolve().parents[3] / "docs/tutorials"
 GUIDE = "your-language-in-ten-minutes"
@@ -20,6 +20,7 @@ def blocks(page: str) -> "list[str]":
 
 def test_the_code_of_the_guide_does_what_the_guide_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMEL_TEST_POSTGRES_URL", url())
+    query("DROP TABLE IF EXISTS shop_order")
     code = blocks(f"{GUIDE}.md")
     assert len(code) > 5
     module = types.ModuleType("guide")

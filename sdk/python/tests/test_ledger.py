@@ -23,6 +23,7 @@ from semel.errors import (
     InvalidPublicId,
     InvalidResult,
     KeyReused,
+    Misused,
     ResultUnavailable,
 )
 
@@ -281,6 +282,9 @@ async def test_an_event_is_handled_once_per_group(library: Library) -> None:
     results = [(await each(event)).replayed for each in (shipping, shipping, mailing)]
     assert results == [False, True, False]
     assert (library.effects("SHIPPING"), library.effects("MAILING")) == (1, 1)
+    # What each group appends is an event of its own, whatever names they give.
+    shipped = [each["id"] for each in library.events()]
+    assert len(shipped) == len(set(shipped)) == 2
     other = semel.Event(event.tenant, event.id, "order.cancelled", "/orders", b"{}")
     with pytest.raises(EventConflict):
         await shipping(other)
@@ -295,7 +299,7 @@ async def test_a_decorated_function_runs_once_per_key(library: Library) -> None:
 
     @library.ledger.idempotent(
         operation="CreateOrder",
-        tenant=library.tenant,
+        tenant=lambda command: library.tenant,
         key="command.key",
         fields=["command.sku", "command.cents"],
     )
@@ -308,3 +312,91 @@ async def test_a_decorated_function_runs_once_per_key(library: Library) -> None:
     assert library.effects("k-1") == 1
     with pytest.raises(KeyReused):
         await place(Command("k-1", "A", 6))
+
+
+async def test_an_event_of_any_id_gives_ids_to_what_its_handlers_make(library: Library) -> None:
+    made = []
+
+    def subscribe(group: str) -> Any:
+        @library.ledger.handler(group=group)
+        async def ship(unit: Any, event: Any) -> None:
+            made.append((await unit.create_id(public_ids.ORDER))[1])
+            await unit.append("order.shipped", {}, source="/shipping", name="shipped")
+
+        return ship
+
+    events = [semel.Event(library.tenant, "evt-1", "paid", source, b"{}") for source in "ab"]
+    for group in ("SHIPPING", "MAILING"):
+        for event in events:
+            assert not (await subscribe(group)(event)).replayed
+    assert len(set(made)) == len({each["id"] for each in library.events()}) == 4
+
+
+async def test_what_work_is_refused_elsewhere_is_not_waited_for(library: Library) -> None:
+    runs = []
+
+    async def work(unit: Any) -> None:
+        runs.append(1)
+        raise InProgress()
+
+    with pytest.raises(InProgress):
+        await library.execute(work, wait=timedelta(seconds=30))
+    assert len(runs) == 1
+
+
+async def test_a_caller_that_is_cancelled_again_and_again_keeps_no_connection(
+    library: Library,
+) -> None:
+    if isinstance(library.ledger, AsSync):
+        return
+
+    async def place(unit: Any) -> str:
+        return str(unit.operation_id)
+
+    # More than the pools have.
+    for number in range(8):
+        begun = asyncio.Event()
+
+        async def hang(unit: Any, begun: asyncio.Event = begun) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(library.execute(hang, key=f"hung-{number}"))
+        await asyncio.wait(
+            [task, asyncio.ensure_future(begun.wait())], return_when="FIRST_COMPLETED"
+        )
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+    for number in range(8):
+        # Their keys are free, as soon as the connections are back.
+        waiting = timedelta(seconds=60)
+        called = library.execute(place, key=f"hung-{number}", wait=waiting)
+        assert not (await asyncio.wait_for(called, 60)).replayed
+
+
+async def test_settings_that_cannot_work_are_refused(library: Library) -> None:
+    async def work(unit: Any) -> None:
+        raise ValueError("no")
+
+    for settings in ({"keep": timedelta(0)}, {"retry_after": -timedelta(1)}, {"principal": 7}):
+        with pytest.raises(Misused):
+            await library.execute(work, **settings)
+    with pytest.raises(InvalidKey):
+        await library.execute(work, principal="a\0b")
+    with pytest.raises(InvalidKey):
+        await library.ledger.execute(work, operation="X", key="k", tenant="")
+    with pytest.raises(ValueError):
+        await library.execute(work, final=[ValueError])
+    with pytest.raises(Failed):
+        await library.execute(work, final=[ValueError])
+
+
+async def test_a_result_that_cannot_be_read_back_commits_nothing(library: Library) -> None:
+    async def work(unit: Any) -> Any:
+        await library.effect(unit, "k")
+        return {"id": "1"}
+
+    with pytest.raises(InvalidResult, match="nothing was committed"):
+        await library.execute(work, codec=semel.Model(Order))
+    assert library.effects("k") == 0

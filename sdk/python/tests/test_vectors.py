@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Dict
 
 import pytest
 
+import semel
 from semel import canonical, events, fingerprints, keys, public_ids, webhooks
+from semel.engine import handling_id
 from semel.errors import InvalidFingerprint, InvalidKey, InvalidPublicId, InvalidSignature
 from semel.http import contract
 
@@ -204,3 +207,11 @@ def test_a_stored_response_has_one_form(vector: Any) -> None:
     for cut in range(len(stored) - len(response.body)):
         with pytest.raises(contract.Damaged):
             contract.Response.decode(stored[:cut])
+
+
+def test_what_a_handler_derives_from_is_written_down() -> None:
+    event = semel.Event("acme", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "paid", "/orders", b"")
+    parts = (b"acme", b"SHIPPING", b"01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    hashed = b"semel/handling/1\0" + b"".join(len(p).to_bytes(8, "big") + p for p in parts)
+    expected = semel.ulids.parse(event.id)[:6] + hashlib.sha256(hashed).digest()[:10]
+    assert handling_id("SHIPPING", event) == semel.ulids.write(expected)

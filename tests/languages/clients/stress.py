@@ -49,6 +49,9 @@ class Failing(Exception):
 class Postgres:
     """PostgreSQL through psycopg."""
 
+    # How calls may be refused while others have their key: the lock leaves nothing to the fence.
+    refusals = {"InProgress"}
+
     def __init__(self, url: str) -> None:
         import psycopg
 
@@ -62,6 +65,8 @@ class Postgres:
 
 class MySql:
     """MariaDB and MySQL through PyMySQL."""
+
+    refusals = {"InProgress", "ClaimLost"}
 
     def __init__(self, url: str) -> None:
         import pymysql
@@ -98,7 +103,8 @@ class Client:
 
     def __init__(self, url: str, seed: int, journal: str) -> None:
         self.random = random.Random(seed)
-        self.journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.journal = os.open(f"{journal}.answers", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.refusals = os.open(f"{journal}.refused", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.server = server(url)
         self.ledger = self.server.ledger(
             self.server.connect, tenant=TENANT, wait=timedelta(seconds=60)
@@ -128,7 +134,10 @@ class Client:
                 key=key,
                 fields={"key": key},
             )
-        except (Failing, semel.Unavailable, semel.Refused, *self.server.lost):
+        except (Failing, semel.Unavailable, *self.server.lost):
+            return False
+        except semel.Refused as refused:
+            os.write(self.refusals, f"{type(refused).__name__}\n".encode())
             return False
         line = json.dumps([key, result.value, result.replayed])
         os.write(self.journal, f"{line}\n".encode())
@@ -139,7 +148,7 @@ def work(arguments: Any) -> None:
     """Makes the calls from number `first` on; the number of the next one survives in a file."""
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     client = Client(
-        arguments.url, arguments.seed, f"{arguments.directory}/{arguments.process}.answers"
+        arguments.url, arguments.seed, f"{arguments.directory}/{arguments.process}"
     )
     # All processes use the keys in one order, and so meet on them.
     order = random.Random(arguments.order).choices(range(arguments.keys), k=arguments.calls)
@@ -196,7 +205,7 @@ def sabotage(connection: Any, guards: List[str]) -> None:
 def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
     """Compares what the clients were told with the effects that are there."""
     # Every key has a result in the end, whatever happened to it.
-    client = Client(arguments.url, arguments.seed, f"{directory}/last.answers")
+    client = Client(arguments.url, arguments.seed, f"{directory}/last")
     deadline = time.monotonic() + 300
     for number in range(arguments.keys):
         while not client.call(f"key-{number}", faults=False):
@@ -204,7 +213,10 @@ def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
                 raise SystemExit(f"key-{number} never got a result")
     answers: Dict[str, set] = {}
     replays = told = 0
+    refused: "Counter[str]" = Counter()
     for name in sorted(os.listdir(directory)):
+        if name.endswith(".refused"):
+            refused.update(line.strip() for line in open(f"{directory}/{name}"))
         if name.endswith(".answers"):
             for line in open(f"{directory}/{name}"):
                 key, answer, replayed = json.loads(line)
@@ -227,6 +239,7 @@ def judge(connection: Any, arguments: Any, directory: str) -> Dict[str, Any]:
         "keys_answered": len(answers),
         "events": list(events),
         "told": told,
+        "refused": dict(refused),
         "replayed": replays,
     }
 
@@ -255,6 +268,10 @@ def main() -> None:
     report["killed"] = killed
     report["seconds"] = round(time.monotonic() - begun, 1)
     print(json.dumps(report))
+    # Nothing here has another request, a kept failure or an unknown outcome.
+    wrong = set(report["refused"]) - server(arguments.url).refusals
+    if wrong and not arguments.sabotage:
+        raise SystemExit(f"calls were refused for no reason: {sorted(wrong)}")
     return None
 
 

@@ -18,7 +18,7 @@ from typing import (
     Union,
 )
 
-from .arguments import Selected, Selector, method_of, request_of
+from .arguments import Selected, Selector, method_of, request_of, takes_self
 from .codecs import Codec
 from .database import Call, Database
 from .engine import Engine, Execution, Handled, State, Work, internal_id
@@ -136,7 +136,7 @@ class AsyncLedger(Generic[C]):
         keep: Optional[timedelta] = None,
         wait: Optional[timedelta] = None,
         retry_after: Optional[timedelta] = None,
-        final: "tuple[Type[Exception], ...]" = (),
+        final: Sequence[Type[Exception]] = (),
         codec: Optional[Codec[T]] = None,
     ) -> Execution[T]:
         """Runs `work` once under a key. A repeat gets the stored result, and `work` does not run.
@@ -146,10 +146,10 @@ class AsyncLedger(Generic[C]):
         again; the next call runs it again, after `retry_after`. Errors of the types in `final` are kept
         instead: repeats raise Failed.
         """
-        settings = {**self._defaults, "keep": keep or self._defaults["keep"]}
-        settings["wait"] = self._defaults["wait"] if wait is None else wait
+        given = {"keep": keep, "wait": wait}
+        settings = {**self._defaults, **{name: v for name, v in given.items() if v is not None}}
         request = request_of(
-            tenant=tenant or self._tenant,
+            tenant=self._tenant if tenant is None else tenant,
             operation=operation,
             key=key,
             fields=fields,
@@ -179,13 +179,15 @@ class AsyncLedger(Generic[C]):
         """Makes a function run once per key. Its first argument is the unit, which callers do not pass.
 
         `key`, `fields`, `tenant` and `principal` name arguments (`"command.key"` for an attribute of
-        one), or are functions of them. A class is decorated through its method `handle(self, unit, …)`.
+        one), or are functions of them. A class is decorated through its method `handle(self, unit, …)`;
+        a method's first argument is named `self`.
         """
-        known = {name: value for name, value in {**self._defaults, **settings}.items() if value}
+        given = {**self._defaults, **settings}
+        known = {name: value for name, value in given.items() if value is not None}
 
         def decorate(target: Any) -> Any:
             function, method = method_of(target)
-            skipped = 2 if method else 1
+            skipped = 2 if method or takes_self(function) else 1
             selected = Selected(
                 function,
                 skipped=skipped,
@@ -236,4 +238,5 @@ class AsyncLedger(Generic[C]):
         `register_id` and `resolve_id` without a key."""
         database = self.engine.database
         call = Call(database, database.join(connection))
-        return AsyncUnit(connection, Work(call, State(tenant or self._tenant or "", "", "")))
+        owner = self._tenant if tenant is None else tenant
+        return AsyncUnit(connection, Work(call, State(owner or "", "", "")))

@@ -10,7 +10,8 @@ import pymysql
 
 from . import mysql
 from .aio import AsyncLedger
-from .database import Row
+from .database import Row, uninterrupted
+from .errors import Misused
 
 
 def async_ledger(pool: "aiomysql.Pool", **settings: Any) -> "AsyncLedger[Any]":
@@ -41,13 +42,20 @@ class _Session:
 
     async def close(self, failed: bool) -> None:
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
+        if pool is not None:
+            await uninterrupted(self._give_back(pool))
+
+    async def _give_back(self, pool: Any) -> None:
+        is_clean = False
         try:
             await self.native.rollback()
+            is_clean = True
         except (pymysql.MySQLError, OSError, RuntimeError):
-            self.native.close()
-        pool.release(self.native)
+            pass
+        finally:
+            if not is_clean:
+                self.native.close()
+            pool.release(self.native)
 
 
 def _as_text(statement: str, arguments: Sequence[Any]) -> Tuple[str, Sequence[Any]]:
@@ -75,6 +83,8 @@ class _Database:
         return session
 
     def join(self, native: Any) -> _Session:
+        if native.get_autocommit() and not native.get_transaction_status():
+            raise Misused("the connection commits by itself and has no transaction; call `begin()`")
         return _Session(native, None)
 
     def sqlstate(self, error: BaseException) -> Optional[str]:

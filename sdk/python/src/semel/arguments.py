@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import fingerprints
 from .engine import Request
-from .errors import InvalidFingerprint, InvalidKey
+from .errors import InvalidFingerprint, InvalidKey, Misused
+
+T = TypeVar("T")
 
 #: The name of an argument, an attribute of one (`command.key`), or a function of all arguments.
 Selector = Union[str, Callable[..., Any]]
@@ -36,7 +38,7 @@ class Selected:
         self._key, self._fields = key, fields
         self._tenant, self._principal = tenant, principal
         self._settings = settings
-        paths = [path for path in (key, principal) if isinstance(path, str)]
+        paths = [path for path in (key, tenant, principal) if isinstance(path, str)]
         if fields is not None and not callable(fields):
             paths += list(fields)
         for path in paths:
@@ -56,11 +58,11 @@ class Selected:
             raise InvalidKey("the tenant is missing; give `tenant` to the ledger or the operation")
         principal = None if self._principal is None else self._take(self._principal, named)
         return Request(
-            tenant=str(tenant),
+            tenant=_text("tenant", tenant),
             operation=self._operation,
-            key=_text(self._take(self._key, named)),
+            key=_text("key", self._take(self._key, named)),
             fingerprint=self._fingerprint(named),
-            principal=None if principal is None else str(principal),
+            principal=None if principal is None else _text("principal", principal),
             **self._settings,
         )
 
@@ -74,9 +76,6 @@ class Selected:
     def _take(self, selector: Selector, named: Dict[str, Any]) -> Any:
         if callable(selector):
             return selector(**named)
-        # A tenant may be a constant.
-        if selector.partition(".")[0] not in self._names:
-            return selector
         return _follow(selector, named)
 
 
@@ -88,10 +87,13 @@ def _follow(path: str, named: Dict[str, Any]) -> Any:
     return value
 
 
-def _text(key: Any) -> str:
-    if not isinstance(key, str):
-        raise InvalidKey(f"a key is text, got {type(key).__name__}; convert it")
-    return key
+def _text(part: str, given: Any) -> str:
+    if inspect.iscoroutine(given):
+        given.close()
+    if not isinstance(given, str):
+        words = f"a {part} is text, got {type(given).__name__}; convert it"
+        raise InvalidKey(words, part=part, reason="type") if part == "key" else Misused(words)
+    return given
 
 
 def request_of(
@@ -114,7 +116,7 @@ def request_of(
     elif request_hash is not None:
         fingerprint = request_hash
     known = {name: value for name, value in settings.items() if value is not None}
-    return Request(tenant, operation, _text(key), fingerprint, **known)
+    return Request(_text("tenant", tenant), operation, _text("key", key), fingerprint, **known)
 
 
 def method_of(target: Any) -> Tuple[Any, Optional[str]]:
@@ -125,3 +127,37 @@ def method_of(target: Any) -> Tuple[Any, Optional[str]]:
             raise TypeError(f"{target.__qualname__} has no method `handle` to run once")
         return handle, "handle"
     return target, None
+
+
+def takes_self(function: Any) -> bool:
+    """Whether a function is a method: one that is decorated in the body of its class."""
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def refuse_suspending(target: Any) -> None:
+    """Raises Misused for a function that does not run when it is called."""
+    called = target
+    if not inspect.isroutine(target):
+        target = getattr(target, "func", None) or type(target).__call__
+    kinds = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    if any(kind(each) for kind in kinds for each in (called, target)):
+        raise _suspends(getattr(called, "__qualname__", repr(called)))
+
+
+def finished(result: T) -> T:
+    """Returns the result of work; raises Misused if the work has not run yet."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise _suspends(f"the work returned a {type(result).__name__} that")
+    return result
+
+
+def _suspends(what: str) -> Misused:
+    return Misused(
+        f"{what} does not run when it is called; give a plain function, or use an asynchronous ledger"
+    )

@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 import asyncpg
 
 from .aio import AsyncLedger
-from .database import Row
+from .database import Row, uninterrupted
 from .errors import Misused
 
 
@@ -41,14 +41,21 @@ class _Session:
 
     async def close(self, failed: bool) -> None:
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
+        if pool is not None:
+            await uninterrupted(self._give_back(pool))
+
+    async def _give_back(self, pool: Any) -> None:
+        is_clean = False
         try:
             if self._transaction is not None and not self.native.is_closed():
                 await self._transaction.rollback()
+            is_clean = True
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            self.native.terminate()
-        await pool.release(self.native)
+            pass
+        finally:
+            if not is_clean:
+                self.native.terminate()
+            await pool.release(self.native)
 
 
 class _Database:

@@ -6,6 +6,7 @@ So the protocol is written once.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -18,6 +19,7 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
+    Set,
     Tuple,
     TypeVar,
 )
@@ -80,6 +82,18 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("a synchronous adapter suspended")
+
+
+_cleaning: "Set[asyncio.Future[None]]" = set()
+
+
+async def uninterrupted(cleaning: Coroutine[Any, Any, None]) -> None:
+    """Runs a cleanup to its end, even if the caller is cancelled while it waits for it."""
+    task = asyncio.ensure_future(cleaning)
+    # The loop itself keeps no task alive.
+    _cleaning.add(task)
+    task.add_done_callback(_cleaning.discard)
+    await asyncio.shield(task)
 
 
 #: The arguments of each function in their order: names, and types of PostgreSQL.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Optional, Sequence
 
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from .database import Row
@@ -12,10 +13,10 @@ from .errors import Misused
 from .sync import Ledger
 
 
-def ledger(using: str = DEFAULT_DB_ALIAS, **settings: Any) -> "Ledger[Any]":
+def ledger(using: str = DEFAULT_DB_ALIAS, **given: Any) -> "Ledger[Any]":
     """Returns a ledger on a database of `DATABASES`. It opens the transaction itself: call it outside
     `atomic`, and without ATOMIC_REQUESTS for the view (`@transaction.non_atomic_requests`)."""
-    return Ledger(_Database(using), **settings)
+    return Ledger(_Database(using), **given)
 
 
 class _Session:
@@ -54,13 +55,25 @@ class _Database:
 
     def __init__(self, using: str) -> None:
         self._using = using
+        if settings.configured:
+            self._check_vendor()
+
+    def _check_vendor(self) -> None:
+        vendor = connections[self._using].vendor
+        if vendor != "postgresql":
+            raise Misused(f"semel.django is for PostgreSQL, and `{self._using}` is {vendor}")
 
     async def open(self) -> _Session:
+        self._check_vendor()
         connection = connections[self._using]
         if connection.in_atomic_block:
             raise Misused(
                 "a transaction is open; the ledger commits its own: call it outside `atomic`, or use "
                 "`join` inside it"
+            )
+        if not connection.get_autocommit():
+            raise Misused(
+                "the connection has AUTOCOMMIT off, where `atomic` commits nothing; turn it on, or use `join`"
             )
         atomic = transaction.atomic(using=self._using)
         atomic.__enter__()

@@ -6,6 +6,9 @@ recorded after the rollback, in a transaction of its own.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import logging
 import random
 import time
 from dataclasses import dataclass, field
@@ -19,8 +22,10 @@ from typing import (
     Mapping,
     NoReturn,
     Optional,
+    Sequence,
     Type,
     TypeVar,
+    Union,
 )
 
 from . import fingerprints, ulids
@@ -33,6 +38,8 @@ from .errors import (
     EventConflict,
     Failed,
     InProgress,
+    InvalidKey,
+    InvalidResult,
     KeyReused,
     Misused,
     NotMigrated,
@@ -42,12 +49,14 @@ from .errors import (
     Unavailable,
     Uncertain,
 )
-from .events import Event, derived_id, encode_payload
+from .events import Event, derived_id, encode_payload, identity
 from .keys import Key, Kind
 from .public_ids import Resource
 
 C = TypeVar("C")
 T = TypeVar("T")
+
+log = logging.getLogger("semel")
 
 # The longest error text that the ledger keeps.
 MAX_ERROR = 256
@@ -111,11 +120,20 @@ class Request:
     #: After how long a failure may be tried again.
     retry_after: timedelta = timedelta(0)
     #: Failures that no repeat can change: they are kept, and repeats raise Failed.
-    final: "tuple[Type[Exception], ...]" = ()
+    final: Sequence[Type[Exception]] = ()
 
     def __post_init__(self) -> None:
         # Validates the parts before anything is sent.
         Key(self.tenant, self.operation, self.key, kind=Kind.COMMAND)
+        _check_principal(self.principal)
+        if self.keep <= timedelta(0):
+            raise Misused(
+                "`keep` must be longer than nothing: it is how long repeats are recognised"
+            )
+        for name in ("wait", "retry_after"):
+            if getattr(self, name) < timedelta(0):
+                raise Misused(f"`{name}` is negative; give it a length of time")
+        object.__setattr__(self, "final", tuple(self.final))
 
     def identity(self) -> "tuple[str, str, str, Optional[str]]":
         """Returns tenant, operation, key and request hash."""
@@ -203,23 +221,28 @@ class Engine(Generic[C]):
         until = time.monotonic() + request.wait.total_seconds()
         delay = 0.05
         while True:
-            try:
-                return await self._attempt(request, work, codec or JSON)
-            except InProgress:
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise
-                pause = delay * self._random.uniform(0.5, 1)
-                await self.database.sleep(min(left, pause))
-                delay = min(2 * delay, 0.5)
+            done = await self._attempt(request, work, codec or JSON)
+            if isinstance(done, Execution):
+                return done
+            left = until - time.monotonic()
+            if left <= 0:
+                raise done
+            pause = delay * self._random.uniform(0.5, 1)
+            await self.database.sleep(min(left, pause))
+            delay = min(2 * delay, 0.5)
 
     async def _attempt(
         self, request: Request, work: Callable[[C, Work[C]], Awaitable[T]], codec: Codec[T]
-    ) -> Execution[T]:
+    ) -> "Union[Execution[T], InProgress]":
+        """Makes one attempt; returns InProgress if another caller has the key. The InProgress that work
+        raises is a failure of that work, and is raised."""
         session, failed = await self._open(), True
         try:
             call = Call(self.database, session)
-            row = await self.begin(call, request)
+            try:
+                row = await self.begin(call, request)
+            except InProgress as busy:
+                return busy
             if row["verdict"] == "replay":
                 failed = False
                 return _replay(row, codec)
@@ -231,7 +254,12 @@ class Engine(Generic[C]):
                 await session.close(True)
                 await self._record_failure(request, state, error)
                 raise
-            await self._commit(session, request, state)
+            try:
+                await session.commit()
+            except Exception as error:
+                await session.close(True)
+                done = await self._after_commit(request, row, error, codec)
+                return done or Execution(stored, False, state.operation_id, state.reference)
             failed = False
             return Execution(stored, False, state.operation_id, state.reference)
         finally:
@@ -243,6 +271,8 @@ class Engine(Generic[C]):
         except SemelError:
             raise
         except Exception as error:
+            if self.database.sqlstate(error) is None and not _is_lost(error):
+                raise
             raise Unavailable() from error
 
     async def begin(self, call: Call[C], request: Request) -> Row:
@@ -267,31 +297,52 @@ class Engine(Generic[C]):
 
     async def _complete(self, call: Call[C], state: State, value: T, codec: Codec[T]) -> T:
         content_type, body = codec.encode(value)
+        try:
+            # What a replay will give, so that the first answer is no other.
+            stored = codec.decode(content_type, body)
+        except Exception as error:
+            reason = getattr(error, "reason", None) or error
+            raise InvalidResult(
+                f"the result cannot be read back as it would be stored: {reason}; nothing was committed"
+            ) from error
         await self._calling(
             call, "semel_complete", state.claim, body, content_type, state.reference
         )
-        # What a replay will give, so that the first answer is no other.
-        return codec.decode(content_type, body)
+        return stored
 
-    async def _commit(self, session: Session[C], request: Request, state: State) -> None:
-        try:
-            await session.commit()
-        except Exception:
-            await session.close(True)
-            # The commit may have happened, and only its answer been lost.
-            if not await self._is_done(request, state):
-                raise
+    async def _after_commit(
+        self, request: Request, begun: Row, error: Exception, codec: Codec[T]
+    ) -> Optional[Execution[T]]:
+        """Finds out what became of a commit that raised `error`: None if it happened, the result of another
+        attempt if that one took effect. Else records the failure, if the server refused, and raises."""
+        if isinstance(error, SemelError):
+            raise error
+        sqlstate = self.database.sqlstate(error)
+        if sqlstate is not None and not sqlstate.startswith(("08", "57P")):
+            # Refused, such as by a deferred constraint: certainly not committed.
+            state = State(request.tenant, begun["operation_id"], begun["claim"])
+            await self._record_failure(request, state, error)
+            raise error
+        # The commit may have happened, and only its answer been lost.
+        found = await self._look_up(request)
+        if found is None:
+            raise error
+        if found["fence"] != begun["fence"]:
+            return _replay(found, codec)
+        log.warning("the commit raised an error, but the operation is done", exc_info=error)
+        return None
 
-    async def _is_done(self, request: Request, state: State) -> bool:
+    async def _look_up(self, request: Request) -> Optional[Row]:
+        """Returns the row of `replay`; None if the operation is not done, or nobody can tell."""
         try:
             session = await self.database.open()
         except Exception:
-            return False
+            return None
         try:
             row = await self.begin(Call(self.database, session), request)
-            return (row["verdict"], row["operation_id"]) == ("replay", state.operation_id)
+            return row if row["verdict"] == "replay" else None
         except Exception:
-            return False
+            return None
         finally:
             await session.close(False)
 
@@ -300,7 +351,7 @@ class Engine(Generic[C]):
         is_free = isinstance(error, NotKept) and error.recorded is None
         if is_free or isinstance(error, (Refused, Misused, NotMigrated)):
             return
-        is_final = isinstance(error, request.final)
+        is_final = isinstance(error, tuple(request.final))
         delay = None if is_final else round(request.retry_after.total_seconds() * 1000)
         try:
             session = await self.database.open()
@@ -336,8 +387,7 @@ class Engine(Generic[C]):
             if verdict != "run":
                 await session.commit()
                 _refuse({"verdict": verdict})
-            # The event takes the place of the operation: what the handler derives is the same for all.
-            state = State(event.tenant, event.id, "")
+            state = State(event.tenant, handling_id(group, event), "")
             await handler(session.native, Work(call, state))
             await session.commit()
             failed = False
@@ -358,9 +408,9 @@ class Engine(Generic[C]):
                 raise NotMigrated() from error
             if sqlstate in _MISUSED:
                 raise Misused(str(error)) from error
-            # 08: the connection; 57P: the server is going down; none: the library itself.
+            # 08: the connection; 57P: the server is going down; 53300: it has too many connections.
             if function in ("semel_begin", "semel_handle") and (
-                sqlstate is None or sqlstate.startswith(("08", "57P"))
+                _is_lost(error) if sqlstate is None else sqlstate.startswith(("08", "57P", "53300"))
             ):
                 raise Unavailable() from error
             raise
@@ -392,6 +442,44 @@ def _printable(error: Exception) -> str:
         text = error.recorded or ""
     text = text[:MAX_ERROR].replace("\0", "\ufffd")
     return text.encode("utf-8", "replace").decode()
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether an error without a SQLSTATE is about the connection, by its names in PEP 249."""
+    if isinstance(error, (OSError, EOFError, asyncio.TimeoutError)):
+        return True
+    names = {each.__name__ for each in type(error).__mro__}
+    # asyncpg's errors about arguments are InterfaceErrors, too.
+    return bool(names & {"OperationalError", "InterfaceError", "TimeoutError"}) and not isinstance(
+        error, ValueError
+    )
+
+
+def _check_principal(principal: Optional[str]) -> None:
+    if principal is None:
+        return
+    if not isinstance(principal, str):
+        raise Misused(f"a principal is text, got {type(principal).__name__}; convert it")
+    if "\0" in principal:
+        raise InvalidKey("the principal has a NUL character", part="principal", reason="control")
+    try:
+        principal.encode()
+    except UnicodeEncodeError:
+        raise InvalidKey(
+            "the principal has a lone surrogate; it is no text",
+            part="principal",
+            reason="surrogate",
+        ) from None
+
+
+def handling_id(group: str, event: Event) -> str:
+    """Returns what takes the place of the operation while a group handles an event: the same in every
+    delivery, and another one for every group and every event."""
+    event_id = identity(event.source, event.id)
+    digest = hashlib.sha256(b"semel/handling/1\0")
+    for part in (event.tenant, group, event_id):
+        digest.update(len(part.encode()).to_bytes(8, "big") + part.encode())
+    return ulids.write(ulids.parse(event_id)[:6] + digest.digest()[:10])
 
 
 def _value(row: Row) -> Any:

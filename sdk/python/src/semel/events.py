@@ -65,7 +65,7 @@ def from_cloud(
         raise InvalidEvent(f"the message has no attribute {(missing or ['tenantid'])[0]}")
     return Event(
         tenant=owner,
-        id=_identity(known["source"], known["id"]),
+        id=identity(known["source"], known["id"]),
         type=known["type"],
         source=known["source"],
         payload=payload,
@@ -89,7 +89,7 @@ def from_structured(document: bytes, *, tenant: Optional[str] = None) -> Event:
     return from_cloud({name: str(value) for name, value in members.items()}, payload, tenant=tenant)
 
 
-def _identity(source: str, id: str) -> str:
+def identity(source: str, id: str) -> str:
     """Returns a ULID as it is, and any other id as a digest of it and its source."""
     try:
         return ulids.write(ulids.parse(id))

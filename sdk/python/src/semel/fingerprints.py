@@ -33,14 +33,24 @@ def of(fields: Any) -> bytes:
     Decimals, dates and others that JSON does not have are refused: convert them, and the conversion
     is part of what makes two requests the same.
     """
-    return of_body(to_json(fields))
+    body = to_json(fields)
+    form = canonical.canonical(body)
+    if form is not None:
+        return _hash(_JSON, form)
+    # Without a canonical form the order of members would make a difference.
+    return _hash(_RAW, to_json(fields, sort_keys=True))
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: Any, *, sort_keys: bool = False) -> bytes:
     """Encodes JSON, a dataclass or a pydantic model. Raises InvalidFingerprint for anything else."""
     try:
         text = json.dumps(
-            value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+            value,
+            default=_plain,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            sort_keys=sort_keys,
         )
         return text.encode()
     except (TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Tuple, Unio
 from flask import Request as FlaskRequest
 from flask import request as current_request
 from werkzeug.exceptions import HTTPException
+from werkzeug.wsgi import ClosingIterator
 
 from .database import run
 from .engine import Work
@@ -48,7 +49,10 @@ class Idempotency:
 
     `tenant` is a text or a function of the request; `principal` is a function that names the caller, or
     EVERYBODY. Neither has a default: callers that share a key by accident get each other's responses.
-    `routes` has rules for single operations, such as `"POST /orders/<order_id>"`.
+    `routes` has rules for single operations, such as `"POST /orders/<order_id>"`; a name
+    that is no route of the application fails its first request.
+
+    What a response calls when it is closed (`call_on_close`) runs after the commit.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Idempotency:
         routes: Optional[Mapping[str, Rules]] = None,
     ) -> None:
         self._urls = app.url_map
+        self._is_checked = not routes
         self._app, app.wsgi_app = app.wsgi_app, self
         self._flow = Flow(
             ledger.engine, _chosen(tenant), _chosen(principal), rules or Rules(), routes or {}
@@ -69,10 +74,18 @@ class Idempotency:
 
     def __call__(self, environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Serves one request."""
+        if not self._is_checked:
+            rules = self._urls.iter_rules()
+            self._flow.check_routes(
+                f"{m} {rule.rule}" for rule in rules for m in rule.methods or ()
+            )
+            self._is_checked = True
         asked = FlaskRequest(environ, populate_request=False)
+        root = asked.root_path.rstrip("/")
+        path = root + asked.path
         operation = f"{asked.method} {self._template(environ, asked.path)}"
         headers = list(asked.headers.items())
-        key = self._flow.key(asked.method, operation, asked.path, headers)
+        key = self._flow.key(asked.method, operation, path, headers)
         if key is None:
             passed: Iterable[bytes] = self._app(environ, start_response)
             return passed
@@ -81,18 +94,23 @@ class Idempotency:
         limit = self._flow.rules_of(operation).max_request
         body = asked.stream.read(limit + 1)
         request = HttpRequest(
-            asked.method, operation, asked.path, asked.query_string, headers, body
+            asked.method, operation, path, asked.query_string, headers, body, root
         )
+        closing: "List[Callable[[], Any]]" = []
 
         async def handler(
             native: Any, calls: Work[Any], offer: Callable[[Any], Taken]
         ) -> Tuple[Response, Taken]:
             taken = offer(Unit(native, calls))
             read = {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body)), _KEY: taken}
-            return _run(self._app, {**environ, **read}), taken
+            return _run(self._app, {**environ, **read}, closing), taken
 
-        answer = run(self._flow.serve(key, request, asked, handler))
-        return _send(answer.response, start_response)
+        try:
+            answer = run(self._flow.serve(key, request, asked, handler))
+        except BaseException:
+            _close(closing)
+            raise
+        return ClosingIterator(_send(answer.response, start_response), [lambda: _close(closing)])
 
     def _template(self, environ: Any, path: str) -> str:
         try:
@@ -102,7 +120,12 @@ class Idempotency:
             return path
 
 
-def _run(app: Any, environ: Any) -> Response:
+def _close(closing: "List[Callable[[], Any]]") -> None:
+    while closing:
+        closing.pop()()
+
+
+def _run(app: Any, environ: Any, closing: "List[Callable[[], Any]]") -> Response:
     """Runs the application, and collects its response."""
     started: List[Tuple[str, List[Tuple[str, str]]]] = []
     written: List[bytes] = []
@@ -112,11 +135,9 @@ def _run(app: Any, environ: Any) -> Response:
         return written.append
 
     chunks = app(environ, start_response)
-    try:
-        written.extend(chunks)
-    finally:
-        if hasattr(chunks, "close"):
-            chunks.close()
+    if hasattr(chunks, "close"):
+        closing.append(chunks.close)
+    written.extend(chunks)
     status, headers = started[-1]
     return Response(int(status.split(" ", 1)[0]), headers, b"".join(written))
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from .aio import AsyncLedger
-from .database import Row
+from .database import Row, uninterrupted
 from .errors import Misused
 from .sync import Ledger
 
@@ -59,25 +59,42 @@ class _Session:
         give_back, self._give_back = self._give_back, None
         if give_back is None:
             return
+        is_clean = False
         try:
             if not self.native.closed:
                 self.native.rollback()
+            is_clean = True
         except psycopg.Error:
-            self.native.close()
-        give_back(self.native)
+            pass
+        finally:
+            if not is_clean:
+                self.native.close()
+            give_back(self.native)
 
 
 class _Database:
     dialect = "postgresql"
 
     def __init__(self, source: Any) -> None:
-        is_pool = hasattr(source, "getconn")
+        self._is_pool = is_pool = hasattr(source, "getconn")
         self._take: Any = source.getconn if is_pool else source
         self._give_back = source.putconn if is_pool else _close
+
+    async def _check_idle(self, session: Any) -> None:
+        """Raises Misused for a connection with a transaction of the caller, which is left as it is."""
+        if session.native.info.transaction_status not in _OPEN:
+            return
+        if self._is_pool:
+            await session.close(True)
+        raise Misused(
+            "the connection has an open transaction, which the ledger would commit; give it a connection "
+            "of its own, or use `join`"
+        )
 
     async def open(self) -> _Session:
         connection = self._take()
         session = _Session(connection, self._give_back)
+        await self._check_idle(session)
         if connection.autocommit:
             await session.close(False)
             raise _autocommits()
@@ -107,25 +124,33 @@ class _AsyncSession(_Session):
 
     async def close(self, failed: bool) -> None:
         give_back, self._give_back = self._give_back, None
-        if give_back is None:
-            return
+        if give_back is not None:
+            await uninterrupted(self._finish(give_back))
+
+    async def _finish(self, give_back: Callable[[Any], Any]) -> None:
+        is_clean = False
         try:
             if not self.native.closed:
                 await self.native.rollback()
+            is_clean = True
         except psycopg.Error:
-            await self.native.close()
-        await give_back(self.native)
+            pass
+        finally:
+            if not is_clean:
+                await self.native.close()
+            await give_back(self.native)
 
 
 class _AsyncDatabase(_Database):
     def __init__(self, source: Any) -> None:
-        is_pool = hasattr(source, "getconn")
-        self._take: Any = source.getconn if is_pool else source
-        self._give_back = source.putconn if is_pool else _close_async
+        super().__init__(source)
+        if not self._is_pool:
+            self._give_back = _close_async
 
     async def open(self) -> _AsyncSession:
         connection = await self._take()
         session = _AsyncSession(connection, self._give_back)
+        await self._check_idle(session)
         if connection.autocommit:
             await session.close(False)
             raise _autocommits()
@@ -140,6 +165,11 @@ class _AsyncDatabase(_Database):
 
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
+_OPEN = (
+    psycopg.pq.TransactionStatus.ACTIVE,
+    psycopg.pq.TransactionStatus.INTRANS,
+    psycopg.pq.TransactionStatus.INERROR,
+)
 
 
 def _close(connection: Any) -> None:

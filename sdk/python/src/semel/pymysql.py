@@ -46,11 +46,16 @@ class _Session:
         owned, self._owned = self._owned, False
         if owned and self.native.open:
             # The server rolls back what was not committed.
+            is_clean = False
             try:
                 self.native.rollback()
                 self.native.close()
+                is_clean = True
             except pymysql.MySQLError:
-                self.native._force_close()
+                pass
+            finally:
+                if not is_clean:
+                    self.native._force_close()
 
 
 class _Database:
@@ -61,6 +66,11 @@ class _Database:
 
     async def open(self) -> _Session:
         connection = self._connect()
+        if connection.server_status & _IN_TRANSACTION:
+            raise Misused(
+                "the connection has an open transaction, which the ledger would commit; give it a "
+                "connection of its own, or use `join`"
+            )
         # Also where the connection commits by itself: a transaction that was begun does not.
         connection.begin()
         return _Session(connection, True)

@@ -7,11 +7,11 @@ import time
 from functools import lru_cache
 from typing import Any, Callable, Dict, Optional, Sequence, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from .aio import AsyncLedger
-from .database import Row
+from .database import Row, uninterrupted
 from .errors import Misused
 from .sync import Ledger
 
@@ -69,9 +69,12 @@ class _Database:
 
     def __init__(self, sessions: Callable[[], Any]) -> None:
         self._sessions = sessions
+        bind = getattr(sessions, "kw", {}).get("bind")
+        if bind is not None:
+            _check_dialect(bind)
 
     async def open(self) -> _Session:
-        return _Session(self._sessions(), True)
+        return _Session(_checked(self._sessions()), True)
 
     def join(self, native: Any) -> _Session:
         if not native.in_transaction():
@@ -84,6 +87,25 @@ class _Database:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _check_dialect(bind: Any) -> None:
+    name = bind.dialect.name
+    if name != "postgresql":
+        raise Misused(f"semel.sqlalchemy is for PostgreSQL, and this is {name}")
+
+
+def _checked(session: Any) -> Any:
+    """Returns the session; raises Misused if it has work of the caller, which is left as it is."""
+    bind = session.get_bind()
+    _check_dialect(bind)
+    is_shared = isinstance(bind, Connection) and bind.in_transaction()
+    if is_shared or session.in_transaction() or session.new or session.dirty or session.deleted:
+        raise Misused(
+            "the session has an open transaction or pending objects, which the ledger would commit; give "
+            "it a session of its own, or use `join`"
+        )
+    return session
 
 
 class _AsyncSession(_Session):
@@ -99,17 +121,24 @@ class _AsyncSession(_Session):
 
     async def close(self, failed: bool) -> None:
         owned, self._owned = self._owned, False
-        if not owned:
-            return
+        if owned:
+            await uninterrupted(self._give_back())
+
+    async def _give_back(self) -> None:
+        is_clean = False
         try:
             await self.native.close()
-        except SQLAlchemyError:
-            await self.native.invalidate()
+            is_clean = True
+        except (SQLAlchemyError, OSError):
+            pass
+        finally:
+            if not is_clean:
+                await self.native.invalidate()
 
 
 class _AsyncDatabase(_Database):
     async def open(self) -> _AsyncSession:
-        return _AsyncSession(self._sessions(), True)
+        return _AsyncSession(_checked(self._sessions()), True)
 
     def join(self, native: Any) -> _AsyncSession:
         super().join(native)

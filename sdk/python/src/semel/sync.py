@@ -17,7 +17,15 @@ from typing import (
     Union,
 )
 
-from .arguments import Selected, Selector, method_of, request_of
+from .arguments import (
+    Selected,
+    Selector,
+    finished,
+    method_of,
+    refuse_suspending,
+    request_of,
+    takes_self,
+)
 from .codecs import Codec
 from .database import Call, Database, run
 from .engine import Engine, Execution, Handled, State, Work, internal_id
@@ -135,7 +143,7 @@ class Ledger(Generic[C]):
         keep: Optional[timedelta] = None,
         wait: Optional[timedelta] = None,
         retry_after: Optional[timedelta] = None,
-        final: "tuple[Type[Exception], ...]" = (),
+        final: Sequence[Type[Exception]] = (),
         codec: Optional[Codec[T]] = None,
     ) -> Execution[T]:
         """Runs `work` once under a key. A repeat gets the stored result, and `work` does not run.
@@ -145,10 +153,10 @@ class Ledger(Generic[C]):
         again; the next call runs it again, after `retry_after`. Errors of the types in `final` are kept
         instead: repeats raise Failed.
         """
-        settings = {**self._defaults, "keep": keep or self._defaults["keep"]}
-        settings["wait"] = self._defaults["wait"] if wait is None else wait
+        given = {"keep": keep, "wait": wait}
+        settings = {**self._defaults, **{name: v for name, v in given.items() if v is not None}}
         request = request_of(
-            tenant=tenant or self._tenant,
+            tenant=self._tenant if tenant is None else tenant,
             operation=operation,
             key=key,
             fields=fields,
@@ -159,8 +167,10 @@ class Ledger(Generic[C]):
             **settings,
         )
 
+        refuse_suspending(work)
+
         async def driven(native: C, calls: Work[C]) -> T:
-            return work(Unit(native, calls))
+            return finished(work(Unit(native, calls)))
 
         return run(self.engine.execute(request, driven, codec))
 
@@ -178,13 +188,16 @@ class Ledger(Generic[C]):
         """Makes a function run once per key. Its first argument is the unit, which callers do not pass.
 
         `key`, `fields`, `tenant` and `principal` name arguments (`"command.key"` for an attribute of
-        one), or are functions of them. A class is decorated through its method `handle(self, unit, …)`.
+        one), or are functions of them. A class is decorated through its method `handle(self, unit, …)`;
+        a method's first argument is named `self`.
         """
-        known = {name: value for name, value in {**self._defaults, **settings}.items() if value}
+        given = {**self._defaults, **settings}
+        known = {name: value for name, value in given.items() if value is not None}
 
         def decorate(target: Any) -> Any:
             function, method = method_of(target)
-            skipped = 2 if method else 1
+            refuse_suspending(function)
+            skipped = 2 if method or takes_self(function) else 1
             selected = Selected(
                 function,
                 skipped=skipped,
@@ -202,7 +215,7 @@ class Ledger(Generic[C]):
                 request = selected.request(self._tenant, args, kwargs)
 
                 async def driven(native: C, calls: Work[C]) -> Any:
-                    return function(*owner, Unit(native, calls), *args, **kwargs)
+                    return finished(function(*owner, Unit(native, calls), *args, **kwargs))
 
                 return run(self.engine.execute(request, driven, codec)).value
 
@@ -217,10 +230,12 @@ class Ledger(Generic[C]):
         writes. Acknowledge the message once it returned; if it raises, the event is delivered again."""
 
         def decorate(function: Callable[[Unit[C], Event], Any]) -> Callable[[Event], Handled]:
+            refuse_suspending(function)
+
             @functools.wraps(function)
             def handle(event: Event) -> Handled:
                 async def driven(native: C, calls: Work[C]) -> None:
-                    function(Unit(native, calls), event)
+                    finished(function(Unit(native, calls), event))
 
                 return run(self.engine.handle(group, event, driven))
 
@@ -233,7 +248,8 @@ class Ledger(Generic[C]):
         `register_id` and `resolve_id` without a key."""
         database = self.engine.database
         call = Call(database, database.join(connection))
-        return Unit(connection, Work(call, State(tenant or self._tenant or "", "", "")))
+        owner = self._tenant if tenant is None else tenant
+        return Unit(connection, Work(call, State(owner or "", "", "")))
 
 
 def replaced(target: Any, method: Optional[str], once: Any) -> Any:

@@ -29,6 +29,8 @@ class HttpRequest:
     query: bytes
     headers: Lines
     body: bytes
+    #: Under which path the application is mounted. It is part of the operation, and not of its rules.
+    root: str = ""
 
     def header(self, name: str) -> str:
         """Returns the value of a header; empty if it is not there or there several times."""

@@ -7,11 +7,23 @@ back. The response is sent after the commit.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Awaitable, Callable, Generic, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Generic,
+    Iterable,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from ..engine import Engine, NotKept, Request, Work
 from ..errors import InvalidKey, Misused, NotMigrated, Refused, ResultUnavailable, Unavailable
@@ -23,6 +35,8 @@ C = TypeVar("C")
 
 log = logging.getLogger("semel")
 
+#: Statuses about the caller or the moment: another try may be answered otherwise.
+_NEVER_STORED = {401, 403, 408, 413, 425, 429}
 #: Statuses about the form of a request: it was refused before it had an effect, and the key is free again.
 _FORM = {400, 405, 406, 411, 413, 414, 415, 416, 417, 421, 422, 425, 426, 428, 431}
 _STORED = {
@@ -57,6 +71,10 @@ _NEVER = {
 }
 
 
+#: The most bytes that the ledger keeps of an outcome, its content type with it.
+MAX_STORED = 1 << 20
+
+
 class Everybody:
     """The principal where all callers of a tenant share its keys: whoever knows a key gets the stored
     response."""
@@ -82,7 +100,7 @@ class Rules:
     kept_headers: Sequence[str] = ()
     #: Request headers that are part of what makes two requests the same.
     matched_headers: Sequence[str] = ()
-    #: Which responses are stored; default those below 400.
+    #: Which responses are stored; default those below 400. Never 401, 403, 408, 413, 425 and 429.
     stores: Callable[[int], bool] = field(default=lambda status: status < 400)
 
 
@@ -137,6 +155,17 @@ class Flow(Generic[C]):
     principal: Callable[[Any], Any]
     rules: Rules
     routes: Mapping[str, Rules]
+    #: Whether `tenant` and `principal` may be asynchronous.
+    awaits: bool = False
+
+    def check_routes(self, operations: Iterable[str]) -> None:
+        """Raises Misused for rules of an operation that the application does not have."""
+        known = set(operations)
+        for name in self.routes:
+            if name not in known:
+                raise Misused(
+                    f"`routes` has rules for `{name}`, which is no route; the routes are {sorted(known)}"
+                )
 
     def rules_of(self, operation: str) -> Rules:
         """Returns the rules of an operation such as `POST /orders/{id}`."""
@@ -165,10 +194,15 @@ class Flow(Generic[C]):
     ) -> Answer:
         """Runs the handler at most once under the key. `original` is the framework's request."""
         rules, path = self.rules_of(request.operation), request.path
-        tenant, principal = self.tenant(original), self.principal(original)
+        asked_of = self.tenant(original), self.principal(original)
+        try:
+            tenant = await self._identity("tenant", asked_of[0])
+            principal = await self._identity("principal", asked_of[1])
+        except Misused as misused:
+            return Answer(_misconfigured(misused, path))
         if not tenant:
             return _answer("tenant-unknown", "the tenant could not be determined", path)
-        if principal is None:
+        if not principal:
             detail = "a key belongs to a caller, and the caller of this request is unknown"
             return _answer("principal-unknown", detail, path)
         if len(request.body) > rules.max_request:
@@ -178,25 +212,34 @@ class Flow(Generic[C]):
             return _answer("body-too-large", detail, path)
         live: "list[Response]" = []
 
+        raised: "list[Exception]" = []
+
         async def work(native: C, calls: Work[C]) -> Response:
-            response, taken = await handler(native, calls, Taken)
+            try:
+                response, taken = await handler(native, calls, Taken)
+            except Exception as error:
+                raised.append(error)
+                raise
             live.append(response)
             return _stored(response, taken, rules)
 
         try:
             asked = Request(
                 tenant=tenant,
-                operation=scope_of(request.operation),
+                operation=scope_of(_mounted(request)),
                 key=key,
                 fingerprint=fingerprint(request, rules.max_request, rules.matched_headers),
-                principal=None if principal is EVERYBODY else str(principal),
+                principal=None if principal is EVERYBODY else principal,
                 keep=rules.keep,
                 wait=rules.wait,
             )
             result = await self.engine.execute(asked, work, _Codec())
-        except NotKept:
-            return Answer(live[0], True)
         except Exception as error:
+            # What the handler raises is its own, even if another call of the ledger raised it.
+            if any(error is each for each in raised):
+                raise
+            if isinstance(error, NotKept):
+                return Answer(live[0], True)
             refused = _refusal(error, path, rules)
             if refused is None:
                 raise
@@ -206,11 +249,24 @@ class Flow(Generic[C]):
         stored = result.value
         return Answer(Response(stored.status, [*stored.headers, (REPLAYED, "true")], stored.body))
 
+    async def _identity(self, part: str, given: Any) -> Any:
+        """Returns a tenant or a principal: text, None or EVERYBODY, or what an awaitable gives of these."""
+        if inspect.isawaitable(given):
+            if self.awaits:
+                given = await given
+            elif inspect.iscoroutine(given):
+                given.close()
+        if given is None or isinstance(given, str):
+            return given
+        if given is EVERYBODY and part == "principal":
+            return given
+        raise Misused(f"the {part} of a request is text, got {type(given).__name__}; convert it")
+
 
 def _stored(response: Response, taken: Taken, rules: Rules) -> Response:
     """Returns what is stored of a response; raises NotKept if nothing is."""
     status = response.status
-    if not rules.stores(status):
+    if status in _NEVER_STORED or not rules.stores(status):
         raise NotKept(None if status in _FORM else f"the handler answered {status}")
     if status < 400 and not taken.is_taken:
         raise _Unused()
@@ -220,7 +276,23 @@ def _stored(response: Response, taken: Taken, rules: Rules) -> Response:
         )
     kept = _STORED.union(name.lower() for name in rules.kept_headers) - _NEVER
     lines = [(name, value) for name, value in response.headers if name.lower() in kept]
-    return Response(status, lines, response.body)
+    stored = Response(status, lines, response.body)
+    if len(stored.encode()) > MAX_STORED - len(Response.CONTENT_TYPE):
+        raise _TooLarge(f"the response and its headers have more than {MAX_STORED} bytes")
+    return stored
+
+
+def _mounted(request: HttpRequest) -> str:
+    """Returns the name of an operation, with the path under which its application is mounted."""
+    method, _, template = request.operation.partition(" ")
+    root = request.root.rstrip("/")
+    return f"{method} {root}/{template.lstrip('/')}" if root else request.operation
+
+
+def _misconfigured(misused: Exception, path: str) -> Response:
+    log.error("%s", misused)
+    detail = "the ledger is not set up; the service's log says why"
+    return problem("misconfigured", detail, path)
 
 
 def _answer(slug: str, detail: str, path: str) -> Answer:
@@ -252,10 +324,7 @@ def _refusal(error: Exception, path: str, rules: Rules) -> Optional[Response]:
         detail = "the handler did not take its transaction (the unit); nothing was committed"
         return problem("misconfigured", detail, path)
     if isinstance(error, (Misused, NotMigrated)):
-        log.error("%s", error)
-        return problem(
-            "misconfigured", "the ledger is not set up; the service's log says why", path
-        )
+        return _misconfigured(error, path)
     if isinstance(error, InvalidKey):
         return problem("tenant-unknown", str(error), path)
     return None
