@@ -235,30 +235,35 @@ values (5, 'outbox written by others', '9ea05c0ea64770954996e57c622b07595ee2076c
 -- * A claim is held by the open transaction, not by a row: by the advisory lock that every insert of a record
 --   asks for, or by the lock on the record that it will overwrite. A rival is told at once and never waits.
 --   The record is written once, by semel_complete.
--- * What a claim will write waits in semel.claims, a setting of the transaction, as an array of records: it is
---   gone once the transaction has ended, and is undone with a savepoint. semel.completed names the claims that
---   were completed. No session keeps anything.
--- * Each function runs with the rights of its owner and with a search_path of its own (see the end), so a
---   role needs no rights on the tables.
+-- * What a claim will write waits in a row of semel_unfinished, which no other transaction ever sees and no
+--   caller may touch: it is gone once the transaction has ended, and is undone with a savepoint. No session
+--   keeps anything. The setting semel.claims lists the keys that are claimed; a caller can change it, so it
+--   decides only which claims of its own transaction a caller is warned of.
+-- * Each function runs with the rights of its owner and looks up names in the server's catalogue only (see the
+--   end), so a role needs no rights on the tables, and nothing that others create is called.
 
--- A row is written for each claim and removed at once; what stays is its deferred trigger, which lets no
--- transaction commit with a claim that was not completed, or begin a claim where nothing follows it.
+-- One row for each claim until it is completed. Its deferred trigger lets no transaction commit with a claim
+-- that was not completed, or begin a claim where nothing follows it.
 create unlogged table semel_unfinished (
     -- Null where the record is written already, by semel_handle.
     claim    text,
+    -- A semel_claimed, as text: a column of that type would keep semel_record from being altered.
+    claimed  text,
+    holder   bigint      not null default txid_current(),
     begun_at timestamptz not null
 );
 
-create function semel_refuse_unfinished() returns trigger language plpgsql as $semel$
+create function semel_refuse_unfinished() returns trigger language plpgsql security definer as $semel$
 begin
-    -- By what was completed, not by what is open: a RESET ALL of the work forgets both.
-    if strpos(current_setting('semel.completed', true), new.claim) > 0 then
+    if new.claim is not null and not exists (
+        select from semel_unfinished u
+        where u.ctid = new.ctid and u.claim = new.claim and u.holder = new.holder) then
         return null;
     end if;
     -- No other statement came after the one that claimed: it was a transaction by itself.
     if statement_timestamp() = new.begun_at then
         raise exception using errcode = '25P01',
-            message = 'semel: a claim was made outside a transaction, where it protects nothing',
+            message = 'semel: a claim was made outside a transaction, where it protects nothing, or after SET CONSTRAINTS ALL IMMEDIATE',
             hint = 'send BEGIN before it, or turn autocommit off, and COMMIT as a message of its own';
     end if;
     if new.claim is not null then
@@ -421,9 +426,24 @@ $semel$;
 -- over, if the key has one.
 create type semel_claimed as (record semel_record, judged_attempt_id bytea, judged_number bigint);
 
--- The claims that this transaction has made and not completed; null if there are none.
-create function semel_claims() returns semel_claimed[] language sql stable as $semel$
-    select nullif(current_setting('semel.claims', true), '')::semel_claimed[]
+-- The claim of this name that this transaction has made and not completed; null if there is none. The name says
+-- where its row is, so that there is no index to keep, nor one on which serializable transactions could meet.
+create function semel_held(claim text) returns semel_claimed language plpgsql volatile as $semel$
+declare
+    held text;
+begin
+    if claim ~ '^[0-9a-f]{32}\([0-9]{1,9},[0-9]{1,4}\)$' then
+        select u.claimed into held from semel_unfinished u
+            where u.ctid = substr(semel_held.claim, 33)::tid and u.claim = left(semel_held.claim, 32)
+                and u.holder = txid_current();
+    end if;
+    return held::semel_claimed;
+end
+$semel$;
+
+-- Whether this transaction has a claim on the key of this digest.
+create function semel_is_claimed(digest bytea) returns boolean language sql stable as $semel$
+    select strpos(coalesce(current_setting('semel.claims', true), ''), encode(digest, 'hex')) > 0
 $semel$;
 
 -- Judges a request by the stored record, as `judge` of the library does; the order of the checks is part of
@@ -517,9 +537,9 @@ begin
     -- The lock is given again to its own transaction: a claim that is open in it (one of the library's has a
     -- mark) is known by other means.
     is_ours := concat(current_setting('semel.claims', true), current_setting('semel.claim', true)) <> ''
-        and (exists (select from unnest(semel_claims()) c where (c.record).digest = draft.digest)
-            or coalesce(current_setting('semel.claim', true), '')
-                = encode(draft.digest, 'hex') || '@' || 'semel_record'::regclass::oid::text);
+        and (semel_is_claimed(draft.digest)
+            or coalesce(current_setting('semel.claim', true), '') = encode(draft.digest, 'hex') || '@'
+                || (select t.typrelid from pg_type t where t.oid = pg_typeof(draft))::text);
     if existing.digest is null then
         verdict := case when is_locked and not is_ours then 'run' else 'in_progress' end;
         new.fence := us;
@@ -531,6 +551,11 @@ begin
     verdict := judged.verdict;
     retry_after_ms := judged.retry_after_ms;
     error := judged.error;
+    -- The type is the reference of every record of an event.
+    if existing.reference <> draft.reference and judged.change is distinct from 'replace' then
+        verdict := 'mismatch';
+        return;
+    end if;
     if judged.change is null then
         return;
     end if;
@@ -603,14 +628,19 @@ begin
 end
 $semel$;
 
--- Leaves a trigger that looks at this transaction before it commits.
-create function semel_watch(claim text) returns void language plpgsql volatile as $semel$
+-- Leaves a trigger that looks at this transaction before it commits, and keeps a claim until it is completed.
+-- Returns the claim's name.
+create function semel_watch(claimed semel_claimed) returns text language plpgsql volatile as $semel$
 declare
+    name text := encode((claimed.record).attempt_id, 'hex');
     place tid;
 begin
-    insert into semel_unfinished (claim, begun_at) values (semel_watch.claim, statement_timestamp())
+    insert into semel_unfinished (claim, claimed, begun_at) values (name, claimed::text, statement_timestamp())
         returning ctid into place;
-    delete from semel_unfinished u where u.ctid = place;
+    if name is null then
+        delete from semel_unfinished u where u.ctid = place;
+    end if;
+    return name || place::text;
 end
 $semel$;
 
@@ -625,19 +655,19 @@ declare
     new semel_record;
 begin
     -- The open transaction takes the place of a lease, so there is nothing to renew.
-    perform semel_span('lease', lease, 100, 86400000);
+    perform semel_span('lease', lease, 100::bigint, 86400000::bigint);
     taken := semel_take(semel_draft(1, tenant, operation, key, principal, semel_fingerprint(request_hash),
-        semel_span('keep', keep, 1, 9223372036854)));
+        semel_span('keep', keep, 1::bigint, 9223372036854)));
     verdict := taken.verdict;
     retry_after_ms := taken.retry_after_ms;
     error := taken.error;
     if verdict = 'run' then
         new := (taken.claimed).record;
-        claim := encode(new.attempt_id, 'hex');
+        claim := semel_watch(taken.claimed);
         operation_id := semel_ulid_text(new.operation_id);
         fence := new.fence;
-        perform set_config('semel.claims', array_append(semel_claims(), taken.claimed)::text, true);
-        perform semel_watch(claim);
+        perform set_config('semel.claims',
+            coalesce(current_setting('semel.claims', true), '') || encode(new.digest, 'hex') || claim || ';', true);
     elsif (taken.existing).digest is not null and verdict <> 'mismatch' then
         operation_id := semel_ulid_text((taken.existing).operation_id);
         if verdict = 'replay' then
@@ -654,15 +684,9 @@ create function semel_complete(
     claim text, body bytea default null, content_type text default null, reference text default null)
 returns void language plpgsql volatile security definer as $semel$
 declare
-    claims semel_claimed[] := semel_claims();
-    claimed semel_claimed;
-    new semel_record;
+    claimed semel_claimed := semel_held(claim);
+    new semel_record := claimed.record;
 begin
-    foreach claimed in array coalesce(claims, '{}') loop
-        new := claimed.record;
-        exit when encode(new.attempt_id, 'hex') = semel_complete.claim;
-        new := null;
-    end loop;
     if new.digest is null then
         raise exception using errcode = '40001',
             message = 'semel: the claim is lost, so nothing may be committed: this transaction did not make it, or has completed it',
@@ -690,9 +714,9 @@ begin
             message = 'semel: the claim is lost, so nothing may be committed: the key has another record now',
             hint = 'roll back, and begin again with semel_begin: its verdict says what became of the key';
     end if;
-    perform set_config('semel.claims', case when cardinality(claims) = 1 then '' else (
-        select array_agg(c) from unnest(claims) c where (c.record).attempt_id <> new.attempt_id)::text end, true);
-    perform set_config('semel.completed', concat(current_setting('semel.completed', true), semel_complete.claim), true);
+    delete from semel_unfinished u where u.ctid = substr(semel_complete.claim, 33)::tid;
+    perform set_config('semel.claims', replace(coalesce(current_setting('semel.claims', true), ''),
+        encode(new.digest, 'hex') || semel_complete.claim || ';', ''), true);
 end
 $semel$;
 
@@ -707,7 +731,7 @@ declare
     new semel_record;
 begin
     new := semel_draft(1, tenant, operation, key, principal, semel_fingerprint(request_hash),
-        semel_span('keep', keep, 1, 9223372036854));
+        semel_span('keep', keep, 1::bigint, 9223372036854));
     if semel_fail.operation_id is not null then
         new.operation_id := semel_ulid_bytes(semel_fail.operation_id);
         if new.operation_id is null then
@@ -719,7 +743,7 @@ begin
         raise exception using errcode = '22023',
             message = format('semel: retry_after_ms is %s; it must not be negative', semel_fail.retry_after_ms);
     end if;
-    if exists (select from unnest(semel_claims()) c where (c.record).digest = new.digest) then
+    if semel_is_claimed(new.digest) then
         raise exception using errcode = '55000',
             message = 'semel: this transaction still holds the claim that failed',
             hint = 'roll back first, so that the failure is recorded without the work';
@@ -767,12 +791,12 @@ begin
     event := coalesce(event, substring(sha256(convert_to('semel/foreign-event/1', 'UTF8') || '\x00'::bytea
         || int8send(octet_length(convert_to(source, 'UTF8'))) || convert_to(source, 'UTF8')
         || convert_to(event_id, 'UTF8')) from 1 for 16));
-    new := semel_draft(5, tenant, consumer_group, semel_ulid_text(event), null, case when source is null then '\x'::bytea
+    new := semel_draft(5, tenant, consumer_group, semel_ulid_text(event), null::text, case when source is null then '\x'::bytea
         else '\x03'::bytea || sha256(convert_to(type, 'UTF8') || '\x00'::bytea || convert_to(source, 'UTF8')) end,
-        semel_span('keep', keep, 1, 9223372036854));
+        semel_span('keep', keep, 1::bigint, 9223372036854));
+    new.reference := type;
     taken := semel_take(new);
-    -- The type is the reference of every record of an event.
-    if taken.verdict = 'mismatch' or (taken.existing).reference <> type then
+    if taken.verdict = 'mismatch' then
         return 'conflict';
     elsif taken.verdict <> 'run' then
         return case taken.verdict when 'replay' then 'done'
@@ -783,12 +807,11 @@ begin
     new.state := 1;
     new.body := '\x';
     new.content_type := 'application/octet-stream';
-    new.reference := type;
     claimed.record := new;
     if not semel_write(claimed, new.keep_us) then
         return 'in_progress';
     end if;
-    perform semel_watch(null);
+    perform semel_watch(null::semel_claimed);
     return 'run';
 end
 $semel$;
@@ -800,7 +823,6 @@ create function semel_append(
 returns text language plpgsql volatile security definer as $semel$
 declare
     event text := coalesce(id, semel_ulid_text(semel_ulid()));
-    claims semel_claimed[] := semel_claims();
     cause text;
 begin
     perform semel_check_text('tenant of an event', tenant, 64);
@@ -831,7 +853,8 @@ begin
             'semel: headers are a JSON object of at most 64 members and 16384 bytes, with names of 1 to 128 bytes of visible text';
     end if;
     -- As the library does: what a claim of this transaction appends was caused by its operation.
-    cause := semel_ulid_text(((claims[cardinality(claims)]).record).operation_id);
+    cause := semel_ulid_text(((semel_held(
+        substring(right(current_setting('semel.claims', true), 64) from '([0-9a-f]{32}\([0-9,]*\));$'))).record).operation_id);
     -- Text that begins as bytes do would be read as those bytes.
     insert into semel_outbox (id, tenant, aggregatetype, aggregateid, type, source, payload, payload_bytes, content_type, headers)
     values (event, tenant, coalesce(aggregate_type, type), aggregate_id, type, source,
@@ -912,25 +935,33 @@ begin
 end
 $semel$;
 
--- Every function of the protocol looks up names in the server's catalogue and in the schema of this migration
--- and nowhere else, whatever the caller's search_path, and may be called by its owner only until it is granted.
+-- Every function names what is in this schema with the schema, and looks up all other names in the server's
+-- catalogue and nowhere else, whatever the caller's search_path. What it passes to functions of this schema has
+-- their exact types, so that it calls no other that somebody creates here with the same name. It may be called by
+-- its owner only until it is granted.
 do $semel$
 declare
     f record;
+    home text := quote_ident(current_schema());
 begin
     for f in
-        select p.oid::regprocedure as name, p.prosecdef or p.prorettype = 'trigger'::regtype as is_entry
+        select p.oid, p.oid::regprocedure as name, p.prosecdef as is_entry, p.prosrc as source,
+            regexp_replace(p.prosrc, '(?<![\w."''])(semel_(?:record|claimed|outbox|id_map|unfinished)\M|semel_\w+(?=\())',
+                replace(home, '\', '\\') || '.\1', 'g') as qualified
         from pg_proc p
-        where p.pronamespace = quote_ident(current_schema())::regnamespace and p.proname in (
-            'semel_after', 'semel_append', 'semel_begin', 'semel_check_id', 'semel_check_text', 'semel_claims',
-            'semel_complete', 'semel_digest', 'semel_draft', 'semel_fail', 'semel_fingerprint', 'semel_handle',
-            'semel_internal_id', 'semel_judge', 'semel_lock_key', 'semel_now', 'semel_refuse_unfinished',
-            'semel_register_id', 'semel_resolve_id', 'semel_span', 'semel_take', 'semel_ulid', 'semel_ulid_bytes',
-            'semel_ulid_text', 'semel_watch', 'semel_write')
+        where p.pronamespace = home::regnamespace and p.proname in (
+            'semel_after', 'semel_append', 'semel_begin', 'semel_check_id', 'semel_check_text', 'semel_complete',
+            'semel_digest', 'semel_draft', 'semel_fail', 'semel_fingerprint', 'semel_handle', 'semel_held',
+            'semel_internal_id', 'semel_is_claimed', 'semel_judge', 'semel_lock_key', 'semel_now',
+            'semel_refuse_unfinished', 'semel_register_id', 'semel_resolve_id', 'semel_span', 'semel_take', 'semel_ulid',
+            'semel_ulid_bytes', 'semel_ulid_text', 'semel_watch', 'semel_write')
     loop
+        execute replace(pg_get_functiondef(f.oid), f.source, f.qualified);
         execute format('revoke all on function %s from public', f.name);
         if f.is_entry then
-            execute format('alter function %s set search_path = pg_catalog, %I, pg_temp', f.name, current_schema());
+            execute format('alter function %s set search_path = pg_catalog, pg_temp', f.name);
+            -- Their texts have backslashes.
+            execute format('alter function %s set standard_conforming_strings = on', f.name);
         end if;
     end loop;
 end
@@ -942,4 +973,4 @@ create table if not exists semel_migration (
     applied_at bigint  not null
 );
 insert into semel_migration (version, name, checksum, applied_at)
-values (6, 'functions', 'c0ab6f22ab37bd72e961fcdfb6dceee7816fe2b92ff0331a683a61c2ac6621d1', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
+values (6, 'functions', 'bc041fd7c51478ea042d3635b56066ab68189126a7221501d8268d951dec743d', (extract(epoch from clock_timestamp()) * 1000000)::bigint);

@@ -44,22 +44,32 @@ pub(crate) struct Dialect {
 impl Dialect {
     /// Returns a body as the server reads it.
     fn read(&self, body: &str) -> String {
-        let mut read = String::with_capacity(body.len());
-        for part in body.split("/*!80000") {
-            match part.split_once("*/") {
-                Some((marked, rest)) => {
-                    read.push_str(if self.is_mysql { marked } else { "" });
-                    read.push_str(rest);
-                }
-                None => read.push_str(part),
-            }
-        }
-        read
+        marked(&marked(body, MYSQL, self.is_mysql), MARIADB, !self.is_mysql)
     }
 }
 
-/// Returns a body without white space and comments, which some clients remove.
+const MYSQL: &str = "/*!80000";
+const MARIADB: &str = "/*M!100600";
+
+/// Returns a text with or without what comes in comments that begin with a mark.
+fn marked(text: &str, mark: &str, kept: bool) -> String {
+    let mut read = String::with_capacity(text.len());
+    for (at, part) in text.split(mark).enumerate() {
+        match part.split_once("*/") {
+            Some((inner, rest)) if at > 0 => {
+                read.push_str(if kept { inner } else { "" });
+                read.push_str(rest);
+            }
+            _ => read.push_str(part),
+        }
+    }
+    read
+}
+
+/// Returns a body without white space and comments, which some clients remove: MySQL keeps what is
+/// marked for MariaDB as one.
 pub(crate) fn squeezed(body: &str) -> String {
+    let body = marked(body, MARIADB, false);
     let code = body.lines().map(|line| line.split_once("--").map_or(line, |(code, _)| code));
     code.flat_map(str::chars).filter(|letter| !letter.is_whitespace()).collect()
 }

@@ -33,7 +33,7 @@ SABOTAGE = {
     "lock": (
         "semel_take",
         [
-            "is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));",
+            "is_locked := pg_try_advisory_xact_lock(public.semel_lock_key(draft.digest));",
             "is_locked := true;",
         ],
     ),

@@ -38,6 +38,65 @@ BEGIN
     RELEASE SAVEPOINT semel_transaction;
 END;
 
+-- Forgets a time that the caller has set for the session: at that time a record could seem to have expired.
+DROP PROCEDURE IF EXISTS semel_reset_clock;
+CREATE PROCEDURE semel_reset_clock()
+BEGIN
+    -- A server with secure_timestamp lets nobody set one.
+    DECLARE CONTINUE HANDLER FOR 1238, 1290 BEGIN END;
+    SET SESSION timestamp = DEFAULT;
+END;
+
+-- Notes a claim in the session, and leaves a savepoint that says whether the transaction that made it is still
+-- open: it is gone with the transaction, and with it all claims noted before.
+DROP PROCEDURE IF EXISTS semel_note_claim;
+CREATE PROCEDURE semel_note_claim(IN claim CHAR(96) CHARACTER SET ascii)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1305 SET @semel_claims = x'';
+    IF COALESCE(@semel_claims, x'') <> x'' THEN
+        RELEASE SAVEPOINT semel_claim;
+    END IF;
+    SAVEPOINT semel_claim;
+    SET @semel_claims = CONCAT(COALESCE(@semel_claims, x''), CAST(claim AS BINARY));
+END;
+
+-- Finds out whether this transaction has noted a claim, and forgets it.
+DROP PROCEDURE IF EXISTS semel_drop_claim;
+CREATE PROCEDURE semel_drop_claim(IN claim LONGTEXT CHARACTER SET utf8mb4, OUT is_ours INT)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1305 SET is_ours = 0;
+    SET is_ours = COALESCE(LENGTH(claim) = 96 AND INSTR(@semel_claims, CAST(claim AS BINARY)) > 0, 0);
+    IF is_ours = 1 THEN
+        RELEASE SAVEPOINT semel_claim;
+    END IF;
+    IF is_ours = 1 THEN
+        SAVEPOINT semel_claim;
+        SET @semel_claims = REPLACE(@semel_claims, CAST(claim AS BINARY), x'');
+    END IF;
+END;
+
+-- Sets a savepoint, and finds out whether it stands: outside a transaction it is gone as soon as it was set.
+DROP PROCEDURE IF EXISTS semel_set_mark;
+CREATE PROCEDURE semel_set_mark(OUT stands INT)
+BEGIN
+    DECLARE CONTINUE HANDLER FOR 1305 SET stands = 0;
+    SET stands = 1;
+    SAVEPOINT semel_mark;
+    RELEASE SAVEPOINT semel_mark;
+    SAVEPOINT semel_mark;
+END;
+
+-- Refuses to go on where the mark is gone: a server may roll a whole transaction back when a lock was not to be
+-- had (innodb_rollback_on_timeout), and its caller would commit the second half of it.
+DROP PROCEDURE IF EXISTS semel_check_mark;
+CREATE PROCEDURE semel_check_mark()
+BEGIN
+    DECLARE EXIT HANDLER FOR 1305
+        SIGNAL SQLSTATE '40001' SET MESSAGE_TEXT =
+            'semel: the server has rolled this transaction back, so nothing of it may be committed; begin again';
+    RELEASE SAVEPOINT semel_mark;
+END;
+
 DROP PROCEDURE IF EXISTS semel_check_span;
 CREATE PROCEDURE semel_check_span(IN what VARCHAR(40) CHARACTER SET utf8mb4, IN span_ms BIGINT, IN least_ms BIGINT, IN most_ms BIGINT)
 BEGIN
@@ -160,25 +219,27 @@ BEGIN
     DECLARE v_digest BINARY(32);
     DECLARE v_attempt_id BINARY(16) DEFAULT RANDOM_BYTES(16);
     DECLARE v_us, v_number, v_fence, v_lease, v_retry, v_updated, v_created, v_expires, v_omitted, v_attempt, v_ahead BIGINT;
-    DECLARE v_until, v_keep BIGINT;
+    DECLARE v_until, v_keep, v_next, v_written BIGINT;
     DECLARE v_state, v_crash INT;
     DECLARE v_stored VARBINARY(33);
     DECLARE v_judged BINARY(16);
     DECLARE v_change VARCHAR(8) CHARACTER SET ascii;
-    DECLARE v_found, v_held, v_exists INT DEFAULT 0;
-    DECLARE v_wait BIGINT DEFAULT @@innodb_lock_wait_timeout;
+    DECLARE v_found, v_held, v_exists, v_stands INT DEFAULT 0;
+    /*!80000 DECLARE v_wait BIGINT DEFAULT @@innodb_lock_wait_timeout; */
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_found = 0;
     DECLARE CONTINUE HANDLER FOR 1062 SET v_exists = 1;
     -- Held by another transaction; and, with one snapshot for the whole transaction, changed since.
     DECLARE CONTINUE HANDLER FOR 1205, 3572, 1020 SET v_held = 1;
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    /*!80000 DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         SET SESSION innodb_lock_wait_timeout = v_wait;
         RESIGNAL;
-    END;
+    END; */
     CALL semel_check_text('tenant of a key', key_tenant, 64);
     CALL semel_check_text('scope of a key', key_scope, 128);
     CALL semel_check_text('id of a key', key_id, 255);
+    CALL semel_reset_clock();
+    CALL semel_set_mark(v_stands);
     SET v_digest = UNHEX(SHA2(CONCAT('semel/key/1', x'00', UNHEX(LPAD(HEX(kind), 2, '0')),
         UNHEX(LPAD(HEX(LENGTH(key_tenant)), 8, '0')), CAST(key_tenant AS BINARY),
         UNHEX(LPAD(HEX(LENGTH(key_scope)), 8, '0')), CAST(key_scope AS BINARY),
@@ -194,8 +255,8 @@ BEGIN
     INTO v_state, v_stored, v_attempt, v_lease, v_retry, v_crash, v_omitted, v_updated,
         v_expires, error_of, v_judged, v_number, v_fence, body_of, content_type_of, reference_of
     FROM semel_record r WHERE r.digest = v_digest;
-    -- MySQL knows no shorter wait.
-    SET SESSION innodb_lock_wait_timeout = IF(VERSION() LIKE '%MariaDB%', 0, 1);
+    -- Each server reads what is marked for it. MySQL knows no shorter wait than a second.
+    /*!80000 SET SESSION innodb_lock_wait_timeout = 1; */
     -- MySQL alone reads this. At this level a missing row is not locked, and one that is not committed is an error
     -- at once.
     /*!80000 IF v_found = 0 AND @@transaction_isolation = 'READ-COMMITTED' THEN
@@ -208,7 +269,7 @@ BEGIN
         + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0),
             v_until = v_us + LEAST(lease_ms * 1000, 9223372036854775807 - v_us),
             v_expires = v_us + LEAST(v_keep, 9223372036854775807 - v_us);
-        INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
+        /*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ INSERT INTO semel_record (digest, kind, tenant, scope, principal, id, number, fingerprint, state, operation_id,
             attempt_id, attempt, fence, owner, lease_until, retry_at, on_crash, keep_us, body, content_type,
             reference, omitted_bytes, error, created_at, updated_at, completed_at, expires_at)
         VALUES (v_digest, kind, key_tenant, key_scope, v_principal, key_id, 1, asked, goal, operation,
@@ -224,12 +285,15 @@ BEGIN
     IF v_exists = 1 AND v_held = 0 THEN
         -- It was committed after the snapshot of this transaction, so it is read with a lock, which all may have.
         SET v_found = 1;
+        /*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
         SELECT r.state, r.fingerprint, r.attempt, r.lease_until, r.retry_at, r.on_crash, r.omitted_bytes, r.updated_at,
             r.expires_at, r.error, r.attempt_id, r.number, r.fence, r.body, r.content_type, r.reference
         INTO v_state, v_stored, v_attempt, v_lease, v_retry, v_crash, v_omitted, v_updated,
             v_expires, error_of, v_judged, v_number, v_fence, body_of, content_type_of, reference_of
         FROM semel_record r WHERE r.digest = v_digest LOCK IN SHARE MODE;
     END IF;
+    -- What is written from here on is locked already.
+    /*!80000 SET SESSION innodb_lock_wait_timeout = v_wait; */
     IF v_held = 1 OR (verdict IS NULL AND v_found = 0) THEN
         SET verdict = 'in_progress', retry_after_ms = NULL, error_of = NULL, operation = NULL,
             body_of = NULL, content_type_of = NULL, reference_of = NULL;
@@ -239,34 +303,44 @@ BEGIN
         CALL semel_judge(v_state, v_stored, v_attempt, v_lease, v_retry, v_crash, v_omitted, v_updated, v_expires,
             asked, v_us, verdict, v_change, retry_after_ms, error_of);
         SET fence_of = v_fence;
+        -- The type is the reference of every record of an event.
+        IF HEX(reference_of) <> HEX(given_reference) AND NOT v_change <=> 'replace' THEN
+            SET verdict = 'mismatch', v_change = NULL, retry_after_ms = NULL, error_of = NULL;
+        END IF;
         IF v_change IS NOT NULL THEN
             SET v_found = 1;
+            /*M!100600 SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
             SELECT r.fence, r.created_at, r.operation_id INTO v_fence, v_created, operation FROM semel_record r
                 WHERE r.digest = v_digest AND r.attempt_id = v_judged AND r.number = v_number -- guard: version
                 FOR UPDATE /*!80000 NOWAIT */;
+            -- Outside a transaction the lock is gone again, so that each of these looks at the version as well.
             IF v_held = 1 OR v_found = 0 THEN
-                SET verdict = 'in_progress', retry_after_ms = NULL, error_of = NULL;
+                SET v_written = 0;
             ELSEIF v_change = 'suspend' THEN
                 UPDATE semel_record SET state = 4, number = number + 1, lease_until = NULL, error = error_of,
-                    updated_at = v_us, completed_at = v_us WHERE digest = v_digest;
+                    updated_at = v_us, completed_at = v_us
+                WHERE digest = v_digest AND attempt_id = v_judged AND number = v_number;
+                SET v_written = ROW_COUNT();
             ELSEIF v_change = 'redate' THEN
                 SET v_ahead = v_updated - v_us;
                 UPDATE semel_record SET number = number + 1, lease_until = lease_until - v_ahead,
                     retry_at = retry_at - v_ahead, expires_at = expires_at - v_ahead,
-                    completed_at = LEAST(completed_at, v_us), updated_at = v_us WHERE digest = v_digest;
+                    completed_at = LEAST(completed_at, v_us), updated_at = v_us
+                WHERE digest = v_digest AND attempt_id = v_judged AND number = v_number;
+                SET v_written = ROW_COUNT();
             ELSE
                 IF v_change = 'replace' THEN
-                    SET v_number = 0, v_created = v_us, v_attempt = 0,
+                    SET v_next = 1, v_created = v_us, v_attempt = 0,
                         operation = COALESCE(given_operation, CONCAT(UNHEX(LPAD(HEX(v_us DIV 1000), 12, '0')), RANDOM_BYTES(10)));
-                ELSEIF asked = x'' THEN
+                ELSE
                     -- A retry without a hash keeps that of the record.
-                    SET asked = v_stored;
+                    SET v_next = v_number + 1, asked = IF(asked = x'', v_stored, asked);
                 END IF;
                 SET fence_of = GREATEST(v_fence + 1, v_us),
                     v_until = v_us + LEAST(lease_ms * 1000, 9223372036854775807 - v_us),
                     v_expires = v_us + LEAST(v_keep, 9223372036854775807 - v_us);
                 -- What it takes to run the operation again stays with a failure.
-                UPDATE semel_record SET number = v_number + 1, fingerprint = asked, state = goal,
+                UPDATE semel_record SET number = v_next, fingerprint = asked, state = goal,
                     operation_id = operation, attempt_id = v_attempt_id, attempt = v_attempt + 1, fence = fence_of,
                     owner = LEFT(CONCAT(USER(), ':', CONNECTION_ID(), ':sql'), 255), lease_until = IF(goal = 0, v_until, NULL),
                     retry_at = v_us + LEAST(given_retry_us, 9223372036854775807 - v_us), on_crash = 0, keep_us = v_keep,
@@ -277,14 +351,22 @@ BEGIN
                         WHEN 2 THEN IF(v_change = 'grant', reference, NULL) END,
                     omitted_bytes = NULL, error = given_error, created_at = v_created, updated_at = v_us,
                     completed_at = IF(goal = 0, NULL, v_us), expires_at = IF(goal = 0, NULL, v_expires)
-                WHERE digest = v_digest;
-                SET claim = LOWER(CONCAT(HEX(v_digest), HEX(v_attempt_id)));
+                WHERE digest = v_digest AND attempt_id = v_judged AND number = v_number;
+                SET v_written = ROW_COUNT(), claim = LOWER(CONCAT(HEX(v_digest), HEX(v_attempt_id)));
+            END IF;
+            IF v_written <> 1 OR v_held = 1 THEN
+                SET verdict = 'in_progress', retry_after_ms = NULL, error_of = NULL, claim = NULL, operation = NULL;
             END IF;
         ELSEIF verdict <> 'mismatch' THEN
             SELECT r.operation_id INTO operation FROM semel_record r WHERE r.digest = v_digest;
         END IF;
     END IF;
-    SET SESSION innodb_lock_wait_timeout = v_wait;
+    IF NOT verdict <=> 'replay' THEN
+        SET body_of = NULL, content_type_of = NULL, reference_of = NULL;
+    END IF;
+    IF v_stands = 1 THEN
+        CALL semel_check_mark();
+    END IF;
 END;
 
 DROP PROCEDURE IF EXISTS semel_begin;
@@ -311,6 +393,8 @@ BEGIN
         v_verdict, v_claim, v_operation, v_fence, v_type, v_body, v_reference, v_retry, v_error);
     IF v_verdict = 'mismatch' THEN
         SET v_operation = NULL;
+    ELSEIF v_verdict = 'run' THEN
+        CALL semel_note_claim(v_claim);
     END IF;
     CALL semel_ulid_text(v_operation, v_ulid);
     SELECT v_verdict AS verdict, IF(v_verdict = 'run', v_claim, NULL) AS claim, v_ulid AS operation_id,
@@ -321,13 +405,14 @@ BEGIN
         v_retry AS retry_after_ms, CONVERT(v_error USING utf8mb4) AS error;
 END;
 
--- Where the claim is lost, the transaction is rolled back, as after a deadlock.
+-- Where the claim is lost, or was made in a transaction that has ended, the transaction is rolled back, as after a
+-- deadlock.
 DROP PROCEDURE IF EXISTS semel_complete;
 CREATE PROCEDURE semel_complete(IN claim LONGTEXT CHARACTER SET utf8mb4, IN body LONGBLOB, IN content_type LONGTEXT CHARACTER SET utf8mb4,
     IN reference LONGTEXT CHARACTER SET utf8mb4)
 BEGIN
-    DECLARE v_us BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))
-        + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0);
+    DECLARE v_us BIGINT;
+    DECLARE v_ours INT;
     DECLARE v_body LONGBLOB DEFAULT COALESCE(body, x'');
     DECLARE v_type LONGTEXT CHARACTER SET utf8mb4 DEFAULT COALESCE(content_type, IF(body IS NULL, 'application/octet-stream', 'application/json'));
     DECLARE v_reference LONGTEXT CHARACTER SET utf8mb4 DEFAULT reference;
@@ -342,10 +427,14 @@ BEGIN
         SIGNAL SQLSTATE '54000' SET MESSAGE_TEXT =
             'semel: the outcome is too large; at most 1048576 bytes are kept: store it elsewhere and keep its address';
     END IF;
+    CALL semel_drop_claim(claim, v_ours);
+    CALL semel_reset_clock();
+    SET v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))
+        + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0);
     UPDATE semel_record r SET r.number = r.number + 1, r.state = 1, r.lease_until = NULL, r.retry_at = NULL,
         r.body = v_body, r.content_type = v_type, r.reference = v_reference, r.omitted_bytes = NULL, r.error = NULL,
         r.updated_at = v_us, r.completed_at = v_us, r.expires_at = v_us + LEAST(r.keep_us, 9223372036854775807 - v_us)
-    WHERE r.digest = v_digest AND r.attempt_id = v_attempt_id AND r.state = 0; -- guard: claim
+    WHERE r.digest = v_digest AND r.attempt_id = v_attempt_id AND r.state = 0 AND v_ours = 1; -- guard: claim
     IF ROW_COUNT() <> 1 THEN
         ROLLBACK;
         SIGNAL SQLSTATE '40001' SET MESSAGE_TEXT =
@@ -415,9 +504,8 @@ BEGIN
         CONCAT(x'03', UNHEX(SHA2(CONCAT(CAST(type AS BINARY), x'00', CAST(source AS BINARY)), 256)))),
         30000, COALESCE(keep, 2592000000), 1, NULL, NULL, NULL, type,
         v_verdict, v_claim, v_operation, v_fence, v_type, v_body, v_reference, v_retry, v_error);
-    -- The type is the reference of every record of an event.
     SELECT CASE
-        WHEN v_verdict = 'mismatch' OR (v_verdict <> 'run' AND HEX(v_reference) <> HEX(type)) THEN 'conflict'
+        WHEN v_verdict = 'mismatch' THEN 'conflict'
         WHEN v_verdict = 'run' THEN 'run'
         WHEN v_verdict = 'replay' THEN 'done'
         WHEN v_verdict IN ('in_progress', 'backoff') THEN 'in_progress'
@@ -429,8 +517,7 @@ CREATE PROCEDURE semel_append(IN tenant LONGTEXT CHARACTER SET utf8mb4, IN type 
     IN aggregate_type LONGTEXT CHARACTER SET utf8mb4, IN aggregate_id LONGTEXT CHARACTER SET utf8mb4, IN headers LONGTEXT CHARACTER SET utf8mb4,
     IN id LONGTEXT CHARACTER SET utf8mb4, IN source LONGTEXT CHARACTER SET utf8mb4, IN content_type LONGTEXT CHARACTER SET utf8mb4)
 BEGIN
-    DECLARE v_bytes BINARY(16) DEFAULT CONCAT(UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00',
-        UTC_TIMESTAMP(6)) DIV 1000), 12, '0')), RANDOM_BYTES(10));
+    DECLARE v_bytes BINARY(16);
     DECLARE v_id CHAR(26) CHARACTER SET ascii;
     DECLARE v_tenant LONGTEXT CHARACTER SET utf8mb4 DEFAULT tenant;
     DECLARE v_kind LONGTEXT CHARACTER SET utf8mb4 DEFAULT type;
@@ -448,7 +535,11 @@ BEGIN
         CALL semel_check_text('aggregate type of an event', aggregate_type, 255);
         CALL semel_check_text('aggregate id of an event', aggregate_id, 255);
     END IF;
-    IF id IS NOT NULL THEN
+    CALL semel_reset_clock();
+    IF id IS NULL THEN
+        SET v_bytes = CONCAT(UNHEX(LPAD(HEX(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00',
+            UTC_TIMESTAMP(6)) DIV 1000), 12, '0')), RANDOM_BYTES(10));
+    ELSE
         CALL semel_ulid_bytes(id, v_bytes);
     END IF;
     IF v_bytes IS NULL THEN
@@ -488,8 +579,7 @@ DROP PROCEDURE IF EXISTS semel_register_id;
 CREATE PROCEDURE semel_register_id(IN tenant LONGTEXT CHARACTER SET utf8mb4, IN resource_type LONGTEXT CHARACTER SET utf8mb4,
     IN public_id LONGTEXT CHARACTER SET utf8mb4, IN internal_id LONGTEXT CHARACTER SET utf8mb4)
 BEGIN
-    DECLARE v_us BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))
-        + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0);
+    DECLARE v_us BIGINT;
     DECLARE v_kind VARBINARY(32);
     DECLARE v_tenant VARBINARY(64);
     DECLARE v_public VARBINARY(64);
@@ -499,6 +589,9 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR 1062 SET v_exists = 1;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_status = NULL;
     CALL semel_check_id(tenant, resource_type, public_id);
+    CALL semel_reset_clock();
+    SET v_us = TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))
+        + GREATEST(TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)), 0);
     SET v_kind = resource_type, v_tenant = tenant, v_public = public_id;
     CALL semel_ulid_bytes(internal_id, v_internal);
     IF v_internal IS NULL AND HEX(REPLACE(internal_id, '-', '')) REGEXP '^(3[0-9]|[46][1-6])*$'

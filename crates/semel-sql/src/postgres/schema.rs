@@ -197,18 +197,19 @@ async fn verify(naming: Naming, connection: &mut PgConnection) -> Result<Vec<Fin
 const ROUTINES: Dialect =
     Dialect { create: "create function ", begin: "as $semel$", end: "$semel$", is_mysql: false };
 
-/// The functions of the schema. One that lost the rights of its owner or its own `search_path` is
-/// another function, and so is one whose trigger is gone or disabled.
+/// The functions of the schema, without the schema's name. One that lost the rights of its owner or its
+/// own `search_path` is another function, and so is one whose trigger is gone or disabled.
 const FUNCTIONS: &str = "select p.proname::text, case
         when p.proname = 'semel_refuse_unfinished' and not exists (
             select from pg_trigger t
             where t.tgfoid = p.oid and t.tgdeferrable and t.tginitdeferred and t.tgenabled in ('O', 'A'))
             then ''
         when p.proname in ('semel_append', 'semel_begin', 'semel_complete', 'semel_fail', 'semel_handle',
-            'semel_register_id', 'semel_resolve_id') and (not p.prosecdef or p.proconfig is null)
+            'semel_refuse_unfinished', 'semel_register_id', 'semel_resolve_id')
+            and not (p.prosecdef and coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'])
             then ''
-        else p.prosrc end
-    from pg_proc p join pg_class c on c.relnamespace = p.pronamespace
+        else replace(p.prosrc, quote_ident(n.nspname) || '.semel_', 'semel_') end
+    from pg_proc p join pg_class c on c.relnamespace = p.pronamespace join pg_namespace n on n.oid = p.pronamespace
     where c.oid = to_regclass('semel_record') and p.proname like 'semel\\_%'";
 
 /// Reports functions that are missing or changed.

@@ -1,6 +1,8 @@
 //! Tests the ledger's protocol as procedures, on MariaDB and MySQL 9: the same verdicts as the judge,
 //! the same records, and each effect once for programs that know nothing else.
 
+mod guards;
+
 use std::sync::Arc;
 use std::time::Duration;
 

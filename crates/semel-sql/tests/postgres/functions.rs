@@ -2,6 +2,7 @@
 //! each effect once for programs that know nothing else.
 
 mod contract;
+mod forging;
 mod judging;
 mod racing;
 mod rights;

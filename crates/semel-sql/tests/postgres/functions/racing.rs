@@ -31,7 +31,7 @@ async fn every_effect_happens_once_behind_a_pooler() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_lock_work_runs_in_vain() {
     let database = Database::new().await;
-    let lock = "pg_try_advisory_xact_lock(semel_lock_key(draft.digest))";
+    let lock = "pg_try_advisory_xact_lock(public.semel_lock_key(draft.digest))";
     sabotage(&database, "semel_take", lock, "true").await;
     let audit = raced(database).await;
     assert!(audit.vain > 0, "{audit:?}");

@@ -17,19 +17,30 @@ async fn role(session: &mut PgSession, name: &str) {
     session.run(&text).await.expect("created");
 }
 
+/// Returns a session of a role that has the documented grants and no other.
+pub(super) async fn application(
+    database: &Database,
+    owner: &mut PgSession,
+    name: &str,
+) -> PgSession {
+    role(owner, name).await;
+    let grants = documented("-- PostgreSQL").remove(0).replace(" to app", &format!(" to {name}"));
+    owner.run(&grants).await.expect("granted");
+    let mut app = PgSession::open(database).await;
+    app.run(&format!("set role {name}")).await.expect("set");
+    app
+}
+
 #[tokio::test]
 async fn a_role_with_the_documented_grants_calls_and_reads_nothing_else() {
     let database = Database::new().await;
     let mut owner = PgSession::open(&database).await;
     role(&mut owner, "semel_app").await;
-    let mut app = PgSession::open(&database).await;
-    app.run("set role semel_app").await.expect("set");
-    app.run("begin").await.expect("begun");
-    let refusal = app.begin(&Ask::of("k")).await.expect_err("not granted");
+    let mut stranger = PgSession::open(&database).await;
+    stranger.run("set role semel_app; begin").await.expect("set");
+    let refusal = stranger.begin(&Ask::of("k")).await.expect_err("not granted");
     assert_eq!(refusal.state, "42501", "{refusal:?}");
-    app.run("rollback").await.expect("rolled back");
-    let grants = documented("-- PostgreSQL").remove(0).replace(" to app", " to semel_app");
-    owner.run(&grants).await.expect("granted");
+    let mut app = application(&database, &mut owner, "semel_app").await;
     app.run("begin").await.expect("begun");
     let begun = app.begin(&Ask::of("k")).await.expect("granted");
     app.run("select semel_append('acme', 'order.placed', '1')").await.expect("granted");
@@ -45,6 +56,10 @@ async fn a_role_with_the_documented_grants_calls_and_reads_nothing_else() {
         "delete from semel_record",
         "select semel_take(null)",
         "select semel_write(null, 0)",
+        "select semel_held('k')",
+        "select claimed from semel_unfinished",
+        "update semel_unfinished set claimed = null",
+        "delete from semel_unfinished",
         "insert into semel_unfinished values (null, now())",
     ] {
         let refusal = app.run(forbidden).await.expect_err(forbidden);
@@ -84,6 +99,7 @@ async fn a_check_finds_functions_that_are_missing_or_changed() {
         ("drop function semel_complete", "sql-function-missing"),
         ("alter function semel_begin security invoker", "sql-function-changed"),
         ("alter function semel_begin reset search_path", "sql-function-changed"),
+        ("alter function semel_begin set search_path = pg_catalog, public", "sql-function-changed"),
         ("alter table semel_unfinished disable trigger semel_unfinished", "sql-function-changed"),
         (
             "create or replace function semel_lock_key(digest bytea) returns bigint language sql as 'select 1::bigint'",
