@@ -33,6 +33,34 @@ export function database(knex: Knex): Database<Knex.Transaction> {
     },
     sqlstate: isPostgres ? ofPostgres : ofMySql,
     isInTransaction: async (trx) => trx.isTransaction === true && !trx.isCompleted(),
-    transaction: (work) => knex.transaction(work),
+    async transaction(work) {
+      let failure: { readonly error: unknown } | undefined;
+      try {
+        return await knex.transaction(async (trx) => {
+          try {
+            return await work(trx);
+          } catch (error) {
+            failure = { error };
+            await rollBack(trx);
+            throw error;
+          }
+        });
+      } catch (error) {
+        throw failure === undefined ? error : failure.error;
+      }
+    },
   };
+}
+
+/**
+ * Rolls back before Knex does, which gives a connection back to its pool also if its ROLLBACK failed.
+ */
+async function rollBack(trx: Knex.Transaction): Promise<void> {
+  try {
+    await trx.raw("ROLLBACK");
+  } catch (error) {
+    // Knex destroys a connection with this mark when the next user asks for it, as after an error of its own.
+    const { acquireConnection } = trx.client as { acquireConnection(): Promise<{ __knex__disposed?: unknown }> };
+    (await acquireConnection()).__knex__disposed = error;
+  }
 }

@@ -211,3 +211,22 @@ test("a transaction of Knex is no database: the ledger would only make a savepoi
   await knex.destroy();
   assert.throws(() => pgDatabase({} as never), Misused);
 });
+
+test("a connection of Knex whose ROLLBACK fails is destroyed, and the work's error thrown", { skip }, async () => {
+  const knex = knexOf({ client: "pg", connection: POSTGRES as string, pool: { min: 0, max: 1 } });
+  const pids = new Set<unknown>();
+  for (const breaks of [true, false]) {
+    const asking = knexDatabase(knex).transaction(async (trx) => {
+      pids.add((await trx.raw("SELECT pg_backend_pid() AS pid")).rows[0].pid);
+      if (breaks) {
+        const connection = await (trx.client as any).acquireConnection();
+        const fails = (...given: any[]) => given.at(-1)(new Error("no answer"));
+        connection.query = fails;
+        throw new Error("declined");
+      }
+    });
+    await (breaks ? assert.rejects(asking, /declined/) : asking);
+  }
+  assert.equal(pids.size, 2);
+  await knex.destroy();
+});
