@@ -19,6 +19,9 @@ export interface Database<C> {
   /** Runs a statement in the open transaction, and returns its first row. */
   query(connection: C, statement: string, values: readonly unknown[]): Promise<Row | undefined>;
 
+  /** Tells whether a connection that the caller opened (`Ledger.join`) is in a transaction. */
+  isInTransaction(connection: C): Promise<boolean>;
+
   /** Returns the placeholder of a parameter, counted from 1: `$1` or `?`. */
   placeholder(number: number): string;
 

@@ -5,11 +5,12 @@
  * recorded after the rollback, in a transaction of its own.
  */
 
+import { performance } from "node:perf_hooks";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Codec } from "./codecs.js";
 import { call, duration, only, type Database, type FunctionName, type Row } from "./database.js";
 import * as errors from "./errors.js";
-import type { Event } from "./events.js";
+import { handlingId, type Event } from "./events.js";
 import { Unit } from "./unit.js";
 
 // The longest error text that the ledger keeps, in characters.
@@ -18,6 +19,8 @@ const MAX_ERROR = 256;
 const ASKING_MS = 5_000;
 // How long a group knows an event: 30 days, as long as any broker delivers it again.
 const EVENT_KEEP_MS = 30 * 86_400_000;
+// The longest that a timer of Node.js waits; it fires at once for more.
+const MAX_SLEEP_MS = 2 ** 31 - 1;
 
 const REFUSALS: Readonly<Record<string, new (known: errors.Known) => errors.Refused>> = {
   mismatch: errors.KeyReused,
@@ -33,6 +36,10 @@ const REFUSALS: Readonly<Record<string, new (known: errors.Known) => errors.Refu
 const NOT_MIGRATED = ["42883", "42P01", "3F000", "42501"];
 // No transaction, a claim that was not completed.
 const MISUSED = ["25P01", "55000", "25000"];
+// The connection; the server is going down; it has too many connections.
+const LOST = /^(?:08|57P|53300)/;
+// A value, a constraint, a view's condition, what triggers raise: why a COMMIT is refused for what it contains.
+const CONTAINED = /^(?:22|23|44|45|P0)/;
 
 /** The result of an operation, and whether an earlier call produced it. */
 export interface Execution<T> {
@@ -77,78 +84,86 @@ class Asked extends Error {
   }
 }
 
-type Ended<T> = { readonly refused: Row } | { readonly execution: Execution<T> };
+/** What one attempt came to. An error that the work threw is no refusal, and is thrown. */
+type Attempt<T> = { readonly refused: errors.SemelError } | { readonly execution: Execution<T> };
 
 /** Runs operations on one database. */
 export class Engine<C> {
-  constructor(readonly database: Database<C>) {}
-
-  /** Runs `work` once under a key, in one transaction with its outcome. */
-  async execute<T>(request: Request, work: (unit: Unit<C>) => Promise<T>, codec: Codec<T>): Promise<Execution<T>> {
-    const until = Date.now() + request.waitMs;
-    for (let delay = 50; ; delay = Math.min(2 * delay, 500)) {
-      try {
-        return await this.#attempt(request, work, codec);
-      } catch (error) {
-        const left = until - Date.now();
-        if (left <= 0 || !(error instanceof errors.InProgress || error instanceof errors.BackingOff)) {
-          throw error;
-        }
-        const due = error instanceof errors.BackingOff ? (error.retryAfterMs ?? delay) : 0;
-        if (due > left) {
-          throw error;
-        }
-        await sleep(due > 0 ? due : Math.min(left, delay * (0.5 + Math.random() / 2)));
-      }
+  constructor(readonly database: Database<C>) {
+    if (database.dialect !== "postgresql" && database.dialect !== "mysql") {
+      throw new errors.Misused(`the dialect of a database is postgresql or mysql, not ${String(database.dialect)}`);
     }
   }
 
-  async #attempt<T>(request: Request, work: (unit: Unit<C>) => Promise<T>, codec: Codec<T>): Promise<Execution<T>> {
+  /** Runs `work` once under a key, in one transaction with its outcome. */
+  async execute<T>(request: Request, work: (unit: Unit<C>) => Promise<T>, codec: Codec<T>): Promise<Execution<T>> {
+    const until = performance.now() + request.waitMs;
+    for (let delay = 50; ; delay = Math.min(2 * delay, 500)) {
+      const attempt = await this.#attempt(request, work, codec);
+      if ("execution" in attempt) {
+        return attempt.execution;
+      }
+      const { refused } = attempt;
+      const left = until - performance.now();
+      if (left <= 0 || !(refused instanceof errors.InProgress || refused instanceof errors.BackingOff)) {
+        throw refused;
+      }
+      const due = refused instanceof errors.BackingOff ? (refused.retryAfterMs ?? delay) : 0;
+      if (due > left) {
+        throw refused;
+      }
+      await sleep(due > 0 ? Math.min(due, MAX_SLEEP_MS) : Math.min(left, delay * (0.5 + Math.random() / 2)));
+    }
+  }
+
+  async #attempt<T>(request: Request, work: (unit: Unit<C>) => Promise<T>, codec: Codec<T>): Promise<Attempt<T>> {
     let isOpen = false;
-    let unit: Unit<C> | undefined;
+    let begun: Row = {};
+    // What the ledger itself said of this attempt. Errors of the same types that the work threw are the work's.
+    let own: unknown;
+    let isWorking = false;
     let completed: Execution<T> | undefined;
-    let ended: Ended<T>;
     try {
-      ended = await this.database.transaction(async (connection): Promise<Ended<T>> => {
+      return await this.database.transaction(async (connection): Promise<Attempt<T>> => {
         isOpen = true;
-        const row = await this.#begin(connection, request);
-        if (row["verdict"] === "replay") {
-          return { execution: replay(row, codec) };
+        begun = await this.#begin(connection, request).catch((error: unknown) => {
+          own = error;
+          throw error;
+        });
+        if (begun["verdict"] === "replay") {
+          return { execution: replay(begun, codec) };
         }
-        if (row["verdict"] !== "run") {
+        if (begun["verdict"] !== "run") {
           // The verdict may have changed the record (of a crashed attempt, to uncertain): it is committed.
-          return { refused: row };
+          return { refused: refusal(begun) };
         }
-        unit = new Unit(this.database, connection, request.tenant, String(row["operation_id"]));
-        const value = await work(unit);
-        const { contentType, body } = codec.encode(value);
-        const values = [row["claim"], Buffer.from(body), contentType, unit.reference];
-        await this.#call(connection, "semel_complete", values);
-        completed = {
-          // What a replay will give, so that the first answer is no other.
-          value: codec.decode(contentType, body),
-          replayed: false,
-          operationId: String(row["operation_id"]),
-          reference: unit.reference,
-        };
+        isWorking = true;
+        const unit = new Unit(this.database, connection, request.tenant, String(begun["operation_id"]));
+        const { value, contentType, body } = stored(finished(await work(unit)), codec);
+        const values = [begun["claim"], body, contentType, unit.reference];
+        await this.#call(connection, "semel_complete", values).catch((error: unknown) => {
+          own = error instanceof errors.SemelError ? error : undefined;
+          throw error;
+        });
+        const operationId = String(begun["operation_id"]);
+        completed = { value, replayed: false, operationId, reference: unit.reference };
         return { execution: completed };
       });
     } catch (error) {
       if (!isOpen) {
-        throw new errors.Unavailable({ cause: error });
+        throw this.#isLost(error) ? new errors.Unavailable({ cause: error }) : error;
       }
       if (completed !== undefined) {
-        return await this.#committed(request, completed, error);
+        return { execution: await this.#committed(request, begun, completed, codec, error) };
       }
-      if (unit !== undefined) {
-        await this.#recordFailure(request, unit, error);
+      if (error === own && error instanceof errors.InProgress) {
+        return { refused: error };
+      }
+      if (isWorking && error !== own) {
+        await this.#recordFailure(request, String(begun["operation_id"]), error);
       }
       throw error;
     }
-    if ("refused" in ended) {
-      throw refusal(ended.refused);
-    }
-    return ended.execution;
   }
 
   #begin(connection: C, request: Request): Promise<Row> {
@@ -156,47 +171,62 @@ export class Engine<C> {
     return this.#call(connection, "semel_begin", values);
   }
 
-  /** Finds out what became of a COMMIT that gave an error: it may have happened, and only its answer been lost. */
-  async #committed<T>(request: Request, completed: Execution<T>, error: unknown): Promise<Execution<T>> {
-    const until = Date.now() + Math.max(request.waitMs, ASKING_MS);
+  /**
+   * Finds out what became of a COMMIT that gave an error: it may have happened, and only its answer been lost.
+   * Another attempt may have completed the operation since then: the result is that one's.
+   */
+  async #committed<T>(
+    request: Request,
+    begun: Row,
+    completed: Execution<T>,
+    codec: Codec<T>,
+    error: unknown,
+  ): Promise<Execution<T>> {
+    const sqlstate = this.database.sqlstate(error);
+    if (sqlstate !== undefined && CONTAINED.test(sqlstate)) {
+      // A failure of the work, such as of a deferred constraint. A full disk or a cancelled query is none.
+      await this.#recordFailure(request, completed.operationId, error);
+      throw error;
+    }
+    const until = performance.now() + Math.max(request.waitMs, ASKING_MS);
     for (;;) {
-      let verdict: unknown;
-      let isOurs = false;
-      try {
-        await this.database.transaction(async (connection) => {
-          throw new Asked(await this.#begin(connection, request));
-        });
-      } catch (answer) {
-        if (answer instanceof Asked) {
-          verdict = answer.row["verdict"];
-          isOurs = answer.row["operation_id"] === completed.operationId;
-        } else if (answer instanceof errors.InProgress) {
-          verdict = "in_progress";
-        } else {
-          throw new errors.CommitUnknown(completed.operationId, { cause: error });
-        }
+      const row = await this.#ask(request);
+      if (row?.["verdict"] === "replay") {
+        // All attempts have one operation id, and each its own fence.
+        return String(row["fence"]) === String(begun["fence"]) ? completed : replay(row, codec);
       }
-      if (verdict === "replay" && isOurs) {
-        return completed;
-      }
-      if (verdict !== "in_progress") {
+      if (row !== undefined && row["verdict"] !== "in_progress") {
         // It did not commit.
         throw error;
       }
-      if (Date.now() > until) {
+      if (row === undefined || performance.now() > until) {
         throw new errors.CommitUnknown(completed.operationId, { cause: error });
       }
       await sleep(50);
     }
   }
 
+  /** Returns what the ledger says of a key, and changes nothing; undefined if it cannot be asked. */
+  async #ask(request: Request): Promise<Row | undefined> {
+    try {
+      return await this.database.transaction(async (connection) => {
+        throw new Asked(await this.#begin(connection, request));
+      });
+    } catch (answer) {
+      if (answer instanceof Asked) {
+        return answer.row;
+      }
+      return answer instanceof errors.InProgress ? { verdict: "in_progress" } : undefined;
+    }
+  }
+
   /** Records a failure after the rollback. If that fails, the key is free: nothing is recorded. */
-  async #recordFailure(request: Request, unit: Unit<C>, error: unknown): Promise<void> {
-    const isFree = error instanceof NotKept && error.recorded === undefined;
-    if (isFree || error instanceof errors.Refused || error instanceof errors.Misused) {
+  async #recordFailure(request: Request, operationId: string, error: unknown): Promise<void> {
+    if (error instanceof NotKept && error.recorded === undefined) {
       return;
     }
-    const delay = request.isFinal(error) ? null : Math.round(request.retryAfterMs);
+    const [isFinal, wrong] = judged(request, error);
+    const delay = isFinal ? null : Math.round(request.retryAfterMs);
     try {
       await this.database.transaction((connection) =>
         call(this.database, connection, "semel_fail", [
@@ -204,13 +234,28 @@ export class Engine<C> {
           printable(error),
           delay,
           request.principal,
-          unit.operationId,
+          operationId,
           duration(request.keepMs),
         ]),
       );
     } catch {
       // The caller gets the failure itself.
     }
+    if (wrong !== undefined) {
+      throw new AggregateError([error, wrong], "the work failed, and `isFinal` could not tell whether for good");
+    }
+  }
+
+  /** Tells whether an error is about the connection, not about what was sent. */
+  #isLost(error: unknown): boolean {
+    const sqlstate = this.database.sqlstate(error);
+    if (sqlstate !== undefined) {
+      return LOST.test(sqlstate);
+    }
+    // What drivers throw for wrong arguments.
+    const isWrong = error instanceof errors.SemelError || error instanceof TypeError || error instanceof RangeError;
+    const { code } = (error ?? {}) as { code?: unknown };
+    return !isWrong && !(typeof code === "string" && code.startsWith("ERR_"));
   }
 
   /** Handles an event once per group, in one transaction with the handler's writes. */
@@ -223,15 +268,14 @@ export class Engine<C> {
         const values = [group, event.tenant, event.id, event.type, event.source, duration(EVENT_KEEP_MS)];
         const found = String(only(await this.#call(connection, "semel_handle", values)));
         if (found === "run") {
-          // The event takes the place of the operation: what the handler derives is the same for all.
-          await handler(new Unit(this.database, connection, event.tenant, event.id));
+          finished(await handler(new Unit(this.database, connection, event.tenant, handlingId(group, event))));
           // Fails if an error that the handler caught has ended the transaction.
           await this.database.query(connection, "SELECT 1", []);
         }
         return found;
       });
     } catch (error) {
-      throw isOpen ? error : new errors.Unavailable({ cause: error });
+      throw !isOpen && this.#isLost(error) ? new errors.Unavailable({ cause: error }) : error;
     }
     if (verdict !== "run" && verdict !== "done") {
       throw refusal({ verdict });
@@ -255,8 +299,7 @@ export class Engine<C> {
       if (sqlstate !== undefined && MISUSED.includes(sqlstate)) {
         throw new errors.Misused(error instanceof Error ? error.message : String(error), options);
       }
-      // 08: the connection; 57P: the server is going down; none: the library itself.
-      if (isFirst && (sqlstate === undefined || /^(?:08|57P)/.test(sqlstate))) {
+      if (isFirst && this.#isLost(error)) {
         throw new errors.Unavailable(options);
       }
       throw error;
@@ -299,6 +342,38 @@ function replay<T>(row: Row, codec: Codec<T>): Execution<T> {
     operationId: String(row["operation_id"]),
     reference: text(row["reference"]),
   };
+}
+
+/** Returns the result of work; throws Misused if the work has not run yet. */
+function finished<T>(value: T): T {
+  const kind = Object.prototype.toString.call(value);
+  if (kind === "[object Generator]" || kind === "[object AsyncGenerator]") {
+    throw new errors.Misused("a generator does not run when it is called; give an async function");
+  }
+  return value;
+}
+
+/** Returns a result as it is stored, and as a replay will give it, so that the first answer is no other. */
+function stored<T>(result: T, codec: Codec<T>): { value: T; contentType: string; body: Buffer } {
+  try {
+    const { contentType, body } = codec.encode(result);
+    return { value: codec.decode(contentType, body), contentType, body: Buffer.from(body) };
+  } catch (error) {
+    throw new errors.InvalidResult({ cause: error });
+  }
+}
+
+/** Tells whether a failure is final, and what is wrong with the caller's function that says so. */
+function judged({ isFinal }: Request, error: unknown): [isFinal: boolean, wrong?: unknown] {
+  try {
+    const answer: unknown = isFinal(error);
+    if (typeof answer === "boolean") {
+      return [answer];
+    }
+    return [false, new errors.Misused("`isFinal` returns true or false, and no promise")];
+  } catch (wrong) {
+    return [false, wrong];
+  }
 }
 
 function text(value: unknown): string | undefined {

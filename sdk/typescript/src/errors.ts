@@ -33,6 +33,14 @@ export class InvalidPublicId extends SemelError {
   }
 }
 
+/** The result of the work cannot be stored, or cannot be read back. Everything was rolled back. */
+export class InvalidResult extends SemelError {
+  constructor(options?: ErrorOptions) {
+    const { message } = (options?.cause ?? {}) as { message?: unknown };
+    super(`the result cannot be stored and read back, and nothing was committed: ${String(message)}`, options);
+  }
+}
+
 /** A part of an event is missing, too long or cannot be written. Nothing was sent. */
 export class InvalidEvent extends SemelError {}
 

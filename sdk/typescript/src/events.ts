@@ -40,6 +40,20 @@ export function eventId(source: string, id: string): string {
   return ulids.write(hash.update(from).update(id).digest().subarray(0, 16));
 }
 
+/**
+ * Returns what takes the place of the operation while a group handles an event: the same in every delivery,
+ * and another one for every group and every event.
+ */
+export function handlingId(group: string, event: Event): string {
+  const id = eventId(event.source, event.id);
+  const hash = createHash("sha256").update("semel/handling/1\0");
+  for (const part of [event.tenant, group, id]) {
+    const bytes = Buffer.from(part, "utf8");
+    hash.update(lengthOf(bytes)).update(bytes);
+  }
+  return ulids.write(Buffer.concat([(ulids.parse(id) as Buffer).subarray(0, 6), hash.digest().subarray(0, 10)]));
+}
+
 /** Returns JSON as text; for another content type the text that the payload is. */
 export function encodePayload(payload: unknown, contentType: string): string {
   if (payload instanceof Uint8Array) {

@@ -29,7 +29,10 @@ export function ofBody(body: Uint8Array): Buffer {
  * JSON would change silently (NaN, maps, undefined in lists) are refused.
  */
 export function of(fields: unknown): Buffer {
-  return ofBody(Buffer.from(toJson(fields), "utf8"));
+  const text = toJson(fields);
+  const parsed = canonical.read(Buffer.from(text, "utf8"));
+  // Without a canonical form (a number beyond 2^53) the order of members would make a difference.
+  return parsed === undefined ? hash(RAW, Buffer.from(sorted(JSON.parse(text)))) : hash(JSON_FORM, parsed.form);
 }
 
 /** Encodes a value as JSON text; throws InvalidFingerprint for what JSON does not have. */
@@ -43,6 +46,7 @@ export function toJson(value: unknown): string {
         typeof member === "symbol" ||
         member instanceof Map ||
         member instanceof Set ||
+        isOpaque(member) ||
         (member === undefined && isItem)
       ) {
         throw new TypeError(`${describe(member)} is not JSON; convert it to text or a number`);
@@ -54,6 +58,27 @@ export function toJson(value: unknown): string {
     const text = error instanceof Error ? error.message : String(error);
     throw new InvalidFingerprint(`the fields cannot be written as JSON: ${text}`, { cause: error });
   }
+}
+
+function sorted(value: unknown): string {
+  if (Array.isArray(value)) {
+    return `[${value.map(sorted).join(",")}]`;
+  }
+  if (typeof value === "object" && value !== null) {
+    const members = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+    return `{${members.map(([name, member]) => `${JSON.stringify(name)}:${sorted(member)}`).join(",")}}`;
+  }
+  return JSON.stringify(value);
+}
+
+/** Tells whether JSON would write an object as `{}` although it has more: a promise, a map, a form. */
+function isOpaque(value: unknown): boolean {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    return false;
+  }
+  const prototype: unknown = Object.getPrototypeOf(value);
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  return !isPlain && Object.keys(value).length === 0;
 }
 
 function describe(value: unknown): string {

@@ -42,6 +42,25 @@ export function checkKey(key: Key): void {
   }
 }
 
+/** Throws InvalidKey unless the identity of a caller is text that the database takes. */
+export function checkIdentity(identity: unknown): void {
+  if (typeof identity !== "string") {
+    throw new InvalidKey(`a principal is text, got ${typeof identity}; await or convert it`, "principal", "type");
+  }
+  if (identity === "") {
+    const text = "the principal is empty; leave it out where all callers of the tenant share the key";
+    throw new InvalidKey(text, "principal", "blank");
+  }
+  if (isLone(identity) || identity.includes("\0")) {
+    throw new InvalidKey("the principal has a lone surrogate or a NUL; it is no text", "principal", "control");
+  }
+}
+
+/** Throws InvalidKey unless a tenant is valid. */
+export function checkTenant(tenant: string): void {
+  check("tenant", tenant, MAX_TENANT);
+}
+
 /** Returns the 32 bytes by which stores find the record of a key. */
 export function digest(key: Key): Buffer {
   checkKey(key);
@@ -58,7 +77,10 @@ export function digest(key: Key): Buffer {
 }
 
 function check(part: string, text: string, limit: number): void {
-  if (typeof text !== "string" || /^\p{White_Space}*$/u.test(text)) {
+  if (typeof text !== "string") {
+    throw new InvalidKey(`the ${part} of a key is text, got ${typeof text}; await or convert it`, part, "type");
+  }
+  if (/^\p{White_Space}*$/u.test(text)) {
     throw new InvalidKey(
       `the ${part} of a key is blank; give it a value that is unique to the request`,
       part,

@@ -3,10 +3,10 @@
 import { json, type Codec } from "./codecs.js";
 import type { Database } from "./database.js";
 import { Engine, type Execution, type Handled, type Request } from "./engine.js";
-import { InvalidKey } from "./errors.js";
+import { InvalidKey, Misused } from "./errors.js";
 import type { Event } from "./events.js";
 import * as fingerprints from "./fingerprints.js";
-import { checkKey } from "./keys.js";
+import { checkIdentity, checkKey, checkTenant } from "./keys.js";
 import { Unit } from "./unit.js";
 
 /** What holds for all calls that say nothing else. */
@@ -65,15 +65,21 @@ export class Ledger<C> {
    * Handles an event once for a consumer group, in one transaction with its writes. Acknowledge the message
    * once it returned; if it throws, let the broker deliver the event again.
    */
-  handle(group: string, event: Event, handler: (unit: Unit<C>, event: Event) => Promise<unknown>): Promise<Handled> {
+  async handle(
+    group: string,
+    event: Event,
+    handler: (unit: Unit<C>, event: Event) => Promise<unknown>,
+  ): Promise<Handled> {
+    checkKey({ tenant: event.tenant, scope: group, id: event.id });
     return this.engine.handle(group, event, (unit) => handler(unit, event));
   }
 
   /**
    * Returns the functions for a transaction that you opened and will commit: `append`, `registerId` and
-   * `resolveId` without a key.
+   * `resolveId` without a key. Each throws Misused if `connection` is not in a transaction.
    */
   join(connection: C, tenant = this.defaults.tenant): Unit<C> {
+    checkTenant(tenant ?? "");
     return new Unit(this.engine.database, connection, tenant ?? "", undefined);
   }
 
@@ -81,6 +87,16 @@ export class Ledger<C> {
     const merged = { ...this.defaults, ...operation };
     const { tenant = "", key, fields, requestHash } = merged;
     checkKey({ tenant, scope: operation.operation, id: key });
+    if (merged.principal !== undefined) {
+      checkIdentity(merged.principal);
+    }
+    const times = {
+      leaseMs: merged.leaseMs ?? 30_000,
+      keepMs: merged.keepMs ?? 86_400_000,
+      retryAfterMs: merged.retryAfterMs ?? 0,
+      waitMs: merged.waitMs ?? 0,
+    };
+    checkTimes(times);
     let fingerprint: Uint8Array = Buffer.alloc(0);
     if (fields !== undefined && requestHash !== undefined) {
       throw new InvalidKey("give `fields` or `requestHash`, not both", "fields", "both");
@@ -95,11 +111,20 @@ export class Ledger<C> {
       key,
       fingerprint,
       principal: merged.principal,
-      leaseMs: merged.leaseMs ?? 30_000,
-      keepMs: merged.keepMs ?? 86_400_000,
-      waitMs: merged.waitMs ?? 0,
-      retryAfterMs: merged.retryAfterMs ?? 0,
+      ...times,
       isFinal: merged.isFinal ?? (() => false),
     };
+  }
+}
+
+/** Throws Misused for a time that is none, before the work whose failure it would leave unrecorded. */
+function checkTimes(times: Readonly<Record<string, number>>): void {
+  for (const [name, ms] of Object.entries(times)) {
+    // A caller may wait without an end.
+    const isLimited = name === "waitMs" || Number.isFinite(ms);
+    const isLong = name === "leaseMs" || name === "keepMs" ? ms > 0 : ms >= 0;
+    if (typeof ms !== "number" || !isLimited || !isLong) {
+      throw new Misused(`\`${name}\` is a number of milliseconds, got ${String(ms)}`);
+    }
   }
 }

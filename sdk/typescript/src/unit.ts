@@ -1,7 +1,7 @@
 /** The open transaction of an operation. */
 
-import { call, only, type Database } from "./database.js";
-import { InvalidEvent } from "./errors.js";
+import { call, only, type Database, type FunctionName, type Row } from "./database.js";
+import { InvalidEvent, Misused } from "./errors.js";
 import { derivedId, encodePayload } from "./events.js";
 import { toJson } from "./fingerprints.js";
 import type { Resource } from "./publicIds.js";
@@ -50,7 +50,7 @@ export class Unit<C> {
       }
       id = derivedId(this.operationId, name);
     }
-    const row = await call(this.#database, this.connection, "semel_append", [
+    const row = await this.#call("semel_append", [
       this.tenant,
       type,
       encodePayload(payload, contentType),
@@ -79,7 +79,7 @@ export class Unit<C> {
   async registerId(resource: Resource, internal: Uint8Array): Promise<string> {
     const text = resource.encode(internal);
     const values = [this.tenant, resource.name, text, ulids.write(internal)];
-    await call(this.#database, this.connection, "semel_register_id", values);
+    await this.#call("semel_register_id", values);
     return text;
   }
 
@@ -87,7 +87,15 @@ export class Unit<C> {
   async resolveId(resource: Resource, publicId: string): Promise<Buffer | undefined> {
     resource.decode(publicId);
     const values = [this.tenant, resource.name, publicId];
-    const found = only(await call(this.#database, this.connection, "semel_resolve_id", values));
+    const found = only(await this.#call("semel_resolve_id", values));
     return typeof found === "string" ? ulids.parse(found) : undefined;
+  }
+
+  async #call(name: FunctionName, values: readonly unknown[]): Promise<Row> {
+    // A transaction of the caller's own (`Ledger.join`): without one the statement would commit by itself.
+    if (this.operationId === undefined && !(await this.#database.isInTransaction(this.connection))) {
+      throw new Misused("the connection is not in a transaction; begin one, and commit it with your rows");
+    }
+    return call(this.#database, this.connection, name, values);
   }
 }

@@ -18,6 +18,10 @@ export interface Library {
   insert(unit: Unit<any>, name: string): Promise<unknown>;
   /** Runs a statement outside every ledger; parameters are written `?`. */
   rows(statement: string, ...values: string[]): Promise<any[]>;
+  /** Lends a connection that is in no transaction. */
+  idle(use: (connection: any) => Promise<void>): Promise<void>;
+  /** Makes a ledger on what may be no pool. */
+  over(pool: any): unknown;
   close(): Promise<void>;
 }
 
@@ -50,6 +54,11 @@ async function postgres(url: string): Promise<Library> {
       let number = 0;
       return (await pool.query(statement.replace(/\?/g, () => `$${(number += 1)}`), values)).rows;
     },
+    idle: async (use) => {
+      const client = await pool.connect();
+      await use(client).finally(() => client.release());
+    },
+    over: pgDatabase,
     close: () => pool.end(),
   };
 }
@@ -62,6 +71,11 @@ async function mysql2(url: string): Promise<Library> {
     ledger: (defaults) => new Ledger(mysqlDatabase(pool), defaults),
     insert: (unit, name) => unit.connection.query("INSERT INTO effect VALUES (?)", [name]),
     rows: async (statement, ...values) => (await pool.query(statement, values))[0] as any[],
+    idle: async (use) => {
+      const connection = await pool.getConnection();
+      await use(connection).finally(() => connection.release());
+    },
+    over: mysqlDatabase,
     close: () => pool.end(),
   };
 }
@@ -77,6 +91,8 @@ async function knexOn(client: "pg" | "mysql2", url: string): Promise<Library> {
       const result = await knex.raw(statement, values);
       return client === "pg" ? result.rows : result[0];
     },
+    idle: (use) => use(knex),
+    over: knexDatabase,
     close: () => knex.destroy(),
   };
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import pg from "pg";
-import { CommitUnknown, Ledger, newId, NotMigrated, ulids, Unavailable } from "../src/index.js";
+import { CommitUnknown, Failed, Ledger, Misused, newId, NotMigrated, ulids, Unavailable } from "../src/index.js";
 import type { Database } from "../src/index.js";
 import { database } from "../src/pg.js";
 import { newTenant, POSTGRES } from "./databases.js";
@@ -74,6 +74,86 @@ describe("faults on PostgreSQL", { skip: POSTGRES === undefined ? "set SEMEL_TES
     const tenant = newTenant();
     await assert.rejects(place(new Ledger(losing(true, false)), tenant), CommitUnknown);
     assert.equal((await place(new Ledger(database(pool)), tenant)).replayed, true);
+  });
+
+  test("a COMMIT that was lost gives the result of the attempt that took effect since", async () => {
+    const tenant = newTenant();
+    const real = database(pool);
+    const execute = (ledger: Ledger<pg.PoolClient>, answer: string) =>
+      ledger.execute({ tenant, operation: "o", key: "k" }, async () => answer);
+    // A failure is recorded, so that all attempts have one operation id.
+    const failing = async () => Promise.reject(new Error("declined"));
+    await assert.rejects(new Ledger(real).execute({ tenant, operation: "o", key: "k" }, failing));
+    let isFirst = true;
+    const overtaken: Database<pg.PoolClient> = {
+      ...real,
+      async transaction(work) {
+        if (!isFirst) {
+          return real.transaction(work);
+        }
+        isFirst = false;
+        const lost = new Error("the connection was lost");
+        await real.transaction((client) => work(client).then(() => Promise.reject(lost))).catch(() => undefined);
+        await execute(new Ledger(real), "the rival's");
+        throw lost;
+      },
+    };
+    const { value, replayed } = await execute(new Ledger(overtaken), "the first's");
+    assert.deepEqual([value, replayed], ["the rival's", true]);
+  });
+
+  test("a failure that the server reports at COMMIT is recorded as one of the work", async () => {
+    const tenant = newTenant();
+    const ledger = new Ledger(database(pool));
+    await pool.query("CREATE TABLE IF NOT EXISTS late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)");
+    const placing = () =>
+      ledger.execute({ tenant, operation: "o", key: "k", isFinal: () => true }, async (unit) => {
+        await unit.connection.query("INSERT INTO late VALUES (1), (1)");
+      });
+    await assert.rejects(placing(), /duplicate key/);
+    await assert.rejects(placing(), Failed);
+  });
+
+  test("a statement that fails after the work, and that nobody awaits, is no success", async () => {
+    const failing = database(pool).transaction((client) => client.query("SELECT 1 / 0").catch(() => undefined));
+    await assert.rejects(failing, Misused);
+  });
+
+  test("a client that was given back within a transaction is refused, and destroyed", async () => {
+    const one = new pg.Pool({ connectionString: POSTGRES, max: 1 });
+    const tenant = newTenant();
+    const client = await one.connect();
+    await client.query("BEGIN");
+    await client.query("INSERT INTO effect VALUES ($1)", [`${tenant}/pending`]);
+    client.release();
+    await assert.rejects(place(new Ledger(database(one)), tenant), Misused);
+    assert.equal(await effects(`${tenant}/pending`), 0);
+    assert.equal((await place(new Ledger(database(one)), tenant)).replayed, false);
+    assert.equal(await effects(`${tenant}/pending`), 0);
+    await one.end();
+  });
+
+  test("a client whose ROLLBACK fails is destroyed", async () => {
+    const one = new pg.Pool({ connectionString: POSTGRES, max: 1 });
+    one.on("error", () => undefined);
+    const pids: unknown[] = [];
+    for (const breaks of [true, false]) {
+      const asking = database(one).transaction(async (client) => {
+        pids.push((await client.query("SELECT pg_backend_pid() AS pid")).rows[0].pid);
+        if (breaks) {
+          client.query = (() => Promise.reject(new Error("no answer"))) as never;
+          throw new Error("declined");
+        }
+      });
+      await (breaks ? assert.rejects(asking, /declined/) : asking);
+    }
+    assert.notEqual(pids[0], pids[1]);
+    await one.end();
+  });
+
+  test("an error about what was sent is not told as a ledger out of reach", async () => {
+    const transaction = () => Promise.reject(new TypeError("a typo"));
+    await assert.rejects(place(new Ledger({ ...database(pool), transaction }), "t"), TypeError);
   });
 
   test("a connection that is cut in the work fails the call, not the process", async () => {

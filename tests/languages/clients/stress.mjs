@@ -14,7 +14,7 @@ import { parseArgs } from "node:util";
 
 import mysql from "mysql2/promise";
 import pg from "pg";
-import { CommitUnknown, Refused, Unavailable } from "semel";
+import { ClaimLost, CommitUnknown, InProgress, Unavailable } from "semel";
 import { ledger as mysqlLedger } from "semel/mysql2";
 import { ledger as pgLedger } from "semel/pg";
 
@@ -133,7 +133,7 @@ class Client {
         this.place(unit, key, faults),
       );
     } catch (error) {
-      const told = [Failing, CommitUnknown, Refused, Unavailable];
+      const told = [Failing, CommitUnknown, InProgress, ClaimLost, Unavailable];
       if (told.some((kind) => error instanceof kind) || isLost(error)) {
         return false;
       }
