@@ -5,6 +5,7 @@ import { after, before, describe, test } from "node:test";
 import knexOf from "knex";
 import {
   BackingOff,
+  events,
   Failed,
   fingerprints,
   InProgress,
@@ -229,4 +230,9 @@ test("a connection of Knex whose ROLLBACK fails is destroyed, and the work's err
   }
   assert.equal(pids.size, 2);
   await knex.destroy();
+});
+
+test("the id from which a handler derives others is the same in every language", () => {
+  const event = { tenant: "t", id: "evt-1", type: "x", source: "/s", payload: Buffer.from("") };
+  assert.equal(events.handlingId("A", event), "2497XDY4B092FH79WTCYZN7MY9");
 });
