@@ -95,7 +95,13 @@ mod faults_typescript_has_one_effect_per_key {
     #[tokio::test]
     async fn without_lock_and_fence_effects_are_doubled() {
         let guards = ["--calls", "400", "--sabotage", "lock", "--sabotage", "fence"];
-        let report = stress("postgres", &guards).await;
-        assert!(report["doubled"].as_u64() > Some(0), "the guards are not needed: {report}");
+        // Whether two calls of a key meet is the machine's affair: as many rounds as that takes.
+        for _ in 0..20 {
+            let report = stress("postgres", &guards).await;
+            if report["doubled"].as_u64() > Some(0) {
+                return;
+            }
+        }
+        panic!("nothing was doubled in 20 rounds: the guards are not needed");
     }
 }
