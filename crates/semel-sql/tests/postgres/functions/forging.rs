@@ -1,7 +1,5 @@
 //! What a role that may only call the functions cannot bring about with them.
 
-use semel_testkit::Fixture as _;
-
 use super::PgSession;
 use super::rights::application;
 use crate::database::Database;
