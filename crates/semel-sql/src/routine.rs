@@ -94,5 +94,18 @@ pub(crate) fn compare(
             fix: "create it again as in the script of `semel migrate print`".into(),
         })
     };
+    // MySQL shows a routine only to users that have a right on it.
+    if !installed.is_empty() && installed.keys().all(|name| !found.contains_key(*name)) {
+        return vec![Finding {
+            severity: Severity::Warning,
+            code: "sql-functions-hidden",
+            found: "none of the ledger's functions can be seen by this user; if they are missing, programs that \
+                    call them fail"
+                .into(),
+            fix: "run the check as a user that may execute them, or create them as in the script of \
+                  `semel migrate print`"
+                .into(),
+        }];
+    }
     installed.iter().filter_map(finding).collect()
 }

@@ -159,6 +159,8 @@ def work(arguments: Any) -> None:
             # In the middle of whatever the call then does.
             signal.setitimer(signal.ITIMER_REAL, client.random.uniform(0.001, 0.03))
         client.call(f"key-{order[number]}")
+    # An interpreter that is ending has no handler any more.
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def spawn(arguments: Any, directory: str, process: int, first: int, generation: int) -> Any:
