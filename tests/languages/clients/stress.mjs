@@ -25,7 +25,7 @@ const [FAILING, BREAKING, KILLING] = [0.25, 0.15, 0.02];
 // Each replaces one guard of the functions by nothing.
 const SABOTAGE = {
   // Rivals are not kept from a key that an open transaction holds.
-  lock: ["semel_take", "is_locked := pg_try_advisory_xact_lock(semel_lock_key(draft.digest));", "is_locked := true;"],
+  lock: ["semel_take", "is_locked := pg_try_advisory_xact_lock(public.semel_lock_key(draft.digest));", "is_locked := true;"],
   // A claim whose key has another record by now completes all the same.
   fence: ["semel_write", "return written = 1;", "return true;"],
 };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use semel_amqp::AmqpPublisher;
 use semel_core::outbox::AnyPublisher;
+use semel_nats::async_nats::Client;
 use semel_nats::{NatsPublisher, Topology};
 use semel_redis::stream::Streams;
 
@@ -38,10 +39,7 @@ impl BrokerHandle {
             }
             BrokerKind::Nats => {
                 let client = semel_nats::connect_lazy(&self.url.text).await;
-                let client = client.map_err(|error| ExitError::usage(self.away(error)))?;
-                let topology = Topology::default().stream(&self.name).prefix(&self.name);
-                let publisher = NatsPublisher::builder(client, topology).declare(true).build();
-                BrokerPublisher::Nats(publisher.map_err(ExitError::usage)?)
+                self.over_nats(client.map_err(|error| ExitError::usage(self.away(error)))?)?
             }
             BrokerKind::Amqp => {
                 let publisher = AmqpPublisher::builder(&self.url.text).exchange(&self.name);
@@ -49,6 +47,23 @@ impl BrokerHandle {
             }
             BrokerKind::Redis => BrokerPublisher::Redis(self.streams().await?),
         })
+    }
+
+    /// Opens a publisher as [`publisher`](Self::publisher) does, but waits until NATS has answered.
+    ///
+    /// # Errors
+    /// Also if NATS cannot be reached.
+    pub(crate) async fn connected_publisher(&self) -> Result<BrokerPublisher, ExitError> {
+        match self.url.kind {
+            BrokerKind::Nats => self.over_nats(self.nats().await?),
+            BrokerKind::Bus | BrokerKind::Amqp | BrokerKind::Redis => self.publisher().await,
+        }
+    }
+
+    fn over_nats(&self, client: Client) -> Result<BrokerPublisher, ExitError> {
+        let topology = Topology::default().stream(&self.name).prefix(&self.name);
+        let publisher = NatsPublisher::builder(client, topology).declare(true).build();
+        Ok(BrokerPublisher::Nats(publisher.map_err(ExitError::usage)?))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn open(plan: &Plan, waiting: impl Fn(&ExitError)) -> Result<Op
 /// Opens store and broker, or fails at once.
 pub(super) async fn open_now(plan: &Plan) -> Result<Opened, ExitError> {
     let (store, database, destination) = store(plan).await?;
-    let publisher = Arc::new(plan.broker.publisher().await?);
+    let publisher = Arc::new(plan.broker.connected_publisher().await?);
     Ok(Opened { store, database, publisher, destination })
 }
 
