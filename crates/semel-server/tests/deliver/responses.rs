@@ -79,19 +79,24 @@ async fn only_the_wanted_types_and_tenants_are_sent() {
     assert_eq!(types("/paid"), ["bill.refunded", "order.paid"]);
 }
 
+/// The answer decides about the pause, but only within the bounds of the settings.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_after_takes_the_place_of_the_backoff() {
-    let endpoint = Endpoint::start(first(1, || Answer::With(503, "retry-after", "1".to_owned())));
-    let fixture = Fixture::new().await;
-    fixture.settings(&subscription(
-        "A",
-        &endpoint.url("/in"),
-        "base_backoff = \"1h\"\nmax_backoff = \"2h\"",
-    ));
-    fixture.append(&[event("order.paid", "ord_1", 1)]).await;
-    let _service = fixture.start();
-    until("the second attempt, long before the backoff", || endpoint.received("/in").len() == 2)
-        .await;
+async fn a_retry_after_lengthens_the_pause_and_never_shortens_it() {
+    for (retry_after, base, cap, pause) in
+        [("3600", "1ms", "2h", 3_600), ("3600", "1ms", "30m", 1_800), ("0", "1h", "2h", 3_600)]
+    {
+        let header = retry_after.to_owned();
+        let endpoint = Endpoint::start(move |_| Answer::With(503, "retry-after", header.clone()));
+        let fixture = Fixture::new().await;
+        let more = format!("base_backoff = \"{base}\"\nmax_backoff = \"{cap}\"");
+        fixture.settings(&subscription("A", &endpoint.url("/in"), &more));
+        fixture.append(&[event("order.paid", "ord_1", 1)]).await;
+        fixture.run(&["--once"]).badly(3);
+        let failed = fixture.failed("A").remove(0);
+        let at = |name: &str| failed[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+        let seconds = at("retry_at").as_second() - at("completed_at").as_second();
+        assert_eq!(seconds, pause, "Retry-After {retry_after} with {base} to {cap}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
