@@ -177,7 +177,7 @@ async fn a_constraint_that_fails_at_the_commit_is_certain_and_leaves_nothing() {
     assert!(matches!(opened, Ok(Opened::Inserted { .. })));
     insert_order(&mut transaction).await;
     let refused = store.commit(transaction).await.expect_err("there is no such customer");
-    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
     assert!(refused.to_string().contains("FOREIGN KEY"), "{refused}");
     let after = store.begin().await.expect("the writer is free again");
     store.commit(after).await.expect("commits");
