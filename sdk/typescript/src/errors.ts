@@ -152,7 +152,7 @@ export class Dead extends Refused {
   }
 }
 
-/** An attempt broke off, and nobody knows whether it took effect. */
+/** An attempt broke off, and whether it took effect is unknown. */
 export class Uncertain extends Refused {
   readonly slug = "uncertain";
   constructor(known?: Known) {

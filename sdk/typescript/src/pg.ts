@@ -53,7 +53,7 @@ export function database(pool: Pool): Database<PoolClient> {
           throw failed;
         }
         const value = await work(client);
-        // The server answers ROLLBACK, and gives no error, if a statement failed that nobody waited for.
+        // The server answers ROLLBACK, and gives no error, if a statement failed that was not awaited.
         const { command } = await client.query("COMMIT");
         if (command !== "COMMIT") {
           throw new Misused("a statement failed after the work had ended, so nothing was committed; await all of them");

@@ -1,6 +1,6 @@
 //! The URL of an endpoint, and the addresses that a request may go to.
 //!
-//! Whoever writes a subscription must not reach what only this machine can reach. A name is judged by the
+//! The author of a subscription must not reach what only this machine can reach. A name is judged by the
 //! address that is connected to, so that it cannot resolve to another one between check and use.
 
 use std::fmt;

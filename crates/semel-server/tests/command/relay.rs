@@ -1,5 +1,5 @@
 //! Tests of `semel relay`: events that another program wrote reach the broker, whatever is away and
-//! whoever stops the process.
+//! however the process is stopped.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -333,7 +333,7 @@ class Engine(Generic[C]):
         return None
 
     async def _look_up(self, request: Request) -> Optional[Row]:
-        """Returns the row of `replay`; None if the operation is not done, or nobody can tell."""
+        """Returns the row of `replay`; None if the operation is not done, or the store cannot be read."""
         try:
             session = await self.database.open()
         except Exception:

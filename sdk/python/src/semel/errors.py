@@ -129,7 +129,7 @@ class Dead(Refused):
 
 
 class Uncertain(Refused):
-    """An attempt broke off, and nobody knows whether it took effect."""
+    """An attempt broke off, and whether it took effect is unknown."""
 
     slug = "uncertain"
     _text = (
